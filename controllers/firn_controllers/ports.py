@@ -1,0 +1,179 @@
+"""What the decisions need of the outside, as narrow protocols. ``firn_operator`` has the adapters, the tests the fakes.
+
+Every method may raise `firn.model.errors.UnavailableError` (back off) or `AccessDeniedError` (a condition); anything else it may
+raise is said there. Methods are safe to repeat: an outcome that is not known is resolved by describing again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.progress import GroupProgress
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A Kafka topic as the broker describes it. ``configs`` holds what was set on the topic itself, not defaults."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """A profile's brokers as an admin client sees them."""
+
+    brokers: int
+    under_replicated: int
+
+
+class Topics(Protocol):
+    """Kafka's admin side, by profile. Calls of many reconciles are batched behind it."""
+
+    async def describe(self, profile: str, topic: str) -> TopicState | None:
+        """The topic, or None where there is none."""
+        ...
+
+    async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create the topic; an existing one is no error (describe again). Raises InvalidSpecError (BadTopicConfig)."""
+        ...
+
+    async def grow(self, profile: str, topic: str, partitions: int) -> None:
+        """Raise the number of partitions."""
+        ...
+
+    async def alter_configs(self, profile: str, topic: str, put: Mapping[str, str], remove: Sequence[str]) -> None:
+        """Set and unset configs of the topic incrementally. Raises InvalidSpecError (BadTopicConfig) naming the key."""
+        ...
+
+    async def delete(self, profile: str, topic: str) -> None:
+        """Delete the topic; a missing one is no error."""
+        ...
+
+    async def fleet(self, profile: str) -> FleetState:
+        """Brokers that answer, and partitions with too few in-sync replicas."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """An Iceberg table: identity, and how it differs from what the spec wants (see `Tables.ensure`)."""
+
+    uuid: str
+    location: str
+    format_version: int
+    owner: str | None
+    """Property ``firn.owner``: uid of the resource that created or adopted it."""
+    created: bool = False
+    """True when this very call created it."""
+    changed: tuple[str, ...] = ()
+    """Human-readable changes that this very call made (columns added, partitioning, sort order, properties)."""
+
+
+class Tables(Protocol):
+    """Iceberg catalogs, by name."""
+
+    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+        """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec, sort order,
+        properties; nothing is written where nothing differs. None: only the ingestion driver can create it (format version 3).
+        Raises InvalidSpecError (SchemaIncompatible, IncompatibleSchema, BadTransform, UnknownColumn) naming table and column."""
+        ...
+
+    async def drop(self, target: TableTarget) -> None:
+        """Drop the table and its dead-letter table, with their files; missing ones are no error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod, reduced to what conditions are made of."""
+
+    name: str
+    ready: bool
+    phase: str
+    labels: Mapping[str, str]
+    template_hash: str | None
+    waiting_reason: str | None
+    """ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, ..."""
+    waiting_message: str | None
+    unschedulable: str | None
+    """The scheduler's message where the pod cannot be placed."""
+    last_exit_code: int | None
+    last_exit_reason: str | None
+    """OOMKilled, Error, ..."""
+    restarts: int
+    deleting: bool
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulSetState:
+    """A StatefulSet's progress."""
+
+    name: str
+    template_hash: str | None
+    replicas: int
+    ready: int
+    updated: int
+    current_revision: str
+    update_revision: str
+    partition: int
+    generation_observed: bool
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Cluster(Protocol):
+    """The Kubernetes API, reduced to what the operator does with it."""
+
+    async def apply(self, manifest: Manifest) -> bool:
+        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the template hash annotation
+        of the live object (from the watch cache) equals the manifest's."""
+        ...
+
+    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
+        """A live object, or None."""
+        ...
+
+    async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
+        """Delete in the background; a missing object is no error."""
+        ...
+
+    async def stateful_set(self, name: str) -> StatefulSetState | None:
+        """A StatefulSet of the operator's namespace."""
+        ...
+
+    async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
+        """Pods of the operator's namespace with all these labels."""
+        ...
+
+    async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
+        """Names of objects of the operator's namespace with all these labels (to prune what nobody wants)."""
+        ...
+
+    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> None:
+        """Replace an IcebergTopic's status (JSON patch that tests resourceVersion). Raises CommitConflictError when it moved on."""
+        ...
+
+    async def set_finalizers(self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str) -> None:
+        """Replace an IcebergTopic's finalizers. Raises CommitConflictError when it moved on."""
+        ...
+
+    async def event(
+        self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
+    ) -> None:
+        """Record an Event (type Normal or Warning) on an object; repeated ones are aggregated. Never raises."""
+        ...
+
+
+class Progress(Protocol):
+    """What ingestion applications say of themselves (`/progress`), polled in the background."""
+
+    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
+        """The newest document and when it was read, or None while there is none."""
+        ...

@@ -1,0 +1,1 @@
+"""The nouns every process shares and the contracts between processes; standard library and pydantic only."""

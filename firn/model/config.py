@@ -1,0 +1,260 @@
+"""The operator's configuration: one YAML document that the chart renders (``values.yaml``) and the operator validates at start.
+
+Keys are camelCase in YAML. Everything cluster-wide is here: profiles, ingestion groups, catalogs, images, sizes. A user's
+IcebergTopic names a profile, a group and a catalog; secrets are named by reference and never stand here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from firn.model import durations, names
+from firn.model.errors import InvalidSpecError
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+
+
+def _checked_duration(text: str) -> str:
+    durations.milliseconds(text)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_checked_duration)]
+
+
+class Settings(BaseModel):
+    """Base of every configuration model: camelCase keys, unknown keys refused, frozen."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True)
+
+
+class SecretKey(Settings):
+    """One key of a Secret in the operator's namespace."""
+
+    secret: str = Field(min_length=1, max_length=253)
+    key: str = Field(min_length=1, max_length=253)
+
+    @property
+    def path(self) -> str:
+        """File in which every pod that needs the value finds it."""
+        return names.secret_file(self.secret, self.key)
+
+
+class Image(Settings):
+    """A container image, by full reference."""
+
+    image: str = Field(min_length=1)
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+
+
+class Images(Settings):
+    """The images that the operator launches, and how to pull them."""
+
+    spark: Image
+    kafka: Image
+    pull_secrets: list[str] = []
+
+
+class Resources(Settings):
+    """Requests and limits of a container, as Kubernetes writes them."""
+
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+
+
+class Scheduling(Settings):
+    """Where pods may run; copied into pod templates as they are."""
+
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, object]] = []
+    affinity: dict[str, object] = {}
+    topology_spread_constraints: list[dict[str, object]] = []
+    priority_class_name: str | None = None
+
+
+class Sasl(Settings):
+    """SASL credentials of the operator and the drivers."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: str
+    password: SecretKey
+
+
+class KafkaSecurity(Settings):
+    """How to connect to a Kafka that exists: TLS (CA, client certificate) and SASL, by Secret."""
+
+    tls: bool = False
+    ca: SecretKey | None = None
+    certificate: SecretKey | None = None
+    certificate_key: SecretKey | None = None
+    verify_hostname: bool = True
+    sasl: Sasl | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's ``security.protocol``."""
+        return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
+
+
+class Storage(Settings):
+    """The volume of one broker."""
+
+    size: str = "20Gi"
+    storage_class_name: str | None = None
+
+
+class External(Settings):
+    """A listener for clients outside the cluster: one Service per broker and one to bootstrap from.
+
+    Broker N is advertised as ``host:port+1+N`` (NodePort), where ``host`` is a name or address that clients reach; the bootstrap
+    Service answers on ``port``. For LoadBalancer, ``hosts`` lists the advertised name of each broker, all on port 9094.
+    """
+
+    type: Literal["NodePort", "LoadBalancer"] = "NodePort"
+    host: str = ""
+    port: int = Field(default=32092, ge=1024, le=65000)
+    hosts: list[str] = []
+    annotations: dict[str, str] = {}
+
+
+class Profile(Settings):
+    """How the log of a topic is kept. With ``bootstrapServers``: a Kafka that exists; without: a fleet that the operator launches."""
+
+    kind: Literal["Kafka"] = "Kafka"
+    namespaces: list[str] = []
+    """Namespaces whose topics may use it; empty: all."""
+    default_partitions: int = Field(default=3, ge=1, le=10000)
+    bootstrap_servers: str | None = None
+    security: KafkaSecurity = KafkaSecurity()
+    replicas: int = Field(default=3, ge=1, le=99)
+    image: Image | None = None
+    metadata_version: str | None = None
+    heap: str = "1g"
+    resources: Resources = Resources()
+    storage: Storage = Storage()
+    config: dict[str, str] = {}
+    external: External | None = None
+    scheduling: Scheduling = Scheduling()
+
+    @property
+    def managed(self) -> bool:
+        """True when the operator launches the brokers."""
+        return self.bootstrap_servers is None
+
+    @property
+    def replication_factor(self) -> int:
+        """Replication of topics on a managed fleet: 3, or as many brokers as there are."""
+        return min(3, self.replicas)
+
+
+class Catalog(Settings):
+    """An Iceberg catalog. ``properties`` are Iceberg's own keys as Java writes them (``s3.endpoint``, ``client.region``, ...)."""
+
+    type: Literal["sql", "rest"]
+    uri: str
+    """For sql: ``postgresql://host:port/database`` (no credentials). For rest: the base URI."""
+    warehouse: str
+    namespaces: list[str] = []
+    """Kubernetes namespaces whose topics may use it; empty: all."""
+    properties: dict[str, str] = {}
+    secret_properties: dict[str, SecretKey] = {}
+    """Property -> Secret key; for sql, ``user`` and ``password`` are the database's."""
+
+
+class Executors(Settings):
+    """Spark executors on Kubernetes for an ingestion group."""
+
+    instances: int = Field(ge=1, le=100)
+    cores: int = Field(default=1, ge=1, le=64)
+    memory: str = "2g"
+    overhead: str = "1g"
+    """Memory beside the executor's heap: Python workers and off-heap."""
+
+
+class IngestionGroup(Settings):
+    """One ingestion application: a driver pod that serves many topics."""
+
+    namespaces: list[str] = []
+    """Namespaces whose topics may use it; empty: all."""
+    cores: int = Field(default=1, ge=1, le=64)
+    """Spark's local[N] when there are no executors; threads that land topics either way."""
+    memory: str = "2Gi"
+    """Memory request and limit of the driver pod."""
+    heap: str = "768m"
+    """Heap of the driver's JVM; the rest of ``memory`` is for Python."""
+    cpu: str = "500m"
+    executors: Executors | None = None
+    bytes_per_commit: str = "128Mi"
+    """A topic is due before its freshness once this much waits."""
+    spark_conf: dict[str, str] = {}
+    scheduling: Scheduling = Scheduling()
+    environment: dict[str, str] = {}
+    service_account: str = "firn-ingest"
+
+
+class Config(Settings):
+    """The whole configuration document. `load` reads and checks it."""
+
+    namespace: str
+    watch_namespaces: list[str] = []
+    """Namespaces whose IcebergTopics count; empty: all."""
+    images: Images
+    default_profile: str
+    profiles: dict[Name, Profile]
+    default_catalog: str
+    catalogs: dict[Name, Catalog]
+    default_group: str = "default"
+    groups: dict[Name, IngestionGroup]
+    resync: Duration = "5m"
+    """Every resource is looked at again at least this often."""
+    progress_interval: Duration = "5s"
+    """How often a group's /progress is read."""
+    workers: int = Field(default=8, ge=1, le=64)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _defaults_exist(self) -> Self:
+        for kind, name, known in (
+            ("defaultProfile", self.default_profile, self.profiles),
+            ("defaultCatalog", self.default_catalog, self.catalogs),
+            ("defaultGroup", self.default_group, self.groups),
+        ):
+            if name not in known:
+                raise ValueError(f"{kind}: {name!r} is not among {sorted(known)}")
+        return self
+
+    def secret_names(self) -> list[str]:
+        """Every Secret that some part of the configuration refers to, sorted."""
+        return sorted({reference.secret for reference in self._references()})
+
+    def _references(self) -> Iterator[SecretKey]:
+        for profile in self.profiles.values():
+            yield from security_references(profile.security)
+        for catalog in self.catalogs.values():
+            yield from catalog.secret_properties.values()
+
+
+def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:
+    """The Secret keys that connecting with ``security`` needs."""
+    yield from (ref for ref in (security.ca, security.certificate, security.certificate_key) if ref is not None)
+    if security.sasl is not None:
+        yield security.sasl.password
+
+
+def load(path: str | Path) -> Config:
+    """The configuration in the YAML file at ``path``. Raises InvalidSpecError that names file and key."""
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidSpecError(f"configuration {path}: {error}") from error
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in item['loc']) or '(document)'}: {item['msg']}" for item in error.errors()
+        ]
+        raise InvalidSpecError(f"configuration {path}: " + "; ".join(lines)) from error

@@ -1,0 +1,125 @@
+"""Contracts from the operator to the Spark applications: what an ingestion driver must do (`IngestJob`, one ConfigMap per
+topic, watched by label) and what it needs to know of the world (`GroupSettings`, mounted as a file)."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from firn.model import config
+
+
+class Contract(BaseModel):
+    """Base of what crosses a process boundary: unknown keys are ignored, so that a newer operator can talk to an older driver."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Column(Contract):
+    """One column of the inline schema; ``type`` in Iceberg's type names (see firn.model.types)."""
+
+    name: str
+    type: str
+    required: bool = False
+    doc: str | None = None
+
+
+class RecordSchema(Contract):
+    """How record values become columns. Json has fields; Raw has a ``value`` column, and ``key`` too."""
+
+    format: Literal["Json", "Raw"]
+    fields: tuple[Column, ...] = ()
+    unknown_fields: Literal["Ignore", "DeadLetter"] = "Ignore"
+    raw_as: Literal["Binary", "String"] = "Binary"
+
+
+class TableTarget(Contract):
+    """The Iceberg table of a topic."""
+
+    catalog: str
+    namespace: str
+    name: str
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    metadata_columns: Literal["Struct", "Flat"] = "Struct"
+    format_version: Literal[2, 3] = 2
+    properties: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def identifier(self) -> str:
+        """``catalog.namespace.name``."""
+        return f"{self.catalog}.{self.namespace}.{self.name}"
+
+
+class StartFrom(Contract):
+    """Where a table without offsets begins."""
+
+    kind: Literal["Earliest", "Latest", "Timestamp"] = "Earliest"
+    timestamp_ms: int | None = None
+
+
+class IngestJob(Contract):
+    """One topic's ingestion. ``generation`` is that of the resource; ``resume`` the value of its resume annotation."""
+
+    version: Literal[1] = 1
+    uid: str
+    namespace: str
+    name: str
+    generation: int
+    group: str
+    profile: str
+    topic: str
+    topic_id: str | None = None
+    """Kafka's id of the topic as the operator saw it (base64 as Kafka prints it)."""
+    record_schema: RecordSchema
+    table: TableTarget
+    freshness_ms: int
+    start_from: StartFrom = StartFrom()
+    on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
+    suspended: bool = False
+    resume: str | None = None
+    """``skip``, or ``skip:PARTITION:OFFSET``: the record at which the topic halted goes to dead letters."""
+
+
+class KafkaConnection(Contract):
+    """How to reach a profile's brokers. Secret values are named by file."""
+
+    bootstrap_servers: str
+    protocol: str = "PLAINTEXT"
+    ca_path: str | None = None
+    certificate_path: str | None = None
+    certificate_key_path: str | None = None
+    verify_hostname: bool = True
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password_path: str | None = None
+
+
+class CatalogConnection(Contract):
+    """How to reach a catalog. ``properties`` are Iceberg's Java keys; ``secret_properties`` name files."""
+
+    type: Literal["sql", "rest"]
+    uri: str
+    warehouse: str
+    properties: dict[str, str] = Field(default_factory=dict)
+    secret_properties: dict[str, str] = Field(default_factory=dict)
+
+
+class GroupSettings(Contract):
+    """What an ingestion application is started with. Directories stand in for Kubernetes where ``jobs_directory`` is set."""
+
+    group: str
+    namespace: str = ""
+    cores: int = 1
+    heap: str = "768m"
+    bytes_per_commit: int = 128 * 1024 * 1024
+    """A topic is due before its freshness once this many bytes wait."""
+    executors: config.Executors | None = None
+    executor_image: str | None = None
+    executor_pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = ""
+    spark_conf: dict[str, str] = Field(default_factory=dict)
+    kafka: dict[str, KafkaConnection] = Field(default_factory=dict)
+    catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
+    jobs_directory: str | None = None
+    listen: str = "0.0.0.0:8080"

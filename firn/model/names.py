@@ -1,0 +1,74 @@
+"""Every name that is derived from another: labels, annotations, children, tables (design: interface.md, resources.md)."""
+
+import re
+
+GROUP = "firn.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+FIELD_MANAGER = "firn-operator"
+MANAGED_BY = "firn"
+CONFIG_OBJECT = "firn-config"
+
+# Labels
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_TOPIC = f"{GROUP}/topic"
+LABEL_TOPIC_NAMESPACE = f"{GROUP}/topic-namespace"
+LABEL_PROFILE = f"{GROUP}/profile"
+LABEL_GROUP = f"{GROUP}/group"
+LABEL_JOB = f"{GROUP}/job"
+
+# Annotations
+TEMPLATE_HASH = f"{GROUP}/template-hash"
+PAUSE = f"{GROUP}/pause-reconciliation"
+FORCE_DELETION = f"{GROUP}/allow-forced-deletion"
+RESUME = f"{GROUP}/resume"
+RESTART = f"{GROUP}/restart"
+
+FINALIZER = f"{GROUP}/delete-data"
+
+# Snapshot summary keys and table properties (interface.md)
+SUMMARY_TOPIC_ID = "firn.topic-id"
+SUMMARY_EPOCH = "firn.epoch"
+SUMMARY_OFFSETS = "firn.offsets"
+SUMMARY_KIND = "firn.kind"
+
+DEAD_LETTER_SUFFIX = "__dlq"
+
+CONFIG_PATH = "/etc/firn/config.yaml"
+GROUP_PATH = "/etc/firn/group/group.json"
+SECRETS_PATH = "/etc/firn/secrets"
+
+
+def fleet(profile: str) -> str:
+    """StatefulSet and headless Service of a profile's brokers."""
+    return f"firn-broker-{profile}"
+
+
+def bootstrap(profile: str) -> str:
+    """Service that clients bootstrap from, port 9092."""
+    return f"firn-broker-{profile}-bootstrap"
+
+
+def ingestion(group: str) -> str:
+    """StatefulSet, Service and settings ConfigMap of an ingestion group."""
+    return f"firn-ingest-{group}"
+
+
+def job(uid: str) -> str:
+    """ConfigMap with the job contract of the topic resource with this uid."""
+    return f"firn-job-{uid}"
+
+
+def secret_file(secret: str, key: str) -> str:
+    """Where a referenced Secret's key is mounted in every pod that needs it."""
+    return f"{SECRETS_PATH}/{secret}/{key}"
+
+
+def table_part(text: str) -> str:
+    """A table or namespace name derived from a Kubernetes or Kafka name: characters outside [a-z0-9_] become _."""
+    return re.sub(r"[^a-z0-9_]", "_", text.lower())
+
+
+def dead_letters(table: str) -> str:
+    """Name of a table's dead-letter table."""
+    return f"{table}{DEAD_LETTER_SUFFIX}"

@@ -1,0 +1,76 @@
+"""What ingestion leaves behind and says of itself: offsets in snapshot summaries, and the `/progress` document."""
+
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from firn.model import names
+
+Offsets = dict[int, int]
+"""Partition -> next offset to land."""
+
+
+def encode_offsets(offsets: Mapping[int, int]) -> str:
+    """The value of ``firn.offsets``: a JSON object, partitions ascending."""
+    return json.dumps({str(partition): offsets[partition] for partition in sorted(offsets)}, separators=(",", ":"))
+
+
+def decode_offsets(text: str) -> Offsets:
+    """The offsets in a ``firn.offsets`` value. Raises ValueError on anything else."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{names.SUMMARY_OFFSETS} is not a JSON object: {text[:200]}")
+    return {int(partition): int(offset) for partition, offset in value.items()}
+
+
+class HaltedAt(BaseModel):
+    """The record a topic stopped at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    partition: int
+    offset: int
+    code: str = ""
+    detail: str = ""
+
+
+class TopicProgress(BaseModel):
+    """What the driver says of one topic. Times are Unix seconds; lag in records and seconds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    uid: str
+    generation: int
+    state: Literal["Starting", "Running", "CaughtUp", "BackingOff", "Halted", "Suspended", "Fenced"]
+    reason: str = ""
+    message: str = ""
+    failures: int = 0
+    next_attempt: float | None = None
+    topic_id: str | None = None
+    table_uuid: str | None = None
+    table_location: str | None = None
+    table_ready: bool = False
+    table_reason: str = ""
+    table_message: str = ""
+    last_commit: float | None = None
+    lag_records: int | None = None
+    lag_seconds: float | None = None
+    backfilling: bool = False
+    rows: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    dead_letter_table: str | None = None
+    halted_at: HaltedAt | None = None
+
+
+class GroupProgress(BaseModel):
+    """The `/progress` document of an ingestion application."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    group: str
+    started: float
+    version: str = ""
+    topics: list[TopicProgress] = Field(default_factory=list)

@@ -1,0 +1,53 @@
+"""What a record becomes: the columns every table has beside its schema's, and those of dead letters (resources.md, "Rows")."""
+
+from firn.model import types
+from firn.model.jobs import Column, RecordSchema
+from firn.model.types import ListOf, Primitive, Struct
+
+HEADERS = ListOf(Struct((("key", Primitive("string")), ("value", Primitive("binary")))))
+METADATA: tuple[tuple[str, types.Type], ...] = (
+    ("partition", Primitive("int")),
+    ("offset", Primitive("long")),
+    ("timestamp", Primitive("timestamptz")),
+    ("timestamp_ms", Primitive("long")),
+    ("timestamp_type", Primitive("int")),
+    ("key", Primitive("binary")),
+    ("headers", HEADERS),
+)
+METADATA_COLUMN = "_kafka"
+
+
+def metadata_columns(shape: str) -> tuple[Column, ...]:
+    """The Kafka columns: one struct (``Struct``), or one column each named ``_kafka_...`` (``Flat``)."""
+    if shape == "Struct":
+        return (Column(name=METADATA_COLUMN, type=str(Struct(METADATA))),)
+    return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in METADATA)
+
+
+def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
+    """The columns that record values fill."""
+    if schema.format == "Raw":
+        kind = "string" if schema.raw_as == "String" else "binary"
+        return (Column(name="key", type=kind), Column(name="value", type=kind))
+    return schema.fields
+
+
+def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:
+    """All columns of a topic's table, in order: the schema's, then Kafka's."""
+    return schema_columns(schema) + metadata_columns(shape)
+
+
+def dead_letter_columns() -> tuple[Column, ...]:
+    """All columns of a dead-letter table, in order."""
+    text = ("error_code", "error_stage", "error_path", "error_detail")
+    return (
+        *(Column(name=name, type="string") for name in text),
+        Column(name="key", type="binary"),
+        Column(name="value", type="binary"),
+        Column(name="generation", type="long"),
+        Column(name="ingested_at", type="timestamptz"),
+        *metadata_columns("Struct"),
+    )
+
+
+DEAD_LETTER_PARTITION = "day(ingested_at)"

@@ -1,0 +1,181 @@
+"""Iceberg's types as users write them in ``spec.schema.fields[].type`` (Iceberg spec, "Schemas and Data Types").
+
+Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``struct<name: T, ...>``, nested up to `MAX_DEPTH`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+
+MAX_DEPTH = 16
+PRIMITIVES = (
+    "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One of `PRIMITIVES`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A decimal of 1..38 digits, ``scale`` of them after the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision}, {self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Bytes of one length."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"fixed[{self.length}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list; elements may be null."""
+
+    element: "Type"
+
+    def __str__(self) -> str:
+        return f"list<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A map; keys are never null, values may be."""
+
+    key: "Type"
+    value: "Type"
+
+    def __str__(self) -> str:
+        return f"map<{self.key}, {self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named members; each may be null."""
+
+    fields: tuple[tuple[str, "Type"], ...]
+
+    def __str__(self) -> str:
+        return "struct<" + ", ".join(f"{name}: {kind}" for name, kind in self.fields) + ">"
+
+
+Type = Primitive | Decimal | Fixed | ListOf | MapOf | Struct
+
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:\[\]])")
+
+
+def parse(text: str) -> Type:
+    """The type that ``text`` names. Raises InvalidSpecError (BadSchema) saying what is wrong and where."""
+    reader = _Reader(text)
+    found = reader.type(1)
+    reader.end()
+    return found
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+
+    def type(self, depth: int) -> Type:
+        if depth > MAX_DEPTH:
+            raise self.error(f"is nested more than {MAX_DEPTH} levels deep")
+        word = self.take()
+        name = word.lower()
+        if name == "decimal":
+            self.expect("(")
+            precision = self.number()
+            self.expect(",")
+            scale = self.number()
+            self.expect(")")
+            if not 1 <= precision <= 38 or scale > precision:
+                raise self.error("needs a precision of 1 to 38 and a scale no larger than it")
+            return Decimal(precision, scale)
+        if name == "fixed":
+            self.expect("[")
+            length = self.number()
+            self.expect("]")
+            if not 1 <= length <= 1_048_576:
+                raise self.error("needs a length of 1 to 1048576")
+            return Fixed(length)
+        if name == "list":
+            self.expect("<")
+            element = self.type(depth + 1)
+            self.expect(">")
+            return ListOf(element)
+        if name == "map":
+            self.expect("<")
+            key = self.type(depth + 1)
+            self.expect(",")
+            value = self.type(depth + 1)
+            self.expect(">")
+            return MapOf(key, value)
+        if name == "struct":
+            return self.struct(depth)
+        if name in PRIMITIVES:
+            return Primitive(name)
+        raise self.error(
+            f"{word!r} is not a type: use {', '.join(PRIMITIVES)}, decimal(P,S), fixed[L], list<T>, map<K,V>, struct<a: T>"
+        )
+
+    def struct(self, depth: int) -> Struct:
+        self.expect("<")
+        fields: list[tuple[str, Type]] = []
+        while True:
+            name = self.take()
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise self.error(f"expected a member name, found {name!r}")
+            if name in (known for known, _ in fields):
+                raise self.error(f"names the member {name!r} twice")
+            self.expect(":")
+            fields.append((name, self.type(depth + 1)))
+            sign = self.take()
+            if sign == ">":
+                return Struct(tuple(fields))
+            if sign != ",":
+                raise self.error(f"expected ',' or '>', found {sign!r}")
+
+    def take(self) -> str:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None:
+            raise self.error(
+                "ends too early" if not self.text[self.position :].strip() else "has a character that does not belong"
+            )
+        self.position = match.end()
+        return match[1]
+
+    def expect(self, sign: str) -> None:
+        found = self.take()
+        if found != sign:
+            raise self.error(f"expected {sign!r}, found {found!r}")
+
+    def number(self) -> int:
+        found = self.take()
+        if not found.isdigit():
+            raise self.error(f"expected a number, found {found!r}")
+        return int(found)
+
+    def end(self) -> None:
+        if self.text[self.position :].strip():
+            raise self.error("goes on after its end")
+
+    def error(self, problem: str) -> InvalidSpecError:
+        return InvalidSpecError(f"type {self.text!r}, character {self.position}: {problem}", reason=Reason.BAD_SCHEMA)

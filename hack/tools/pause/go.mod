@@ -1,0 +1,3 @@
+module firn.dev/hack/tools/pause
+
+go 1.24.0
