@@ -1,0 +1,1 @@
+"""The Spark applications: ingestion (and, later, maintenance)."""
