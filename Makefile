@@ -1,0 +1,75 @@
+# Firn. `make help` lists the targets; every one does its own set-up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+FIRN_CACHE ?= $(HOME)/.cache/firn
+export FIRN_CACHE
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.requirements
+PYTEST := $(PYTHON) -m pytest
+
+.PHONY: help
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: venv ## all set-up, then 336,776 flights from Kafka into an Iceberg table, queried and audited
+	@$(PYTHON) hack/demo
+
+.PHONY: test
+test: setup lint ## all set-up, then lint, types, import rules, unit, contract, integration and e2e tests
+	@$(PYTEST) tests -m "not long"
+
+.PHONY: test-fast
+test-fast: venv lint ## what needs no cluster and no JVM
+	@$(PYTEST) tests/unit -m "not long"
+
+.PHONY: test-long
+test-long: setup ## the same proofs with more seeds, kills and minutes
+	@FIRN_LONG=1 $(PYTEST) tests
+
+.PHONY: bench
+bench: setup ## benchmarks, a line of JSON per figure, also in bench/results.jsonl
+	@$(PYTHON) hack/bench/run
+
+.PHONY: lint
+lint: venv ## format, lint, types, import rules
+	@$(VENV)/bin/ruff check -q .
+	@$(VENV)/bin/ruff format -q --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+.PHONY: format
+format: venv ## rewrite the code in the project's format
+	@$(VENV)/bin/ruff check -q --fix .
+	@$(VENV)/bin/ruff format -q .
+
+.PHONY: generate
+generate: venv ## write the CRDs, the chart's copy and the API reference from the models
+	@$(PYTHON) hack/generate
+
+.PHONY: verify
+verify: venv ## fail when what `make generate` writes differs from what is there
+	@$(PYTHON) hack/generate --check
+
+.PHONY: lock
+lock: venv ## compile requirements/*.in to hashed requirements/*.txt
+	@$(VENV)/bin/pip install -q uv
+	@for set in operator spark dev; do \
+	  $(VENV)/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
+	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
+
+.PHONY: setup
+setup: venv ## tools, images and a running cluster
+	@hack/setup
+
+.PHONY: venv
+venv: $(STAMP) ## the Python environment of development and tests
+
+$(STAMP): requirements/dev.txt pyproject.toml hack/venv
+	@hack/venv $(VENV)
+
+.PHONY: down
+down: ## take the cluster away, leave nothing running
+	@hack/cluster down
