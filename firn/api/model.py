@@ -1,0 +1,82 @@
+"""What every model of the API is made of: a base with camelCase keys, CEL rules, and fields common to all kinds."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
+
+from firn.model import durations
+
+VALIDATIONS = "x-kubernetes-validations"
+JsonSchema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A CEL rule that the API server checks. With ``oldSelf`` in it, it is checked on updates only.
+
+    Stands in ``ApiModel.rules`` for an object, or as an annotation of a field's type.
+    """
+
+    rule: str
+    message: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        schema = handler(core)
+        schema.setdefault(VALIDATIONS, []).append(self.schema())
+        return schema
+
+    def schema(self) -> JsonSchema:
+        """The entry in ``x-kubernetes-validations``."""
+        return {"rule": self.rule, "message": self.message}
+
+
+class ApiModel(BaseModel):
+    """Base of the API's models: camelCase keys, immutable, and unknown keys ignored, so that an older operator can read a newer object."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="ignore", frozen=True
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """CEL rules on this object."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        schema = handler(core)
+        if cls.rules:
+            handler.resolve_ref_schema(schema)[VALIDATIONS] = [rule.schema() for rule in cls.rules]
+        return schema
+
+
+Duration = Annotated[str, Field(pattern=durations.PATTERN, max_length=10)]
+"""One number and one unit, such as ``60s``."""
+
+
+class ObjectMeta(ApiModel):
+    """The parts of ``metadata`` that Firn reads."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+
+
+class Condition(ApiModel):
+    """One condition, as ``metav1.Condition`` has it."""
+
+    type: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="What is told; one entry a type.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="Why, in one word of a closed list.")
+    message: str = Field(default="", max_length=4096, description="Why, for people.")
+    last_transition_time: datetime = Field(description="When status last changed.")
+    observed_generation: int | None = Field(default=None, description="The generation of the spec that this is about.")
