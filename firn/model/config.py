@@ -180,6 +180,8 @@ class IngestionGroup(Settings):
 
     namespaces: list[str] = []
     """Namespaces whose topics may use it; empty: all."""
+    image: Image | None = None
+    """Instead of ``images.spark``: to try a new version on one group first."""
     cores: int = Field(default=1, ge=1, le=64)
     """Spark's local[N] when there are no executors; threads that land topics either way."""
     memory: str = "2Gi"

