@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.progress import GroupProgress
 
@@ -69,7 +70,7 @@ class TableState:
     location: str
     format_version: int
     owner: str | None
-    """Property ``firn.owner``: uid of the resource that created or adopted it."""
+    """Property ``firn.owner`` as this call found it: uid of the resource that created or adopted the table before."""
     created: bool = False
     """True when this very call created it."""
     changed: tuple[str, ...] = ()
@@ -81,12 +82,18 @@ class Tables(Protocol):
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
         """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec, sort order,
-        properties; nothing is written where nothing differs. None: only the ingestion driver can create it (format version 3).
-        Raises InvalidSpecError (SchemaIncompatible, IncompatibleSchema, BadTransform, UnknownColumn) naming table and column."""
+        properties, ``firn.owner``; nothing is written where nothing differs. A table of format version 3 is only looked at, as the
+        ingestion driver creates and evolves it: None while it does not exist. Whose table it
+        may be is settled before (older resource wins). Raises InvalidSpecError (SchemaIncompatible, IncompatibleSchema, BadTransform, UnknownColumn) naming table and column."""
         ...
 
-    async def drop(self, target: TableTarget) -> None:
-        """Drop the table and its dead-letter table, with their files; missing ones are no error."""
+    async def drop(self, target: TableTarget, owner: str) -> None:
+        """Drop the table and its dead-letter table, with their files. Missing ones are no error; a table whose ``firn.owner``
+        names another resource is left alone."""
+        ...
+
+    async def check(self, catalog: str) -> None:
+        """Return when the catalog answers and accepts these credentials (one cheap call)."""
         ...
 
 
@@ -96,9 +103,12 @@ class PodState:
 
     name: str
     ready: bool
+    running: bool
+    """The main container runs now (it may not be ready)."""
     phase: str
     labels: Mapping[str, str]
     template_hash: str | None
+    """Annotation ``firn.dev/template-hash`` of the pod, which its template carries."""
     waiting_reason: str | None
     """ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, ..."""
     waiting_message: str | None
@@ -114,10 +124,11 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class StatefulSetState:
-    """A StatefulSet's progress."""
+    """A StatefulSet's progress. ``manifest`` is the live object (metadata and spec; status may be left out)."""
 
     name: str
     template_hash: str | None
+    """Annotation ``firn.dev/template-hash`` of its pod template."""
     replicas: int
     ready: int
     updated: int
@@ -132,8 +143,8 @@ class Cluster(Protocol):
     """The Kubernetes API, reduced to what the operator does with it."""
 
     async def apply(self, manifest: Manifest) -> bool:
-        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the template hash annotation
-        of the live object (from the watch cache) equals the manifest's."""
+        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the annotation
+        ``firn.dev/template-hash`` of the live object (metadata, from the watch cache) equals the manifest's."""
         ...
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -156,12 +167,14 @@ class Cluster(Protocol):
         """Names of objects of the operator's namespace with all these labels (to prune what nobody wants)."""
         ...
 
-    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> None:
-        """Replace an IcebergTopic's status (JSON patch that tests resourceVersion). Raises CommitConflictError when it moved on."""
+    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> Manifest | None:
+        """Replace an IcebergTopic's status (JSON patch that tests resourceVersion); the object as it is then, or None if it is gone.
+        Raises CommitConflictError when it moved on."""
         ...
 
-    async def set_finalizers(self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str) -> None:
-        """Replace an IcebergTopic's finalizers. Raises CommitConflictError when it moved on."""
+    async def set_finalizers(self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str) -> Manifest | None:
+        """Replace an IcebergTopic's finalizers; the object as it is then, or None if it is gone. Raises CommitConflictError when it
+        moved on."""
         ...
 
     async def event(
@@ -177,3 +190,14 @@ class Progress(Protocol):
     async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
         """The newest document and when it was read, or None while there is none."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All of the outside, as one reconciler is given it."""
+
+    topics: Topics
+    tables: Tables
+    cluster: Cluster
+    progress: Progress
+    clock: Clock

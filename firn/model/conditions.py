@@ -78,3 +78,5 @@ class Reason(StrEnum):
     WAITING_FOR_DEPENDENCY = "WaitingForDependency"
     FAST_FAILURES = "FastFailures"
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
+    # DeletionBlocked, beside BrokerUnreachable and CatalogUnreachable
+    RUNS_ACTIVE = "RunsActive"

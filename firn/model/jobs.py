@@ -78,6 +78,8 @@ class IngestJob(Contract):
     suspended: bool = False
     resume: str | None = None
     """``skip``, or ``skip:PARTITION:OFFSET``: the record at which the topic halted goes to dead letters."""
+    restart: str | None = None
+    """Value of the restart annotation: a new one makes the driver take the topic up afresh (backoff forgotten, table read again)."""
 
 
 class KafkaConnection(Contract):
