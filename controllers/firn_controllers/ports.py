@@ -83,8 +83,9 @@ class Tables(Protocol):
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
         """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec, sort order,
         properties, ``firn.owner``; nothing is written where nothing differs. A table of format version 3 is only looked at, as the
-        ingestion driver creates and evolves it: None while it does not exist. Whose table it
-        may be is settled before (older resource wins). Raises InvalidSpecError (SchemaIncompatible, IncompatibleSchema, BadTransform, UnknownColumn) naming table and column."""
+        ingestion driver creates and evolves it: None while it does not exist. Whose table it may be is settled before (older
+        resource wins). Raises InvalidSpecError naming table and column: SchemaIncompatible (a table found cannot hold these
+        records), IncompatibleSchema (our own table, a change that is not allowed), BadTransform, UnknownColumn."""
         ...
 
     async def drop(self, target: TableTarget, owner: str) -> None:
@@ -172,7 +173,9 @@ class Cluster(Protocol):
         Raises CommitConflictError when it moved on."""
         ...
 
-    async def set_finalizers(self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str) -> Manifest | None:
+    async def set_finalizers(
+        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
+    ) -> Manifest | None:
         """Replace an IcebergTopic's finalizers; the object as it is then, or None if it is gone. Raises CommitConflictError when it
         moved on."""
         ...
