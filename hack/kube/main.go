@@ -1,4 +1,4 @@
-// Command kube is every Kubernetes binary the test cluster needs in one file, chosen by argv[0] or the first argument.
+// Command kube is every Kubernetes binary that the local test cluster needs in one file, chosen by argv[0] or the first argument.
 package main
 
 import (
@@ -26,9 +26,11 @@ func commands() map[string]func() *cobra.Command {
 		"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 		// The kubelet installs its own signal handler and panics when handed a signal context.
-		"kubelet":    func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
-		"kube-proxy": proxy.NewProxyCommand,
-		"kubectl":    kubectl.NewDefaultKubectlCommand,
+		"kubelet":           func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+		"kube-proxy":        proxy.NewProxyCommand,
+		"kubectl":           kubectl.NewDefaultKubectlCommand,
+		"local-provisioner": newProvisionerCommand,
+		"forward":           newForwardCommand,
 	}
 }
 
@@ -41,7 +43,7 @@ func main() {
 	}
 	build, ok := known[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, local-provisioner, forward\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(build()))

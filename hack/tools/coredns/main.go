@@ -6,15 +6,15 @@ import (
 	"github.com/coredns/coredns/coremain"
 
 	_ "github.com/coredns/coredns/plugin/bind"
-	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/template"
 )
 
 func main() {
 	// The order is the order in which a query passes the plugins; a plugin missing here cannot be named in a Corefile.
-	dnsserver.Directives = []string{"bind", "health", "ready", "errors", "cache", "kubernetes"}
+	dnsserver.Directives = []string{"bind", "health", "ready", "errors", "template", "kubernetes"}
 	coremain.Run()
 }

@@ -1,0 +1,51 @@
+"""`hack/cluster`: the test cluster of this checkout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from .layout import Layout
+from .local import Local
+from .places import cluster_directory
+from .progress import Failure
+from .provider import choose
+
+
+def main() -> int:
+    """Run one command; exit code 1 with one message for what the user can mend."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--provider", choices=["auto", "kind", "local"], default="auto")
+    parser = argparse.ArgumentParser(prog="hack/cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", parents=[common], help="make the cluster and wait until it is ready")
+    commands.add_parser("down", parents=[common], help="take the cluster away")
+    commands.add_parser("status", parents=[common], help="print what runs, as JSON; exit code 1 when nothing does")
+    load = commands.add_parser("load", parents=[common], help="make a built image known to the cluster")
+    load.add_argument("image", metavar="IMAGE", nargs="+")
+    enter = commands.add_parser("enter", help="run a command in the local node's network, mounts and processes")
+    enter.add_argument("words", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    layout = Layout(cluster_directory())
+    try:
+        if arguments.command == "enter":
+            return Local(layout).enter(arguments.words)
+        provider = choose(arguments.provider, layout)
+        if arguments.command == "status":
+            report = provider.status()
+            print(json.dumps(report, indent=2))
+            return 0 if report["running"] else 1
+        if arguments.command == "load":
+            for image in arguments.image:
+                provider.load(image)
+        else:
+            provider.up() if arguments.command == "up" else provider.down()
+    except Failure as failure:
+        print(f"hack/cluster: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The addresses, names and files of the local provider's one node."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+NODE = "firn-node"
+NODE_ADDRESS = "10.250.0.1"
+API_SERVICE_ADDRESS = "10.96.0.1"
+SERVICE_RANGE = "10.96.0.0/16"
+POD_RANGE = "10.244.0.0/16"
+NODE_PORTS = range(30000, 30032)
+"""NodePorts that Services may ask for; each is also reachable as the same port of the machine's loopback address."""
+
+PAUSE_IMAGE = "localhost/pause:1"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files of one cluster. `directory` is the cluster's directory, `.cluster` of a checkout."""
+
+    directory: Path
+
+    @property
+    def node(self) -> Path:
+        """Everything of the node; thrown away by `down`."""
+        return self.directory / "node"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "kubeconfig"
+
+    @property
+    def binaries(self) -> Path:
+        return self.directory / "bin"
+
+    @property
+    def keys(self) -> Path:
+        return self.node / "pki"
+
+    @property
+    def settings(self) -> Path:
+        """Configuration files of the components."""
+        return self.node / "config"
+
+    @property
+    def logs(self) -> Path:
+        """What is /var/log inside the node; the components' own logs are in `components` below it."""
+        return self.node / "log"
+
+    @property
+    def volumes(self) -> Path:
+        return self.node / "volumes"
+
+    @property
+    def images(self) -> Path:
+        """containerd's content and snapshots."""
+        return self.node / "containerd"
+
+    @property
+    def process(self) -> Path:
+        """Which processes hold the node's namespaces (JSON)."""
+        return self.node / "process.json"
+
+    @property
+    def control_group(self) -> str:
+        """Name of the control group, below every hierarchy's root, that holds all pods of this cluster and of no other."""
+        return "firn-" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]

@@ -1,0 +1,59 @@
+"""What a cluster provider does, and the choice of one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Protocol
+
+from .kind import Kind
+from .layout import Layout
+from .local import Local
+from .progress import Failure
+
+
+class Provider(Protocol):
+    """A way to have a Kubernetes cluster on this machine."""
+
+    def up(self) -> None:
+        """Make the cluster, or finish one that was interrupted; return when its node is Ready. Repeatable."""
+
+    def down(self) -> None:
+        """Take the cluster away with everything it left on the machine. Repeatable."""
+
+    def status(self) -> dict[str, object]:
+        """What runs, for people and programs; key `running` is a bool."""
+
+    def load(self, reference: str) -> None:
+        """Make a built image known to the node. Fast when it is there already. Raises `Failure` when it was not built."""
+
+
+def container_engine() -> str | None:
+    """`docker` or `podman` if that engine answers; a client without a daemon does not count."""
+    for engine in ("docker", "podman"):
+        if shutil.which(engine) and _answers([engine, "info"]):
+            return engine
+    return None
+
+
+def _answers(words: list[str]) -> bool:
+    try:
+        return subprocess.run(words, capture_output=True, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def choose(name: str, layout: Layout) -> Provider:
+    """The provider of that name; `auto` keeps the one in use, else takes kind where a container engine answers, else local."""
+    remembered = layout.directory / "provider"
+    if name == "auto" and remembered.exists():
+        name = remembered.read_text().strip()
+    engine = container_engine() if name in ("auto", "kind") else None
+    if name == "auto":
+        name = "kind" if engine else "local"
+    if remembered.exists() and remembered.read_text().strip() != name:
+        raise Failure(f"this checkout has a cluster of provider {remembered.read_text().strip()}; run `hack/cluster down` before `up --provider {name}`")
+    if name == "kind" and engine is None:
+        raise Failure("provider kind needs a Docker or Podman engine that answers; use --provider local")
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    return Kind(layout, engine or "docker") if name == "kind" else Local(layout)
