@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
+from firn.api.structural import VALIDATIONS
 from firn.model import durations
 
-VALIDATIONS = "x-kubernetes-validations"
 JsonSchema = dict[str, Any]
 
 

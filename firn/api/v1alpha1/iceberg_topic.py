@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Duration, ObjectMeta, Rule
 from firn.model import durations, names, types
@@ -62,7 +62,7 @@ class SchemaSpec(ApiModel):
         ),
         Rule("has(self.format) == has(self.fields)", "format: Json needs fields, and fields need format: Json"),
         Rule(
-            "!has(self.raw) || !has(self.unknownFields) || self.unknownFields == 'Ignore'",
+            "!has(self.raw) || self.unknownFields == 'Ignore'",
             "a raw value has no unknown fields",
         ),
     )
@@ -134,6 +134,24 @@ class TimestampStart(ApiModel):
     timestamp: AwareDatetime = Field(description="ISO 8601 with zone.")
 
 
+_START_FROM = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    # Strings: the two words. Objects: timestamp alone.
+    "pattern": "^(Earliest|Latest)$",
+    "properties": {"timestamp": {"type": "string", "format": "date-time"}},
+    "required": ["timestamp"],
+    "maxProperties": 1,
+    # Numbers, lists and booleans: nothing passes.
+    "minimum": 1,
+    "maximum": 0,
+    "minItems": 1,
+    "maxItems": 0,
+    "not": {"enum": [True, False]},
+}
+"""A string or an object. A structural schema has no such union, and CEL does not see a field without a type; but each keyword
+of JSON schema binds values of its own type only, so that together they say it."""
+
+
 class IngestionSpec(ApiModel):
     """How records get from the topic into the table."""
 
@@ -149,7 +167,7 @@ class IngestionSpec(ApiModel):
             "freshness is between 5s and 1d",
         ),
     ] = Field(default="60s", description="A record is in the table at most this long after it was written.")
-    start_from: Literal["Earliest", "Latest"] | TimestampStart = Field(
+    start_from: Annotated[Literal["Earliest", "Latest"] | TimestampStart, WithJsonSchema(_START_FROM)] = Field(
         default="Earliest",
         description="Where a table without offsets begins: Earliest, Latest, or {timestamp: ISO 8601 with zone}.",
     )
@@ -164,7 +182,7 @@ class DeletionPolicy(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "!has(self.table) || self.table != 'Delete' || (has(self.topic) && self.topic == 'Delete')",
+            "self.table != 'Delete' || self.topic == 'Delete'",
             "a table may be deleted only together with its topic",
         ),
     )
@@ -220,11 +238,11 @@ class IcebergTopicSpec(ApiModel):
     record_schema: SchemaSpec | None = Field(
         default=None, alias="schema", description="How values become columns; unset: raw, key and value as bytes."
     )
-    table: TableSpec = Field(default_factory=TableSpec, description="The Iceberg table.")
-    ingestion: IngestionSpec = Field(default_factory=IngestionSpec, description="From topic to table.")
+    table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
+    ingestion: IngestionSpec = Field(default=IngestionSpec(), description="From topic to table.")
     suspend: bool = Field(default=False, description="Stops ingestion; topic and table stay.")
     deletion_policy: DeletionPolicy = Field(
-        default_factory=DeletionPolicy, description="What deleting this resource does to its data."
+        default=DeletionPolicy(), description="What deleting this resource does to its data."
     )
 
 

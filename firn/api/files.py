@@ -1,0 +1,42 @@
+"""The files that are made from the models, by path in the repository."""
+
+import yaml
+
+from firn.api import crds, reference
+from firn.api.crds import Manifest
+
+_NOTE = "Made from the models in firn/api by `make generate`; do not edit."
+
+
+def generated() -> dict[str, str]:
+    """Path -> content: CRDs for ``kubectl apply``, the chart's copies of them, and the API reference."""
+    definitions = crds.all_crds()
+    files = {"docs/reference.md": reference.markdown(definitions)}
+    for crd in definitions:
+        plural, _, group = crd["metadata"]["name"].partition(".")
+        files[f"crds/{group}_{plural}.yaml"] = f"# {_NOTE}\n{_yaml(crd)}"
+        files[f"charts/firn/templates/crd-{plural}.yaml"] = _template(crd)
+    return files
+
+
+def _yaml(crd: Manifest) -> str:
+    return yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def _template(crd: Manifest) -> str:
+    """The CRD as a template of the chart: Helm upgrades templates, but not the files in a chart's ``crds`` folder."""
+    kept = {**crd, "metadata": {**crd["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}}
+    body = _yaml(kept)
+    if "{{" in body:
+        raise ValueError(f"{crd['metadata']['name']}: Helm would read the braces in a description as a template")
+    return f"{{{{- /* {_NOTE} */ -}}}}\n{{{{- if .Values.crds.enabled }}}}\n{body}{{{{- end }}}}\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors, and with list items indented."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)

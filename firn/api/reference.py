@@ -1,0 +1,75 @@
+"""The API reference (docs/reference.md), made from the CRDs: every field with type, default, bounds and rules."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from firn.api.crds import Manifest
+from firn.api.structural import VALIDATIONS
+
+
+def markdown(crds: list[Manifest]) -> str:
+    """The whole reference."""
+    parts = [
+        "# API reference",
+        "",
+        "Made from the models by `make generate`. Rules are checked by the API server; those on an object stand at the object.",
+    ]
+    for crd in crds:
+        spec = crd["spec"]
+        version = spec["versions"][0]
+        schema = version["schema"]["openAPIV3Schema"]
+        kind = spec["names"]["kind"]
+        parts += ["", f"## {kind}", "", f"`apiVersion: {spec['group']}/{version['name']}`, short name "]
+        parts[-1] += f"`{spec['names']['shortNames'][0]}`, category `{spec['names']['categories'][0]}`."
+        parts += ["", schema["description"]]
+        if VALIDATIONS in schema:
+            parts += ["", *(f"- {rule['message']}" for rule in schema[VALIDATIONS])]
+        for section in ("spec", "status"):
+            parts += ["", f"### {kind} {section}", "", "| field | type | meaning |", "|---|---|---|"]
+            for path, field in _fields(section, schema["properties"][section]):
+                parts.append(f"| `{path}` | {_type(field)} | {_meaning(field)} |")
+    return "\n".join(parts) + "\n"
+
+
+def _fields(path: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield path, schema
+    required = schema.get("required", ())
+    for name, member in schema.get("properties", {}).items():
+        yield from _fields(f"{path}.{name}", {**member, "_required": name in required})
+    if schema.get("items", {}).get("properties"):
+        yield from ((p, f) for p, f in _fields(f"{path}[]", schema["items"]) if p != f"{path}[]")
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "type" not in field:
+        return "string or object"
+    if field["type"] == "array":
+        return f"list of {_type(field['items'])}"
+    if "additionalProperties" in field:
+        return f"map of {_type(field['additionalProperties'])}"
+    return str(field.get("format", field["type"])).replace("int64", "integer")
+
+
+def _meaning(field: Mapping[str, Any]) -> str:
+    words = [str(field.get("description", ""))]
+    if field.get("_required"):
+        words.append("Required.")
+    if "default" in field and not isinstance(field["default"], dict):
+        words.append(f"Default `{str(field['default']).lower() if field['default'] is False else field['default']}`.")
+    if "type" in field:
+        words += [f"{text} {field[key]}." for key, text in _BOUNDS.items() if key in field]
+        words += [f"Pattern `{field['pattern']}`."] if "pattern" in field else []
+    words += [f"Rule: {rule['message']}." for rule in field.get(VALIDATIONS, ())]
+    return " ".join(word for word in words if word).replace("|", "\\|")
+
+
+_BOUNDS = {
+    "minimum": "At least",
+    "maximum": "At most",
+    "maxLength": "Characters at most",
+    "minItems": "Items at least",
+    "maxItems": "Items at most",
+    "maxProperties": "Entries at most",
+}
