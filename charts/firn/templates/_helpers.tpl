@@ -1,0 +1,184 @@
+{{/* Labels of an object. Argument: dict "root" $ "component" NAME */}}
+{{- define "firn.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{ include "firn.podLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{/* Labels of a pod: no version in them, so that an upgrade of the chart alone restarts nothing. */}}
+{{- define "firn.podLabels" -}}
+{{ include "firn.selector" . }}
+app.kubernetes.io/part-of: firn
+{{- end }}
+
+{{- define "firn.selector" -}}
+app.kubernetes.io/name: firn
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Reference of an image of ours. Argument: dict "root" $ "name" (operator | spark) */}}
+{{- define "firn.image" -}}
+{{- $images := .root.Values.images -}}
+{{- if get $images .name -}}
+{{ get $images .name }}
+{{- else -}}
+{{ required (printf "images.registry is empty: set it to where firn-%s was pushed, or give the full reference in images.%s" .name .name) $images.registry }}/firn-{{ .name }}:{{ $images.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "firn.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Pod-level security context that PodSecurity `restricted` asks for. Argument: the uid, group and fsGroup */}}
+{{- define "firn.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ . }}
+  runAsGroup: {{ . }}
+  fsGroup: {{ . }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
+{{- define "firn.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{/* Argument: scheduling as in the configuration (nodeSelector, tolerations, affinity, ...) */}}
+{{- define "firn.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Profiles and catalogs, with what the quick start adds. JSON: {profiles, catalogs} */}}
+{{- define "firn.lake" -}}
+{{- $profiles := deepCopy .Values.profiles -}}
+{{- $catalogs := deepCopy .Values.catalogs -}}
+{{- if .Values.quickStart.enabled -}}
+  {{- if hasKey $profiles "classic" -}}
+    {{- fail "profiles.classic: the quick start has a profile of that name. Set quickStart.profile instead, or quickStart.enabled=false" -}}
+  {{- end -}}
+  {{- if hasKey $catalogs "lake" -}}
+    {{- fail "catalogs.lake: the quick start has a catalog of that name. Choose another one, or set quickStart.enabled=false" -}}
+  {{- end -}}
+  {{- $_ := set $profiles "classic" .Values.quickStart.profile -}}
+  {{- $_ := set $catalogs "lake" (include "firn.quickStartCatalog" . | fromYaml) -}}
+{{- end -}}
+{{- range $key, $known := dict "defaultProfile" $profiles "defaultCatalog" $catalogs "defaultGroup" .Values.groups -}}
+  {{- $name := get $.Values $key -}}
+  {{- if not (hasKey $known $name) -}}
+    {{- fail (printf "%s: %q is not among [%s]" $key $name (keys $known | sortAlpha | join ", ")) -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "profiles" $profiles "catalogs" $catalogs | toJson }}
+{{- end }}
+
+{{- define "firn.quickStartCatalog" -}}
+type: sql
+uri: postgresql://firn-postgres.{{ .Release.Namespace }}.svc:5432/firn
+warehouse: s3://firn/warehouse
+properties:
+  user: firn
+  io-impl: org.apache.iceberg.aws.s3.S3FileIO
+  s3.endpoint: http://firn-s3.{{ .Release.Namespace }}.svc:7070
+  s3.path-style-access: "true"
+  client.region: us-east-1
+secretProperties:
+  password: {secret: firn-postgres, key: password}
+  s3.access-key-id: {secret: firn-s3, key: access-key}
+  s3.secret-access-key: {secret: firn-s3, key: secret-key}
+{{- end }}
+
+{{/* The operator's configuration document (firn/model/config.py). */}}
+{{- define "firn.config" -}}
+{{- $lake := include "firn.lake" . | fromJson -}}
+namespace: {{ .Release.Namespace }}
+watchNamespaces: {{ .Values.watchNamespaces | uniq | sortAlpha | toJson }}
+images:
+  spark:
+    image: {{ include "firn.image" (dict "root" . "name" "spark") | quote }}
+    pullPolicy: {{ .Values.images.pullPolicy }}
+  kafka:
+    image: {{ .Values.images.kafka | quote }}
+    pullPolicy: {{ .Values.images.pullPolicy }}
+  pullSecrets: {{ .Values.images.pullSecrets | toJson }}
+defaultProfile: {{ .Values.defaultProfile }}
+profiles: {{- toYaml $lake.profiles | nindent 2 }}
+defaultCatalog: {{ .Values.defaultCatalog }}
+catalogs: {{- toYaml $lake.catalogs | nindent 2 }}
+defaultGroup: {{ .Values.defaultGroup }}
+groups: {{- toYaml .Values.groups | nindent 2 }}
+resync: {{ .Values.operator.resync }}
+progressInterval: {{ .Values.operator.progressInterval }}
+workers: {{ .Values.operator.workers }}
+logLevel: {{ .Values.operator.logLevel }}
+{{- end }}
+
+{{/* Secrets that the configuration refers to, sorted. JSON: {names: [...]} */}}
+{{- define "firn.secrets" -}}
+{{- $lake := include "firn.lake" . | fromJson -}}
+{{- $names := list -}}
+{{- range $profile := $lake.profiles -}}
+  {{- $security := $profile.security | default dict -}}
+  {{- range $reference := list $security.ca $security.certificate $security.certificateKey (dig "sasl" "password" nil $security) -}}
+    {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $catalog := $lake.catalogs -}}
+  {{- range $reference := $catalog.secretProperties | default dict -}}
+    {{- $names = append $names $reference.secret -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "names" ($names | uniq | sortAlpha) | toJson }}
+{{- end }}
+
+{{/* Service accounts of the ingestion groups; with executors: only of those that have executors. Argument: dict "root" $ "executors" BOOL. JSON: {names: [...]} */}}
+{{- define "firn.ingestAccounts" -}}
+{{- $names := list -}}
+{{- range $group := .root.Values.groups -}}
+  {{- if or (not $.executors) $group.executors -}}
+    {{- $names = append $names ($group.serviceAccount | default "firn-ingest") -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "names" ($names | uniq | sortAlpha) | toJson }}
+{{- end }}
+
+{{/* The claim `data` of a StatefulSet. Immutable, so no label in it may change with the chart. Argument: storage */}}
+{{- define "firn.volumeClaim" -}}
+metadata:
+  name: data
+spec:
+  accessModes: [ReadWriteOnce]
+  {{- with .storageClassName }}
+  storageClassName: {{ . }}
+  {{- end }}
+  resources:
+    requests:
+      storage: {{ .size }}
+{{- end }}
