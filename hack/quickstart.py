@@ -117,11 +117,11 @@ def image_values() -> dict[str, str]:
     """Chart values that point every image of the quick start to what was built for this checkout."""
     built = images()
     return {
-        "images.operator.image": built["firn-operator"],
-        "images.spark.image": built["firn-spark"],
-        "images.kafka.image": built["firn-kafka"],
-        "quickstart.postgres.image": built["firn-postgres"],
-        "quickstart.s3.image": built["firn-s3"],
+        "images.operator": built["firn-operator"],
+        "images.spark": built["firn-spark"],
+        "images.kafka": built["firn-kafka"],
+        "images.postgres": built["firn-postgres"],
+        "images.s3": built["firn-s3"],
     }
 
 
