@@ -1,0 +1,594 @@
+"""The meaning of a JSON record: one value at a time, strictly (resources.md, "Rows").
+
+This is the reference. `firn_spark.json_blocks` is faster and may only answer where it answers the same.
+
+What is accepted:
+
+====================  ==================================================================================================
+boolean               ``true``, ``false``
+int, long             a JSON number without fraction and exponent, within the type's range (``1.0`` and ``1e2`` are refused)
+float, double         a JSON number; the nearest value of the type (a float: of the nearest double); overflow is refused
+string                a JSON string
+date                  ``YYYY-MM-DD``, years 0001 to 9999, as everywhere below
+time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below
+timestamp             date, ``T`` or a space, time; a zone is refused
+timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or integer milliseconds since 1970
+decimal(P, S)         a JSON number, or a string holding one, whose value needs no more than S places and P digits
+binary, fixed[L]      base64 (RFC 4648 section 4, padded, canonical); a fixed of exactly L bytes
+uuid                  ``8-4-4-4-12`` hexadecimal digits, either case
+list                  an array; elements may be null
+map                   an object, its keys read as texts of the key type; where the key is a list, map or struct, an array of
+                      ``{"key": ..., "value": ...}``
+struct                an object; members that are missing are null, members not named are as unknown fields of the record
+====================  ==================================================================================================
+
+``null`` and a missing field are null. A field, member or map key that comes twice is refused; ignored fields are only
+checked for being JSON. Nesting is bounded by `MAX_DEPTH`, whatever it is that nests.
+"""
+
+import base64
+import binascii
+import datetime
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from enum import StrEnum
+from typing import Any
+
+from firn.model import types
+from firn.model.jobs import Column
+
+MAX_DEPTH = 64
+DETAIL_LIMIT = 200
+_EXCERPT_LIMIT = 48
+
+
+class Stage(StrEnum):
+    """Where a record failed: reading its bytes, fitting the schema, or on the way into the table."""
+
+    DECODE = "Decode"
+    SCHEMA = "Schema"
+    WRITE = "Write"
+
+
+class Code(StrEnum):
+    """Why a record is a dead letter (``error_code``): a closed list."""
+
+    EMPTY_PAYLOAD = "EmptyPayload"
+    """Decode: the value has no bytes, or only white space."""
+    INVALID_UTF8 = "InvalidUtf8"
+    """Decode: the bytes are not UTF-8, or an escape makes half a surrogate pair."""
+    INVALID_JSON = "InvalidJson"
+    """Decode: not one JSON value (RFC 8259): truncated, trailing bytes, NaN, Infinity, ..."""
+    TOO_DEEP = "TooDeep"
+    """Decode: arrays and objects nest more than `MAX_DEPTH` levels."""
+    NOT_AN_OBJECT = "NotAnObject"
+    """Schema: the record is JSON, but no object."""
+    TOMBSTONE = "Tombstone"
+    """Schema: the value is null and the schema has required fields."""
+    MISSING_REQUIRED = "MissingRequired"
+    """Schema: a required field is missing or null."""
+    DUPLICATE_KEY = "DuplicateKey"
+    """Schema: a field, member or map key comes twice."""
+    UNKNOWN_FIELD = "UnknownField"
+    """Schema: a field that the schema does not name, where unknownFields is DeadLetter."""
+    WRONG_KIND = "WrongKind"
+    """Schema: another kind of JSON value than the type takes."""
+    OUT_OF_RANGE = "OutOfRange"
+    """Schema: a number, date or length beyond what the type holds."""
+    INEXACT = "Inexact"
+    """Schema: the value would have to be rounded."""
+    INVALID_FORMAT = "InvalidFormat"
+    """Schema: a text that is no date, time, uuid, decimal or base64 as this page says."""
+    SKIPPED = "Skipped"
+    """Write: a user asked to skip this record at which the topic had halted."""
+
+
+class BadRecordError(ValueError):
+    """A record that does not fit. ``path`` is like ``$.a.b[3]``; ``detail`` is at most `DETAIL_LIMIT` characters."""
+
+    def __init__(self, code: Code, stage: Stage, detail: str) -> None:
+        self.code = code
+        self.stage = stage
+        self.detail = _bounded(detail, DETAIL_LIMIT)
+        self._segments: list[str] = []
+        super().__init__(self.detail)
+
+    def within(self, segment: str) -> "BadRecordError":
+        """The same error, seen from the container that has the value under ``segment``."""
+        self._segments.append(segment)
+        return self
+
+    @property
+    def path(self) -> str:
+        """Where in the record."""
+        return _bounded("$" + "".join(reversed(self._segments)), DETAIL_LIMIT)
+
+
+def _bounded(text: str, limit: int) -> str:
+    text = text.encode("utf-8", "replace").decode()  # half surrogate pairs cannot be stored
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class _Integer(str):
+    """The text of a JSON number without fraction and exponent."""
+
+    __slots__ = ()
+
+
+class _Fraction(str):
+    """The text of a JSON number with a fraction or an exponent."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of a JSON object, in order."""
+
+    __slots__ = ()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"{name} is no JSON number")
+
+
+_PARSER = json.JSONDecoder(
+    object_pairs_hook=_Object, parse_int=_Integer, parse_float=_Fraction, parse_constant=_refuse_constant, strict=True
+)
+_WHITE_SPACE = " \t\n\r"
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def parse(data: bytes) -> Any:
+    """The JSON value in ``data``: dict-less, with numbers as texts, so that nothing is rounded.
+
+    Raises BadRecordError (stage Decode).
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRecordError(Code.INVALID_UTF8, Stage.DECODE, f"byte {error.start}: {error.reason}") from None
+    text = text.strip(_WHITE_SPACE)
+    if not text:
+        raise BadRecordError(Code.EMPTY_PAYLOAD, Stage.DECODE, "the value is empty")
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(text)
+    try:
+        value, end = _PARSER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {error.pos}: {error.msg}") from None
+    if end != len(text):
+        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {end}: more follows after the value")
+    return value
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        sign = text[token.start()]
+        if sign in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise BadRecordError(Code.TOO_DEEP, Stage.DECODE, f"nested more than {MAX_DEPTH} levels deep")
+        elif sign != '"':
+            depth -= 1
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return f"boolean {str(value).lower()}"
+    if type(value) is _Object:
+        return "an object"
+    if type(value) is list:
+        return "an array"
+    excerpt = value if len(value) <= _EXCERPT_LIMIT else value[: _EXCERPT_LIMIT - 1] + "…"
+    return (
+        f"number {excerpt}"
+        if type(value) in (_Integer, _Fraction)
+        else f"string {json.dumps(excerpt, ensure_ascii=False)}"
+    )
+
+
+def _bad(code: Code, kind: types.Type, value: Any, problem: str = "") -> BadRecordError:
+    text = f"expected {kind}, found {_described(value)}"
+    return BadRecordError(code, Stage.SCHEMA, f"{text}: {problem}" if problem else text)
+
+
+Converter = Callable[[Any], Any]
+"""A parsed value that is not null, to what Arrow stores for it. Raises BadRecordError (stage Schema)."""
+
+
+def _text(kind: types.Type, value: Any) -> str:
+    if type(value) is not str:
+        raise _bad(Code.WRONG_KIND, kind, value)
+    return value
+
+
+def _boolean(kind: types.Type) -> Converter:
+    def convert(value: Any) -> bool:
+        if value is not True and value is not False:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        return bool(value)
+
+    return convert
+
+
+def _integer(kind: types.Type, bits: int) -> Converter:
+    highest = (1 << (bits - 1)) - 1
+
+    def convert(value: Any) -> int:
+        if type(value) is not _Integer:
+            if type(value) is _Fraction:
+                raise _bad(Code.INEXACT, kind, value, "write it without fraction and exponent")
+            raise _bad(Code.WRONG_KIND, kind, value)
+        if len(value) > 20:  # JSON has no leading zeros
+            raise _bad(Code.OUT_OF_RANGE, kind, value)
+        number = int(value)
+        if not -highest - 1 <= number <= highest:
+            raise _bad(Code.OUT_OF_RANGE, kind, value)
+        return number
+
+    return convert
+
+
+def _double(kind: types.Type) -> Converter:
+    def convert(value: Any) -> float:
+        if type(value) is not _Integer and type(value) is not _Fraction:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        number = float(value)
+        if number in (float("inf"), float("-inf")):
+            raise _bad(Code.OUT_OF_RANGE, kind, value)
+        return number
+
+    return convert
+
+
+def _float(kind: types.Type) -> Converter:
+    double = _double(kind)
+    single = struct.Struct("f")
+
+    def convert(value: Any) -> float:
+        try:
+            return float(single.unpack(single.pack(double(value)))[0])
+        except OverflowError:
+            raise _bad(Code.OUT_OF_RANGE, kind, value) from None
+
+    return convert
+
+
+def _string(kind: types.Type) -> Converter:
+    def convert(value: Any) -> str:
+        text = _text(kind, value)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadRecordError(
+                Code.INVALID_UTF8, Stage.DECODE, f"character {error.start}: half of a surrogate pair"
+            ) from None
+        return text
+
+    return convert
+
+
+_DATE = r"(\d{4})-(\d\d)-(\d\d)"
+_TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?"
+_ZONE = r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?)"
+_DATE_TEXT = re.compile(_DATE, re.ASCII)
+_TIME_TEXT = re.compile(_TIME, re.ASCII)
+_TIMESTAMP_TEXT = re.compile(f"{_DATE}[T ]{_TIME}", re.ASCII)
+_TIMESTAMPTZ_TEXT = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}", re.ASCII)
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_DAY = 86_400_000_000
+_MAX_ZONE_MINUTES = 18 * 60
+MAX_MILLISECONDS = (2**63 - 1) // 1000
+"""The latest time in milliseconds that 64 bits of microseconds hold; the earliest is its negative."""
+
+
+def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
+    try:
+        return datetime.date(int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)).toordinal() - _EPOCH
+    except ValueError:
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "no such day") from None
+
+
+def _micros(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
+    hour, minute, second = int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)
+    if hour > 23 or minute > 59 or second > 59:
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "no such time of day")
+    fraction = parts[3] or ""
+    if fraction[6:].strip("0"):
+        raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
+    return ((hour * 60 + minute) * 60 + second) * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+
+
+def _matched(pattern: re.Pattern[str], form: str, kind: types.Type, value: Any) -> tuple[str | None, ...]:
+    match = pattern.fullmatch(_text(kind, value))
+    if match is None:
+        raise _bad(Code.INVALID_FORMAT, kind, value, f"write it as {form}")
+    return match.groups()
+
+
+def _date(kind: types.Type) -> Converter:
+    return lambda value: _days(kind, value, _matched(_DATE_TEXT, "YYYY-MM-DD", kind, value))
+
+
+def _time(kind: types.Type) -> Converter:
+    return lambda value: _micros(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value))
+
+
+def _timestamp(kind: types.Type) -> Converter:
+    def convert(value: Any) -> int:
+        parts = _matched(_TIMESTAMP_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff, without a zone", kind, value)
+        return _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
+
+    return convert
+
+
+def _timestamptz(kind: types.Type) -> Converter:
+    milliseconds = _integer(kind, 64)
+
+    def convert(value: Any) -> int:
+        if type(value) is _Integer or type(value) is _Fraction:
+            number: int = milliseconds(value)
+            if not -MAX_MILLISECONDS <= number <= MAX_MILLISECONDS:
+                raise _bad(Code.OUT_OF_RANGE, kind, value)
+            return number * 1000
+        parts = _matched(_TIMESTAMPTZ_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff and a zone", kind, value)
+        micros = _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
+        if parts[7]:
+            return micros
+        offset = int(parts[9] or 0) * 60 + int(parts[10] or 0)
+        if offset > _MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
+            raise _bad(Code.OUT_OF_RANGE, kind, value, "no such zone")
+        return micros - (offset if parts[8] == "+" else -offset) * 60_000_000
+
+    return convert
+
+
+_NUMBER_TEXT = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_EXACT = Context(prec=100)
+
+
+def _decimal(kind: types.Decimal) -> Converter:
+    unit = Decimal(1).scaleb(-kind.scale)
+
+    def convert(value: Any) -> Decimal:
+        if type(value) is str:
+            if _NUMBER_TEXT.fullmatch(value) is None:
+                raise _bad(Code.INVALID_FORMAT, kind, value, "write it as a JSON number")
+        elif type(value) is not _Integer and type(value) is not _Fraction:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        mantissa, _, power = value.replace("E", "e").partition("e")
+        power = power[:1].strip("0123456789") + power.lstrip("+-").lstrip("0")[:10]  # more is as far from any decimal
+        number = Decimal(f"{mantissa}e{power}0") if power in ("", "+", "-") else Decimal(f"{mantissa}e{power}")
+        sign, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int)
+        kept = len(digits)
+        while kept and digits[kept - 1] == 0:
+            kept -= 1
+        if not kept:
+            return Decimal(0).quantize(unit)
+        exponent += len(digits) - kept
+        if exponent < -kind.scale:
+            raise _bad(Code.INEXACT, kind, value, f"more than {kind.scale} places")
+        if kept + exponent + kind.scale > kind.precision:
+            raise _bad(Code.OUT_OF_RANGE, kind, value)
+        return Decimal((sign, digits[:kept], exponent)).quantize(unit, context=_EXACT)
+
+    return convert
+
+
+def _binary(kind: types.Type) -> Converter:
+    def convert(value: Any) -> bytes:
+        text = _text(kind, value)
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise _bad(Code.INVALID_FORMAT, kind, value, "not base64") from None
+        if base64.b64encode(data).decode() != text:
+            raise _bad(Code.INVALID_FORMAT, kind, value, "not canonical base64")
+        return data
+
+    return convert
+
+
+def _fixed(kind: types.Fixed) -> Converter:
+    binary = _binary(kind)
+
+    def convert(value: Any) -> bytes:
+        data: bytes = binary(value)
+        if len(data) != kind.length:
+            raise _bad(Code.OUT_OF_RANGE, kind, value, f"{len(data)} bytes")
+        return data
+
+    return convert
+
+
+_UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def _uuid(kind: types.Type) -> Converter:
+    def convert(value: Any) -> bytes:
+        if _UUID_TEXT.fullmatch(_text(kind, value)) is None:
+            raise _bad(Code.INVALID_FORMAT, kind, value, "write it as 8-4-4-4-12 hexadecimal digits")
+        return bytes.fromhex(value.replace("-", ""))
+
+    return convert
+
+
+def _list(kind: types.ListOf, strict: bool) -> Converter:
+    element = _converter(kind.element, strict)
+
+    def convert(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        found: list[Any] = []
+        for position, item in enumerate(value):
+            try:
+                found.append(None if item is None else element(item))
+            except BadRecordError as error:
+                raise error.within(f"[{position}]") from None
+        return found
+
+    return convert
+
+
+def _map(kind: types.MapOf, strict: bool) -> Converter:
+    to_key, to_value = _converter(kind.key, strict), _converter(kind.value, strict)
+    nested_keys = isinstance(kind.key, types.ListOf | types.MapOf | types.Struct)
+    entry = _members(
+        (Column(name="key", type=str(kind.key), required=True), Column(name="value", type=str(kind.value))), True
+    )
+
+    def entries(value: Any) -> list[tuple[Any, Any]]:
+        if type(value) is not list:
+            raise _bad(Code.WRONG_KIND, kind, value, "write an array of entries with key and value")
+        found: list[tuple[Any, Any]] = []
+        for position, item in enumerate(value):
+            try:
+                if type(item) is not _Object:
+                    raise _bad(Code.WRONG_KIND, kind, item, "an entry is an object with key and value")
+                key, member = entry(item)
+                if any(key == known for known, _ in found):
+                    raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
+            except BadRecordError as error:
+                raise error.within(f"[{position}]") from None
+            found.append((key, member))
+        return found
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if nested_keys:
+            return entries(value)
+        if type(value) is not _Object:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        found: dict[Any, Any] = {}
+        for name, item in value:
+            try:
+                key = to_key(_scalar(kind.key, name))
+                if key in found:
+                    raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
+                found[key] = None if item is None else to_value(item)
+            except BadRecordError as error:
+                raise error.within(f".{name[:DETAIL_LIMIT]}") from None
+        return list(found.items())
+
+    return convert
+
+
+def _scalar(kind: types.Type, text: str) -> Any:
+    """A map key's text as the JSON value that its type takes."""
+    if kind == types.Primitive("boolean") and text in ("true", "false"):
+        return text == "true"
+    if (
+        isinstance(kind, types.Primitive)
+        and kind.name in ("int", "long", "float", "double")
+        and _NUMBER_TEXT.fullmatch(text)
+    ):
+        return _Integer(text) if text.lstrip("-").isdigit() else _Fraction(text)
+    return text
+
+
+def _struct(kind: types.Struct, strict: bool) -> Converter:
+    names = [name for name, _ in kind.fields]
+    members = _members(tuple(Column(name=name, type=str(member)) for name, member in kind.fields), strict)
+
+    def convert(value: Any) -> dict[str, Any]:
+        if type(value) is not _Object:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        return dict(zip(names, members(value), strict=True))
+
+    return convert
+
+
+def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], list[Any]]:
+    """Reads an object's members in the order of ``columns``; ``strict`` refuses others."""
+    places = {column.name: place for place, column in enumerate(columns)}
+    plan = [(column.name, column.required, _converter(types.parse(column.type), strict)) for column in columns]
+
+    def read(value: _Object) -> list[Any]:
+        found: list[Any] = [None] * len(plan)
+        seen: set[str] = set()
+        unknown: str | None = None
+        for name, item in value:
+            place = places.get(name)
+            if place is None:
+                unknown = name if unknown is None else unknown
+                continue
+            if name in seen:
+                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "comes twice").within(f".{name}")
+            seen.add(name)
+            found[place] = item
+        if strict and unknown is not None:
+            raise BadRecordError(Code.UNKNOWN_FIELD, Stage.SCHEMA, "the schema does not name this field").within(
+                f".{unknown[:DETAIL_LIMIT]}"
+            )
+        for place, (name, required, convert) in enumerate(plan):
+            item = found[place]
+            if item is not None:
+                try:
+                    found[place] = convert(item)
+                except BadRecordError as error:
+                    raise error.within(f".{name}") from None
+            elif required:
+                state = "is null" if name in seen else "is missing"
+                raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(
+                    f".{name}"
+                )
+        return found
+
+    return read
+
+
+def _converter(kind: types.Type, strict: bool) -> Converter:
+    match kind:
+        case types.Decimal():
+            return _decimal(kind)
+        case types.Fixed():
+            return _fixed(kind)
+        case types.ListOf():
+            return _list(kind, strict)
+        case types.MapOf():
+            return _map(kind, strict)
+        case types.Struct():
+            return _struct(kind, strict)
+    match kind.name:
+        case "int":
+            return _integer(kind, 32)
+        case "long":
+            return _integer(kind, 64)
+    return {
+        "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
+        "timestamp": _timestamp, "timestamptz": _timestamptz, "uuid": _uuid, "binary": _binary,
+    }[kind.name](kind)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReader:
+    """Reads record values by a schema's fields."""
+
+    _read: Callable[[_Object], list[Any]]
+    _width: int
+    _has_required: bool
+
+    @classmethod
+    def of(cls, fields: Sequence[Column], *, refuse_unknown: bool) -> "RecordReader":
+        """A reader of ``fields``. Raises InvalidSpecError where a type is none."""
+        return cls(_members(fields, refuse_unknown), len(fields), any(field.required for field in fields))
+
+    def read(self, value: bytes | None) -> list[Any]:
+        """One value for each field, as Arrow stores it (times as integers). Raises BadRecordError."""
+        if value is None:
+            if self._has_required:
+                raise BadRecordError(
+                    Code.TOMBSTONE, Stage.SCHEMA, "the value is null and the schema has required fields"
+                )
+            return [None] * self._width
+        record = parse(value)
+        if type(record) is not _Object:
+            raise BadRecordError(Code.NOT_AN_OBJECT, Stage.SCHEMA, f"expected an object, found {_described(record)}")
+        return self._read(record)
