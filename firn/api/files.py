@@ -2,16 +2,19 @@
 
 import yaml
 
-from firn.api import crds, reference
+from firn.api import chart_values, crds, reference
 from firn.api.crds import Manifest
 
 _NOTE = "Made from the models in firn/api by `make generate`; do not edit."
 
 
 def generated() -> dict[str, str]:
-    """Path -> content: CRDs for ``kubectl apply``, the chart's copies of them, and the API reference."""
+    """Path -> content: CRDs for ``kubectl apply``, the chart's copies of them, the schema of its values, and the API reference."""
     definitions = crds.all_crds()
-    files = {"docs/reference.md": reference.markdown(definitions)}
+    files = {
+        "docs/reference.md": reference.markdown(definitions),
+        "charts/firn/values.schema.json": chart_values.json_schema(),
+    }
     for crd in definitions:
         plural, _, group = crd["metadata"]["name"].partition(".")
         files[f"crds/{group}_{plural}.yaml"] = f"# {_NOTE}\n{_yaml(crd)}"
@@ -25,11 +28,17 @@ def _yaml(crd: Manifest) -> str:
 
 def _template(crd: Manifest) -> str:
     """The CRD as a template of the chart: Helm upgrades templates, but not the files in a chart's ``crds`` folder."""
-    kept = {**crd, "metadata": {**crd["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}}
-    body = _yaml(kept)
+    body = _yaml({**crd, "metadata": {**crd["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}})
     if "{{" in body:
         raise ValueError(f"{crd['metadata']['name']}: Helm would read the braces in a description as a template")
-    return f"{{{{- /* {_NOTE} */ -}}}}\n{{{{- if .Values.crds.enabled }}}}\n{body}{{{{- end }}}}\n"
+    annotations = "  annotations:\n    helm.sh/resource-policy: keep\n"
+    if body.count(annotations) != 1:
+        raise ValueError(f"{crd['metadata']['name']}: the annotation is not where it was expected")
+    return (
+        f"{{{{- /* {_NOTE} */ -}}}}\n{{{{- if .Values.crds.enabled }}}}\n"
+        + body.replace(annotations, f"  {{{{- if .Values.crds.keep }}}}\n{annotations}  {{{{- end }}}}\n")
+        + "{{- end }}\n"
+    )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,0 +1,188 @@
+"""The values of the Helm chart as a model, for ``charts/firn/values.schema.json``. Profiles, catalogs and groups are those of the
+operator's own configuration (`firn.model.config`), so the chart refuses what the operator would refuse. No defaults here: they stand
+in ``values.yaml``."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from firn.model.config import Catalog, IngestionGroup, Name, Profile, Resources, Scheduling, Settings, Storage
+
+KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+ImageReference = Annotated[str, Field(pattern=r"^\S*$")]
+Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]*(ms|s|m|h|d)$")]
+
+
+class ImageValues(Settings):
+    """Container images: the project's two from a registry of yours, and those of the parts that it runs."""
+
+    registry: ImageReference
+    """Where firn-operator and firn-spark were pushed, such as registry.example.com/data."""
+    tag: ImageReference
+    """Tag of both; empty: the chart's appVersion."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"]
+    """Used for every image."""
+    pull_secrets: list[KubernetesName]
+    """Image pull Secrets in the release's namespace."""
+    operator: ImageReference
+    """Full reference of firn-operator; wins over registry and tag."""
+    spark: ImageReference
+    """Full reference of firn-spark; wins over registry and tag."""
+    kafka: Annotated[ImageReference, Field(min_length=1)]
+    """Apache Kafka, laid out like the official image."""
+    postgres: Annotated[ImageReference, Field(min_length=1)]
+    """PostgreSQL of the quick start, laid out like the official image."""
+    s3: Annotated[ImageReference, Field(min_length=1)]
+    """S3 server of the quick start: versitygw."""
+
+
+class CrdValues(Settings):
+    """CustomResourceDefinitions."""
+
+    enabled: bool
+    """Install and upgrade them with the chart; uninstalling leaves them, and so every IcebergTopic, in the cluster."""
+
+
+class Store(Settings):
+    """A bundled store: one pod with a persistent volume."""
+
+    resources: Resources
+    storage: Storage
+    scheduling: Scheduling
+
+
+class QuickStart(Settings):
+    """Profile classic and catalog lake on bundled stores."""
+
+    enabled: bool
+    profile: Profile
+    """The profile `classic`."""
+    postgres: Store
+    """The catalog's database."""
+    s3: Store
+    """The warehouse s3://firn/warehouse."""
+
+
+class OperatorValues(Settings):
+    """The operator's pod."""
+
+    log_level: Literal["debug", "info", "warning", "error"]
+    resync: Duration
+    """Every resource is looked at again at least this often."""
+    progress_interval: Duration
+    """How often the ingestion applications are asked for their progress."""
+    workers: int = Field(ge=1, le=64)
+    """Reconciles that run at the same time."""
+    resources: Resources
+    scheduling: Scheduling
+    pod_annotations: dict[str, str]
+    pod_labels: dict[str, str]
+    environment: dict[str, str]
+    """Environment variables."""
+
+
+class ServiceAccount(Settings):
+    """A ServiceAccount that the chart makes."""
+
+    annotations: dict[str, str]
+    """Such as eks.amazonaws.com/role-arn or iam.gke.io/gcp-service-account."""
+
+
+class ServiceAccounts(Settings):
+    """Workload identity."""
+
+    operator: ServiceAccount
+    """Creates and evolves tables."""
+    ingest: ServiceAccount
+    """Writes tables."""
+
+
+class Rbac(Settings):
+    """Rights of people."""
+
+    aggregate: bool
+    """Let the cluster's roles view, edit and admin cover IcebergTopics."""
+
+
+class NetworkPolicyValues(Settings):
+    """Who may connect to the operator, the ingestion applications and the bundled stores."""
+
+    enabled: bool
+    metrics_from: list[dict[str, Any]]
+    """NetworkPolicy peers that may read metrics; empty: everyone."""
+
+
+class ServiceMonitor(Settings):
+    """ServiceMonitors of the Prometheus Operator."""
+
+    enabled: bool
+    interval: str
+    labels: dict[str, str]
+
+
+class PrometheusRule(Settings):
+    """Alerts for the Prometheus Operator."""
+
+    enabled: bool
+    labels: dict[str, str]
+    lag_seconds: int = Field(ge=5)
+    """A table is this many seconds behind for ten minutes."""
+
+
+class Metrics(Settings):
+    """The Prometheus Operator's objects."""
+
+    service_monitor: ServiceMonitor
+    prometheus_rule: PrometheusRule
+
+
+class PodDisruptionBudget(Settings):
+    """Disruption budget of the operator's one pod."""
+
+    enabled: bool
+    max_unavailable: int = Field(ge=0, le=1)
+
+
+class Values(Settings):
+    """Values of the chart firn."""
+
+    images: ImageValues
+    crds: CrdValues
+    watch_namespaces: list[KubernetesName]
+    """Namespaces whose IcebergTopics the operator serves; empty: all."""
+    default_profile: Name
+    default_catalog: Name
+    default_group: Name
+    profiles: dict[Name, Profile]
+    """The quick start adds classic."""
+    catalogs: dict[Name, Catalog]
+    """The quick start adds lake."""
+    groups: dict[Name, IngestionGroup]
+    quick_start: QuickStart
+    operator: OperatorValues
+    service_accounts: ServiceAccounts
+    rbac: Rbac
+    network_policy: NetworkPolicyValues
+    metrics: Metrics
+    pod_disruption_budget: PodDisruptionBudget
+    global_: dict[str, Any] = Field(default={}, alias="global")
+    """Not used; Helm adds it when the chart is a dependency."""
+
+
+def json_schema() -> str:
+    """The text of ``values.schema.json``."""
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **Values.model_json_schema()}
+    return json.dumps(_tidy(schema), indent=2, ensure_ascii=False) + "\n"
+
+
+def _tidy(node: Any) -> Any:
+    """Without pydantic's titles, which only repeat the keys; line breaks of docstrings are spaces."""
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    tidy = {key: _tidy(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    if isinstance(tidy.get("description"), str):
+        tidy["description"] = " ".join(tidy["description"].split())
+    return tidy
