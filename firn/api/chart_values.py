@@ -41,7 +41,9 @@ class CrdValues(Settings):
     """CustomResourceDefinitions."""
 
     enabled: bool
-    """Install and upgrade them with the chart; uninstalling leaves them, and so every IcebergTopic, in the cluster."""
+    """Install and upgrade them with the chart."""
+    keep: bool
+    """Leave them, and so every IcebergTopic, in the cluster when the release is uninstalled."""
 
 
 class Store(Settings):

@@ -29,7 +29,9 @@ Duration = Annotated[str, AfterValidator(_checked_duration)]
 class Settings(BaseModel):
     """Base of every configuration model: camelCase keys, unknown keys refused, frozen."""
 
-    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
 
 class SecretKey(Settings):
