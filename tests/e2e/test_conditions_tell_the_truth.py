@@ -1,0 +1,89 @@
+"""Every state that a user meets has its condition, and one broken thing stops nothing else."""
+
+from typing import Any
+
+import pytest
+from conftest import await_condition, await_ready, topic_manifest
+from quickstart import apply, conditions, get, kubectl
+
+FIELDS = [{"name": "id", "type": "long"}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param({"profile": "nope"}, "ProfileNotFound", id="an unknown profile"),
+        pytest.param({"ingestion": {"group": "nope"}}, "GroupNotFound", id="an unknown group"),
+        pytest.param({"table": {"catalog": "nope"}}, "CatalogNotFound", id="an unknown catalog"),
+        pytest.param(
+            {"schema": {"format": "Json", "fields": [{"name": "a", "type": "strin"}]}},
+            "BadSchema",
+            id="a type that is none",
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["month(id)"]}}, "BadTransform", id="a transform that does not fit its column"
+        ),
+        pytest.param({"table": {"partitionBy": ["bucket(4, nope)"]}}, "UnknownColumn", id="a column that is not there"),
+        pytest.param({"config": {"no.such.config": "1"}}, "BadTopicConfig", id="a config that Kafka refuses"),
+    ],
+)
+def test_a_spec_that_cannot_work_is_a_condition(namespace: str, spec: dict[str, Any], reason: str) -> None:
+    apply(topic_manifest("bad", namespace, **spec))
+    topic = await_condition("bad", namespace, "SpecValid", "False", reason)
+    assert conditions(topic)["Ready"]["status"] == "False"
+    assert topic["status"]["observedGeneration"] == topic["metadata"]["generation"]
+
+
+def test_the_older_of_two_resources_keeps_the_topic(namespace: str) -> None:
+    apply(topic_manifest("first", namespace, topicName=f"{namespace}.shared"))
+    await_ready("first", namespace)
+    apply(topic_manifest("second", namespace, topicName=f"{namespace}.shared"))
+    second = await_condition("second", namespace, "Ready", "False", "ResourceConflict")
+    assert f"{namespace}/first" in conditions(second)["SpecValid"]["message"]
+    kubectl("-n", namespace, "delete", "icebergtopic", "second", "--timeout=60s")
+    first = await_ready("first", namespace)
+    assert first["status"]["topicId"]
+    kubectl("-n", namespace, "delete", "icebergtopic", "first", "--timeout=60s")
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [("unpullable", "ImagePullFailed"), ("oversized", "Unschedulable"), ("starved", "OutOfMemory")],
+)
+def test_a_driver_that_cannot_run_says_why(namespace: str, group: str, reason: str) -> None:
+    apply(topic_manifest("waiting", namespace, ingestion={"group": group, "freshness": "5s"}))
+    topic = await_condition("waiting", namespace, "IngestionReady", "False", reason, timeout=180)
+    found = conditions(topic)
+    assert found["TopicReady"]["status"] == "True"
+    assert found["TableReady"]["status"] == "True"
+
+
+def test_a_broker_that_does_not_answer_and_a_catalog_that_is_down(namespace: str) -> None:
+    apply(topic_manifest("no-broker", namespace, profile="nobody"))
+    apply(topic_manifest("no-catalog", namespace, table={"catalog": "down"}))
+    await_condition("no-broker", namespace, "TopicReady", "False", "BrokerUnreachable")
+    no_catalog = await_condition("no-catalog", namespace, "TableReady", "False", "CatalogUnreachable")
+    assert conditions(no_catalog)["TopicReady"]["status"] == "True"
+    apply(topic_manifest("good", namespace))
+    await_ready("good", namespace)
+
+
+def test_suspend_and_pause_are_told_apart(namespace: str) -> None:
+    apply(topic_manifest("quiet", namespace, suspend=True))
+    await_condition("quiet", namespace, "Ready", "False", "Suspended")
+    kubectl("-n", namespace, "annotate", "icebergtopic", "quiet", "firn.dev/pause-reconciliation=true")
+    await_condition("quiet", namespace, "Paused", "True", "PausedByAnnotation")
+    apply(topic_manifest("quiet", namespace, suspend=False))
+    kubectl("-n", namespace, "annotate", "icebergtopic", "quiet", "firn.dev/pause-reconciliation-")
+    topic = await_ready("quiet", namespace)
+    assert "Paused" not in conditions(topic)
+
+
+def test_a_lower_number_of_partitions_is_refused_by_the_api_server(namespace: str) -> None:
+    apply(topic_manifest("narrow", namespace, partitions=3))
+    await_ready("narrow", namespace)
+    with pytest.raises(RuntimeError, match="partitions"):
+        apply(topic_manifest("narrow", namespace, partitions=2))
+    live = get("icebergtopic", "narrow", namespace)
+    assert live is not None
+    assert live["spec"]["partitions"] == 3

@@ -1,0 +1,54 @@
+"""Deleting keeps data unless the manifest says otherwise, and never hangs without a word."""
+
+import pytest
+import quickstart
+from conftest import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+from quickstart import apply, await_until, conditions, get, kubectl
+
+
+def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(
+    namespace: str, produce: Produce
+) -> None:
+    manifest = topic_manifest("kept", namespace)
+    apply(manifest)
+    topic = await_ready("kept", namespace)
+    table = topic["status"]["table"]["identifier"]
+    produce(topic, numbered(0, 50))
+    await_rows(table, 50)
+    kubectl("-n", namespace, "delete", "icebergtopic", "kept", "--timeout=60s")
+    uid = topic["metadata"]["uid"]
+    await_until("the job contract is gone", lambda: get("configmap", f"firn-job-{uid}") is None)
+    produce(topic, numbered(50, 50))
+    apply(manifest)
+    again = await_condition("kept", namespace, "TableReady", "True", "Adopted")
+    assert again["status"]["topicId"] == topic["status"]["topicId"]
+    await_rows(table, 100)
+    assert rows(f"select count(distinct id) as n from {table}") == [{"n": 100}]
+
+
+def test_delete_policy_removes_topic_and_table(namespace: str, produce: Produce) -> None:
+    apply(topic_manifest("gone", namespace, deletionPolicy={"topic": "Delete", "table": "Delete"}))
+    topic = await_ready("gone", namespace)
+    produce(topic, numbered(0, 5))
+    table = topic["status"]["table"]["identifier"]
+    await_rows(table, 5)
+    kubectl("-n", namespace, "delete", "icebergtopic", "gone", "--timeout=120s")
+    with pytest.raises(RuntimeError, match="(?i)not exist|not found|no such"):
+        quickstart.firn("sql", f"select count(*) from {table}")
+    apply(topic_manifest("gone", namespace))
+    fresh = await_ready("gone", namespace)
+    assert fresh["status"]["topicId"] != topic["status"]["topicId"]
+
+
+def test_deletion_with_the_broker_gone_says_so_and_can_be_forced(namespace: str) -> None:
+    apply(topic_manifest("stuck", namespace, profile="nobody", deletionPolicy={"topic": "Delete", "table": "Retain"}))
+    await_condition("stuck", namespace, "TopicReady", "False", "BrokerUnreachable")
+    kubectl("-n", namespace, "delete", "icebergtopic", "stuck", "--wait=false")
+    blocked = await_until(
+        "deletion is said to be blocked",
+        lambda: conditions(get("icebergtopic", "stuck", namespace)).get("DeletionBlocked"),
+    )
+    assert blocked["reason"] == "BrokerUnreachable"
+    assert "firn.dev/allow-forced-deletion" in blocked["message"]
+    kubectl("-n", namespace, "annotate", "icebergtopic", "stuck", "firn.dev/allow-forced-deletion=true")
+    await_until("the resource is gone", lambda: get("icebergtopic", "stuck", namespace) is None)

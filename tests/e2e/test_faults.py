@@ -1,0 +1,67 @@
+"""Things are killed while a producer writes; at the end every acknowledged record is in the table exactly once."""
+
+import os
+import random
+import threading
+
+import quickstart
+from conftest import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+from quickstart import SYSTEM, apply, await_until, get, kubectl, say
+
+BATCH = 200
+BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if "FIRN_LONG" in os.environ else "25"))
+
+
+def kill(pod: str) -> None:
+    """Kill a pod without grace and wait until its replacement is another one."""
+    old = get("pod", pod)
+    kubectl("-n", SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force", check=False)
+    uid = old["metadata"]["uid"] if old else None
+    await_until(f"{pod} is replaced", lambda: (get("pod", pod) or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid)
+
+
+def test_killed_drivers_brokers_and_operators_lose_and_double_nothing(namespace: str, produce: Produce) -> None:
+    apply(topic_manifest("numbered", namespace, partitions=3))
+    topic = await_ready("numbered", namespace)
+    problems: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for batch in range(BATCHES):
+                produce(topic, numbered(batch * BATCH, BATCH))
+        except BaseException as error:
+            problems.append(error)
+
+    chance = random.Random(20_261_121)
+    writer = threading.Thread(target=write)
+    writer.start()
+    faults = 0
+    victims = ["firn-ingest-default-0", "firn-broker-classic-0", "operator"]
+    while writer.is_alive():
+        victim = victims[faults % 3] if faults < 3 else chance.choice(victims[:2])
+        say(f"kill {victim}")
+        if victim == "operator":
+            kubectl(
+                "-n",
+                SYSTEM,
+                "delete",
+                "pod",
+                "-l",
+                "app.kubernetes.io/component=operator",
+                "--grace-period=0",
+                "--force",
+            )
+        else:
+            kill(victim)
+        faults += 1
+        writer.join(timeout=chance.uniform(5, 15) if faults < 7 else None)
+    assert not problems, problems
+    assert faults >= 3
+    total = BATCH * BATCHES
+    table = topic["status"]["table"]["identifier"]
+    await_rows(table, total, timeout=300)
+    assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == [
+        {"n": total, "low": 0, "high": total - 1}
+    ]
+    quickstart.firn("audit", f"{namespace}/numbered")
+    await_ready("numbered", namespace)

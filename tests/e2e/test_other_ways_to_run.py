@@ -1,0 +1,50 @@
+"""Executors on Kubernetes, clients outside the cluster, a Kafka that exists and asks for TLS and SASL."""
+
+import json
+
+import quickstart
+from conftest import Produce, await_ready, await_rows, numbered, topic_manifest
+from confluent_kafka import Consumer, Producer
+from quickstart import SYSTEM, apply, await_until, kubectl
+
+
+def test_a_group_with_executors_lands_records(namespace: str, produce: Produce) -> None:
+    apply(topic_manifest("spread", namespace, ingestion={"group": "executors", "freshness": "5s"}))
+    topic = await_ready("spread", namespace)
+    produce(topic, numbered(0, 1_000))
+    await_rows(topic["status"]["table"]["identifier"], 1_000, timeout=240)
+    pods = json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", "spark-role=executor", "-o", "json"))["items"]
+    assert pods, "no executor pod ran"
+    kubectl("-n", namespace, "delete", "icebergtopic", "spread", "--timeout=60s")
+    await_until(
+        "driver and executors of the unused group are gone",
+        lambda: not kubectl("-n", SYSTEM, "get", "pods", "-l", "firn.dev/group=executors", "-o", "name").strip(),
+        timeout=180,
+    )
+
+
+def test_clients_outside_the_cluster_produce_and_consume(namespace: str) -> None:
+    apply(topic_manifest("outside", namespace, partitions=1))
+    topic = await_ready("outside", namespace)
+    producer = Producer({"bootstrap.servers": "127.0.0.1:30010"})
+    for number in range(20):
+        producer.produce(topic["status"]["topicName"], json.dumps({"id": number}))
+    assert producer.flush(30) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": "127.0.0.1:30010", "group.id": namespace, "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe([topic["status"]["topicName"]])
+        seen: list[int] = []
+
+        def all_seen() -> bool:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                seen.append(json.loads(message.value())["id"])
+            return len(seen) >= 20
+
+        await_until("20 records come back", all_seen, timeout=60, every=0)
+        assert sorted(seen) == list(range(20))
+    finally:
+        consumer.close()
+    await_rows(topic["status"]["table"]["identifier"], 20)
