@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from conftest import await_condition, await_ready, topic_manifest
 from quickstart import apply, conditions, get, kubectl
+from topics import await_condition, await_ready, topic_manifest
 
 FIELDS = [{"name": "id", "type": "long"}]
 

@@ -2,8 +2,8 @@
 
 import pytest
 import quickstart
-from conftest import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 from quickstart import apply, await_until, conditions, get, kubectl
+from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(
@@ -33,7 +33,7 @@ def test_delete_policy_removes_topic_and_table(namespace: str, produce: Produce)
     table = topic["status"]["table"]["identifier"]
     await_rows(table, 5)
     kubectl("-n", namespace, "delete", "icebergtopic", "gone", "--timeout=120s")
-    with pytest.raises(RuntimeError, match="(?i)not exist|not found|no such"):
+    with pytest.raises(RuntimeError, match=r"(?i)not exist|not found|no such"):
         quickstart.firn("sql", f"select count(*) from {table}")
     apply(topic_manifest("gone", namespace))
     fresh = await_ready("gone", namespace)

@@ -5,8 +5,8 @@ import random
 import threading
 
 import quickstart
-from conftest import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 from quickstart import SYSTEM, apply, await_until, get, kubectl, say
+from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 BATCH = 200
 BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if "FIRN_LONG" in os.environ else "25"))

@@ -2,10 +2,9 @@
 
 import json
 
-import quickstart
-from conftest import Produce, await_ready, await_rows, numbered, topic_manifest
 from confluent_kafka import Consumer, Producer
 from quickstart import SYSTEM, apply, await_until, kubectl
+from topics import Produce, await_ready, await_rows, numbered, topic_manifest
 
 
 def test_a_group_with_executors_lands_records(namespace: str, produce: Produce) -> None:

@@ -3,8 +3,8 @@
 import json
 
 import quickstart
-from conftest import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 from quickstart import ROOT, apply, get
+from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_flights_become_typed_rows_and_pass_the_audit(release: None) -> None:

@@ -3,8 +3,8 @@
 import json
 
 import quickstart
-from conftest import VALUES, await_ready, topic_manifest
 from quickstart import SYSTEM, apply, await_until, kubectl
+from topics import VALUES, await_ready, topic_manifest
 
 
 def versions(namespace: str) -> dict[str, str]:
