@@ -146,7 +146,8 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _numbers(array: pa.Array, kind: pa.DataType) -> _Array:
-    return _as(array, kind).to_numpy(zero_copy_only=False)
+    numbers: _Array = _as(array, kind).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _listed(offsets_by_partition: Mapping[int, frozenset[int]], partitions: _Array, offsets: _Array) -> _Array:
