@@ -1,0 +1,381 @@
+"""What an Iceberg table should look like, and the steps from what it is to that; PyIceberg's nouns, no I/O.
+
+Allowed changes (design: resources.md): add an optional column, widen (int to long, float to double, decimal precision), required to
+optional, doc, partitioning, sort order, properties. The same rules serve a table that is adopted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import Transform, VoidTransform, parse_transform
+
+from firn.model import rows, transforms, types
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, RecordSchema, TableTarget
+from firn.model.transforms import PartitionTerm, SortTerm
+
+_PRIMITIVES: dict[str, iceberg.PrimitiveType] = {
+    "boolean": iceberg.BooleanType(),
+    "int": iceberg.IntegerType(),
+    "long": iceberg.LongType(),
+    "float": iceberg.FloatType(),
+    "double": iceberg.DoubleType(),
+    "date": iceberg.DateType(),
+    "time": iceberg.TimeType(),
+    "timestamp": iceberg.TimestampType(),
+    "timestamptz": iceberg.TimestamptzType(),
+    "string": iceberg.StringType(),
+    "uuid": iceberg.UUIDType(),
+    "binary": iceberg.BinaryType(),
+}
+_TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the spec wants of a table, parsed."""
+
+    identifier: str
+    columns: tuple[Column, ...]
+    partition: tuple[PartitionTerm, ...]
+    sort: tuple[SortTerm, ...]
+    properties: Mapping[str, str]
+
+
+def layout(target: TableTarget, schema: RecordSchema) -> Layout:
+    """The layout that ``target`` and ``schema`` ask for. Raises InvalidSpecError (BadTransform)."""
+    return Layout(
+        identifier=target.identifier,
+        columns=rows.table_columns(schema, target.metadata_columns),
+        partition=tuple(transforms.parse(term) for term in target.partition_by),
+        sort=tuple(transforms.parse_sort(term) for term in target.sort_by),
+        properties=target.properties,
+    )
+
+
+def iceberg_type(kind: types.Type, ids: Iterator[int]) -> iceberg.IcebergType:
+    """``kind`` as PyIceberg's type; nested fields take their ids from ``ids``."""
+    match kind:
+        case types.Primitive(name):
+            return _PRIMITIVES[name]
+        case types.Decimal(precision, scale):
+            return iceberg.DecimalType(precision, scale)
+        case types.Fixed(length):
+            return iceberg.FixedType(length)
+        case types.ListOf(element):
+            return iceberg.ListType(
+                element_id=next(ids), element_type=iceberg_type(element, ids), element_required=False
+            )
+        case types.MapOf(key, value):
+            return iceberg.MapType(
+                key_id=next(ids),
+                key_type=iceberg_type(key, ids),
+                value_id=next(ids),
+                value_type=iceberg_type(value, ids),
+                value_required=False,
+            )
+        case types.Struct(fields):
+            return iceberg.StructType(
+                *(
+                    iceberg.NestedField(
+                        field_id=next(ids), name=name, field_type=iceberg_type(member, ids), required=False
+                    )
+                    for name, member in fields
+                )
+            )
+
+
+def new_schema(columns: Sequence[Column]) -> Schema:
+    """The schema of a new table with these columns; ids are provisional."""
+    ids = count(1)
+    return Schema(
+        *(
+            iceberg.NestedField(
+                field_id=next(ids),
+                name=column.name,
+                field_type=iceberg_type(types.parse(column.type), ids),
+                required=column.required,
+                doc=column.doc,
+            )
+            for column in columns
+        )
+    )
+
+
+def transform_of(term: PartitionTerm) -> Transform[Any, Any]:
+    """PyIceberg's transform of ``term``."""
+    return parse_transform(term.transform if term.argument is None else f"{term.transform}[{term.argument}]")
+
+
+def _source(schema: Schema, term: PartitionTerm, identifier: str, use: str) -> int:
+    """Id of the column that ``term`` reads. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    try:
+        field = schema.find_field(term.column)
+    except ValueError as error:
+        known = ", ".join(name.name for name in schema.fields)
+        raise InvalidSpecError(
+            f"table {identifier}, {use} {str(term)!r}: there is no column {term.column!r}; columns are {known}",
+            reason=Reason.UNKNOWN_COLUMN,
+        ) from error
+    lists = {part for part in term.column.split(".") if part in ("element", "key", "value")}
+    if not field.field_type.is_primitive or (lists and _inside_collection(schema, term.column)):
+        raise InvalidSpecError(
+            f"table {identifier}, {use} {str(term)!r}: column {term.column!r} is {field.field_type}; only single values can be used",
+            reason=Reason.BAD_TRANSFORM,
+        )
+    if not transform_of(term).can_transform(field.field_type):
+        raise InvalidSpecError(
+            f"table {identifier}, {use} {str(term)!r}: {term.transform} does not apply to column {term.column!r} of type {field.field_type}",
+            reason=Reason.BAD_TRANSFORM,
+        )
+    return field.field_id
+
+
+def _inside_collection(schema: Schema, path: str) -> bool:
+    parts = path.split(".")
+    return any(
+        not isinstance(schema.find_field(".".join(parts[:end])).field_type, iceberg.StructType)
+        for end in range(1, len(parts))
+    )
+
+
+PartitionKey = tuple[int, str]
+"""What makes a partition field: source column id and transform."""
+
+
+def partition_keys(schema: Schema, wanted: Layout) -> dict[PartitionKey, PartitionTerm]:
+    """The wanted partition fields, in order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    keys: dict[PartitionKey, PartitionTerm] = {}
+    timed: dict[int, PartitionTerm] = {}
+    for term in wanted.partition:
+        source = _source(schema, term, wanted.identifier, "partitionBy")
+        key = (source, str(transform_of(term)))
+        earlier = keys.get(key) or (timed.get(source) if term.transform in _TIME_TRANSFORMS else None)
+        if earlier is not None:
+            raise InvalidSpecError(
+                f"table {wanted.identifier}, partitionBy {str(term)!r} says the same as {str(earlier)!r}; keep one of them",
+                reason=Reason.BAD_TRANSFORM,
+            )
+        keys[key] = term
+        if term.transform in _TIME_TRANSFORMS:
+            timed[source] = term
+    return keys
+
+
+def _field_name(schema: Schema, term: PartitionTerm, taken: Iterable[str], identifier: str) -> str:
+    """A name for a partition field: Iceberg's usual one, with the argument where an earlier field has that name."""
+    known = set(taken)
+    name = term.field_name if term.field_name not in known else f"{term.field_name}_{term.argument or term.transform}"
+    column = schema.find_column_name(_column_id(schema, name)) if _has_column(schema, name) else None
+    if column is not None and (term.transform not in ("identity", "void") or column != term.column):
+        raise InvalidSpecError(
+            f"table {identifier}, partitionBy {str(term)!r}: its partition field would be called {name!r}, as a column is",
+            reason=Reason.BAD_TRANSFORM,
+        )
+    return name
+
+
+def _has_column(schema: Schema, name: str) -> bool:
+    try:
+        schema.find_field(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _column_id(schema: Schema, name: str) -> int:
+    return schema.find_field(name).field_id
+
+
+def new_partition_spec(schema: Schema, wanted: Layout) -> PartitionSpec:
+    """The partition spec of a new table. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    fields: list[PartitionField] = []
+    for (source, _), term in partition_keys(schema, wanted).items():
+        name = _field_name(schema, term, (field.name for field in fields), wanted.identifier)
+        fields.append(PartitionField(source, 1000 + len(fields), transform_of(term), name))
+    return PartitionSpec(*fields)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """Names of partition fields to remove, and (column, transform, name) of those to add."""
+
+    remove: tuple[str, ...]
+    add: tuple[tuple[str, Transform[Any, Any], str], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.remove or self.add)
+
+
+def partition_change(
+    schema: Schema, current: PartitionSpec, history: Iterable[PartitionSpec], wanted: Layout
+) -> PartitionChange:
+    """How to get from ``current`` to the wanted partitioning; order alone is no difference.
+
+    Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    keys = partition_keys(schema, wanted)
+    present = {
+        (field.source_id, str(field.transform)): field.name
+        for field in current.fields
+        if not isinstance(field.transform, VoidTransform)
+    }
+    # A name once used for another field stays that field's: metadata tables show old and new partitions side by side.
+    used = {field.name: (field.source_id, str(field.transform)) for spec in history for field in spec.fields}
+    add: list[tuple[str, Transform[Any, Any], str]] = []
+    for key, term in keys.items():
+        if key not in present:
+            taken = [name for name, owner in used.items() if owner != key] + [name for _, _, name in add]
+            add.append((term.column, transform_of(term), _field_name(schema, term, taken, wanted.identifier)))
+    return PartitionChange(tuple(name for key, name in present.items() if key not in keys), tuple(add))
+
+
+def sort_order(schema: Schema, wanted: Layout) -> SortOrder:
+    """The wanted sort order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    return SortOrder(
+        *(
+            SortField(
+                source_id=_source(schema, item.term, wanted.identifier, "sortBy"),
+                transform=transform_of(item.term),
+                direction=SortDirection.DESC if item.descending else SortDirection.ASC,
+                null_order=NullOrder.NULLS_FIRST if item.nulls_first else NullOrder.NULLS_LAST,
+            )
+            for item in wanted.sort
+        ),
+        order_id=1 if wanted.sort else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStep:
+    """One change of the schema: what it is, for people, and how PyIceberg does it."""
+
+    text: str
+    act: Callable[[UpdateSchema], Any]
+
+
+def schema_steps(current: Schema, wanted: Layout, reason: Reason) -> list[SchemaStep]:
+    """What has to change so that the table holds the wanted columns; empty where it does.
+
+    Raises InvalidSpecError with ``reason`` naming table and column where that is not allowed."""
+    return list(_Comparison(wanted, reason).schema(current))
+
+
+class _Comparison:
+    def __init__(self, wanted: Layout, reason: Reason) -> None:
+        self._wanted = wanted
+        self._reason = reason
+
+    def schema(self, current: Schema) -> Iterator[SchemaStep]:
+        present = {field.name: field for field in current.fields}
+        folded = {field.name.lower(): field.name for field in current.fields}
+        names = {column.name for column in self._wanted.columns}
+        for field in current.fields:
+            if field.required and field.name not in names:
+                raise self._refused(
+                    (field.name,),
+                    "is required in the table but no field of the schema fills it; add the field or make the column optional",
+                )
+        for column in self._wanted.columns:
+            path = (column.name,)
+            kind = types.parse(column.type)
+            field_found = present.get(column.name)
+            if field_found is None:
+                other = folded.get(column.name.lower())
+                if other is not None:
+                    raise self._refused(path, f"differs only in case from the table's column {other!r}; use that name")
+                if column.required:
+                    raise self._refused(path, "is new and required, but rows without it exist; make it optional")
+                yield self._addition(path, kind, column.doc)
+                continue
+            yield from self._type(path, field_found.field_type, kind)
+            if column.required and not field_found.required:
+                raise self._refused(path, "is optional in the table; a column cannot become required")
+            if field_found.required and not column.required:
+                yield self._optional(path)
+            if column.doc is not None and column.doc != field_found.doc:
+                yield _documentation(path, column.doc)
+
+    def _type(self, path: tuple[str, ...], have: iceberg.IcebergType, want: types.Type) -> Iterator[SchemaStep]:
+        match have, want:
+            case iceberg.ListType(), types.ListOf(element):
+                yield from self._type((*path, "element"), have.element_type, element)
+            case iceberg.MapType(), types.MapOf(key, value):
+                if have.key_type != iceberg_type(key, count(1)):
+                    raise self._refused((*path, "key"), f"is {have.key_type} in the table and {key} in the schema")
+                yield from self._type((*path, "value"), have.value_type, value)
+            case iceberg.StructType(), types.Struct(members):
+                yield from self._struct(path, have, members)
+            case _:
+                target = iceberg_type(want, count(1))
+                if have == target:
+                    return
+                if not _widens(have, target):
+                    raise self._refused(
+                        path,
+                        f"is {have} in the table and {want} in the schema; allowed are int to long, float to double and a higher decimal precision",
+                    )
+                yield SchemaStep(
+                    f"column {'.'.join(path)}: {have} to {target}",
+                    lambda update: update.update_column(path, field_type=target),
+                )
+
+    def _struct(
+        self, path: tuple[str, ...], have: iceberg.StructType, members: Sequence[tuple[str, types.Type]]
+    ) -> Iterator[SchemaStep]:
+        present = {field.name: field for field in have.fields}
+        names = {name for name, _ in members}
+        for field in have.fields:
+            if field.required and field.name not in names:
+                raise self._refused(
+                    (*path, field.name), "is required in the table but no member of the schema fills it"
+                )
+        for name, kind in members:
+            member = present.get(name)
+            if member is None:
+                yield self._addition((*path, name), kind, None)
+                continue
+            yield from self._type((*path, name), member.field_type, kind)
+            if member.required:
+                yield self._optional((*path, name))
+
+    @staticmethod
+    def _addition(path: tuple[str, ...], kind: types.Type, doc: str | None) -> SchemaStep:
+        # PyIceberg names the struct inside a list or map by the collection itself when something is added to it.
+        parent = path[:-1]
+        while parent and parent[-1] in ("element", "value"):
+            parent = parent[:-1]
+        place = (*parent, path[-1])
+        return SchemaStep(
+            f"column {'.'.join(path)} added: {kind}",
+            lambda update: update.add_column(place, iceberg_type(kind, count(1)), doc=doc),
+        )
+
+    @staticmethod
+    def _optional(path: tuple[str, ...]) -> SchemaStep:
+        return SchemaStep(f"column {'.'.join(path)} made optional", lambda update: update.make_column_optional(path))
+
+    def _refused(self, path: tuple[str, ...], problem: str) -> InvalidSpecError:
+        return InvalidSpecError(
+            f"table {self._wanted.identifier}: column {'.'.join(path)!r} {problem}", reason=self._reason
+        )
+
+
+def _documentation(path: tuple[str, ...], doc: str) -> SchemaStep:
+    return SchemaStep(f"column {'.'.join(path)} documented", lambda update: update.update_column(path, doc=doc))
+
+
+def _widens(have: iceberg.IcebergType, want: iceberg.IcebergType) -> bool:
+    match have, want:
+        case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
+            return True
+        case iceberg.DecimalType(), iceberg.DecimalType():
+            return have.scale == want.scale and have.precision < want.precision
+    return False

@@ -1,0 +1,195 @@
+"""PyIceberg's FileIO over obstore: object stores and local files without loading Arrow (90 MB) into the operator.
+
+PyIceberg loads it by the property ``py-io-impl`` (`IMPLEMENTATION`). Properties are Iceberg's own keys as Java writes them.
+"""
+
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import NotFoundError
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+IMPLEMENTATION = "firn_operator.file_io.ObjectFileIO"
+_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+_AZURE_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+_CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "30s"}
+_RETRIES = {"max_retries": 2, "retry_timeout": {"seconds": 20}}
+
+Store = S3Store | GCSStore | AzureStore | LocalStore
+
+
+class UnknownSchemeError(ValueError):
+    """A location whose URI scheme no store answers to."""
+
+
+def _s3_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+    """obstore's settings from Iceberg's ``s3.*`` and ``client.*``; what is not said comes from the environment (workload identity)."""
+    taken = {
+        "endpoint": properties.get("s3.endpoint"),
+        "access_key_id": properties.get("s3.access-key-id"),
+        "secret_access_key": properties.get("s3.secret-access-key"),
+        "token": properties.get("s3.session-token"),
+        "region": properties.get("s3.region") or properties.get("client.region"),
+    }
+    settings: dict[str, Any] = {key: value for key, value in taken.items() if value}
+    if "endpoint" in settings:
+        settings.setdefault("region", "us-east-1")
+    path_style = properties.get("s3.path-style-access", "false").lower() == "true"
+    settings["virtual_hosted_style_request"] = not path_style and "endpoint" not in settings
+    return settings
+
+
+def _azure_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+    taken = {
+        "account_key": properties.get("adls.auth.shared-key.account.key"),
+        "tenant_id": properties.get("adls.tenant-id"),
+        "client_id": properties.get("adls.client-id"),
+        "client_secret": properties.get("adls.client-secret"),
+        "sas_key": next((value for key, value in properties.items() if key.startswith("adls.sas-token.")), None),
+    }
+    return {key: value for key, value in taken.items() if value}
+
+
+@lru_cache(maxsize=64)
+def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) -> Store:
+    known = dict(properties)
+    options: dict[str, Any] = dict(_CLIENT_OPTIONS)
+    if scheme in _S3_SCHEMES:
+        settings = _s3_settings(known)
+        options["allow_http"] = str(settings.get("endpoint", "")).startswith("http://")
+        return S3Store(
+            bucket, config=cast(Any, settings), client_options=cast(Any, options), retry_config=cast(Any, _RETRIES)
+        )
+    if scheme == "gs":
+        return GCSStore(bucket, client_options=cast(Any, options), retry_config=cast(Any, _RETRIES))
+    if scheme in _AZURE_SCHEMES:
+        container, _, host = bucket.partition("@")
+        settings = {**_azure_settings(known), "account_name": host.partition(".")[0]}
+        return AzureStore(container, config=cast(Any, settings), client_options=cast(Any, options))
+    if scheme in ("", "file"):
+        return LocalStore()
+    raise UnknownSchemeError(f"no object store answers to {scheme}://: use s3, gs, abfs or file")
+
+
+class _Place:
+    """One location: the store it is in and the path there."""
+
+    def __init__(self, location: str, properties: Mapping[str, str]) -> None:
+        parts = urlsplit(location)
+        self.location = location
+        self.local = parts.scheme in ("", "file")
+        self.path = unquote(parts.path) if self.local else location.split("://", 1)[1].partition("/")[2]
+        relevant = tuple(
+            sorted(
+                (key, value) for key, value in properties.items() if key.startswith(("s3.", "client.", "adls.", "gcs."))
+            )
+        )
+        self.store = _store(parts.scheme, "" if self.local else parts.netloc, relevant)
+
+
+class _Buffer(io.BytesIO):
+    """Bytes of a file being written; given to the store in one request on close."""
+
+    def __init__(self, finish: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            super().close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._finish(self.getvalue())
+            super().close()
+
+
+class ObjectFile(InputFile, OutputFile):
+    """A file in an object store, to read or to write whole: table metadata and manifests are small."""
+
+    def __init__(self, place: _Place) -> None:
+        super().__init__(place.location)
+        self._place = place
+
+    def __len__(self) -> int:
+        return int(obstore.head(self._place.store, self._place.path)["size"])
+
+    def exists(self) -> bool:
+        """See `InputFile.exists`."""
+        try:
+            obstore.head(self._place.store, self._place.path)
+        except (NotFoundError, FileNotFoundError):
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        """The file's content as a stream. Raises FileNotFoundError."""
+        try:
+            return cast(InputStream, io.BytesIO(bytes(obstore.get(self._place.store, self._place.path).bytes())))
+        except NotFoundError as error:
+            raise FileNotFoundError(f"{self.location} does not exist") from error
+
+    def to_input_file(self) -> InputFile:
+        """See `OutputFile.to_input_file`."""
+        return self
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        """A stream whose content becomes the file when it is closed. Raises FileExistsError unless ``overwrite``."""
+        if not overwrite and self.exists():
+            raise FileExistsError(f"{self.location} exists already")
+        return cast(OutputStream, _Buffer(self._put))
+
+    def _put(self, content: bytes) -> None:
+        if self._place.local:
+            os.makedirs(os.path.dirname(self._place.path), exist_ok=True)
+        obstore.put(self._place.store, self._place.path, content, mode="overwrite", use_multipart=False)
+
+
+class ObjectFileIO(FileIO):
+    """See the module."""
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+
+    def _file(self, location: str) -> ObjectFile:
+        return ObjectFile(_Place(location, self.properties))
+
+    def new_input(self, location: str) -> InputFile:
+        """See `FileIO.new_input`."""
+        return self._file(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """See `FileIO.new_output`."""
+        return self._file(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete one file; a missing one is no error."""
+        self.delete_all([location if isinstance(location, str) else location.location])
+
+    def delete_all(self, locations: Iterable[str]) -> None:
+        """Delete many files, in bulk requests where the store has them; missing ones are no error."""
+        by_store: dict[int, tuple[Store, list[str]]] = {}
+        for location in locations:
+            place = _Place(location, self.properties)
+            by_store.setdefault(id(place.store), (place.store, []))[1].append(place.path)
+        for store, paths in by_store.values():
+            for path in paths if isinstance(store, LocalStore) else ():
+                _delete_local(path)
+            if not isinstance(store, LocalStore):
+                obstore.delete(store, paths)
+
+
+def _delete_local(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

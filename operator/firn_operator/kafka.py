@@ -1,0 +1,310 @@
+"""Kafka's admin side (port `Topics`) with confluent-kafka: one admin client per profile, many reconciles per request."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, cast
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
+from firn.model.jobs import KafkaConnection
+from firn_controllers.ports import FleetState, TopicState
+from firn_operator import secret_files
+from firn_operator.batches import Batch
+
+REQUEST_TIMEOUT = 15.0
+"""Seconds until an admin request is given up."""
+_BATCH = 200
+_ACCESS = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+    }
+)
+_SPEC = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._INVALID_ARG,
+    }
+)
+_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_CLIENT_NOISE = re.compile(r"^\[?[^\]]*\]?\s*|\s*\((?:after \d+ms[^)]*|\d+ identical error\(s\) suppressed)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """A profile's brokers. ``replication_factor`` of new topics; -1 leaves it to the brokers' default."""
+
+    connection: KafkaConnection
+    replication_factor: int = -1
+
+
+def client_settings(connection: KafkaConnection) -> dict[str, Any]:
+    """librdkafka's settings for ``connection``. Raises NotReadyError where a secret's file is missing."""
+    settings: dict[str, Any] = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.protocol,
+        "client.id": "firn",
+        "socket.connection.setup.timeout.ms": 5000,
+        "reconnect.backoff.max.ms": 2000,
+        "log_level": 0,
+    }
+    if connection.protocol.endswith("SSL"):
+        settings["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
+        paths = {
+            "ssl.ca.location": connection.ca_path,
+            "ssl.certificate.location": connection.certificate_path,
+            "ssl.key.location": connection.certificate_key_path,
+        }
+        for key, path in paths.items():
+            if path is not None:
+                secret_files.read(path, f"Kafka {connection.bootstrap_servers}, {key}")
+                settings[key] = path
+    if connection.sasl_mechanism is not None:
+        settings["sasl.mechanism"] = connection.sasl_mechanism
+        settings["sasl.username"] = connection.sasl_username or ""
+        if connection.sasl_password_path is not None:
+            settings["sasl.password"] = secret_files.read(
+                connection.sasl_password_path, f"Kafka {connection.bootstrap_servers}, SASL password"
+            )
+    return settings
+
+
+class KafkaTopics:
+    """Port `Topics` over real brokers. Made and used on one event loop."""
+
+    def __init__(self, profiles: Mapping[str, Brokers]) -> None:
+        self._profiles = {name: _Profile(name, brokers) for name, brokers in profiles.items()}
+
+    async def describe(self, profile: str, topic: str) -> TopicState | None:
+        """See `firn_controllers.ports.Topics.describe`."""
+        return await self._profiles[profile].describes.submit(topic)
+
+    async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """See `firn_controllers.ports.Topics.create`."""
+        await self._profiles[profile].creates.submit((topic, partitions, dict(configs)))
+
+    async def grow(self, profile: str, topic: str, partitions: int) -> None:
+        """See `firn_controllers.ports.Topics.grow`."""
+        await self._profiles[profile].grows.submit((topic, partitions))
+
+    async def alter_configs(self, profile: str, topic: str, put: Mapping[str, str], remove: Sequence[str]) -> None:
+        """See `firn_controllers.ports.Topics.alter_configs`."""
+        if put or remove:
+            await self._profiles[profile].alters.submit((topic, dict(put), tuple(remove)))
+
+    async def delete(self, profile: str, topic: str) -> None:
+        """See `firn_controllers.ports.Topics.delete`."""
+        await self._profiles[profile].deletes.submit(topic)
+
+    async def fleet(self, profile: str) -> FleetState:
+        """See `firn_controllers.ports.Topics.fleet`."""
+        return await self._profiles[profile].fleets.submit(None)
+
+
+class _Profile:
+    """One profile's admin client, made again when a credential's file changes, and its requests in batches."""
+
+    def __init__(self, name: str, brokers: Brokers) -> None:
+        self._name = name
+        self._brokers = brokers
+        self._admin: AdminClient | None = None
+        self._made_with: secret_files.Signature = ()
+        self._trouble: KafkaError | None = None
+        self.describes: Batch[str, TopicState | None] = Batch(self._describe, _BATCH)
+        self.creates: Batch[tuple[str, int, dict[str, str]], None] = Batch(self._create, _BATCH)
+        self.grows: Batch[tuple[str, int], None] = Batch(self._grow, _BATCH)
+        self.alters: Batch[tuple[str, dict[str, str], tuple[str, ...]], None] = Batch(self._alter, _BATCH)
+        self.deletes: Batch[str, None] = Batch(self._delete, _BATCH)
+        self.fleets: Batch[None, FleetState] = Batch(self._fleet, _BATCH)
+
+    def admin(self) -> AdminClient:
+        connection = self._brokers.connection
+        now = secret_files.signature(
+            (
+                connection.ca_path,
+                connection.certificate_path,
+                connection.certificate_key_path,
+                connection.sasl_password_path,
+            )
+        )
+        if self._admin is None or now != self._made_with:
+            settings = client_settings(connection)
+            try:
+                self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
+            except KafkaException as error:
+                raise AccessDeniedError(
+                    f"profile {self._name}: Kafka client refuses its settings: {error.args[0].str()}"
+                ) from error
+            self._made_with = now
+        return self._admin
+
+    def _note(self, trouble: KafkaError) -> None:
+        # A broker that is down is told apart from one that refuses us only here: requests just time out.
+        if trouble.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = trouble
+
+    async def _describe(self, topics: Sequence[str]) -> Sequence[TopicState | BaseException | None]:
+        names = sorted(set(topics))
+        admin = self.admin()
+        described = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
+        resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
+        configured = admin.describe_configs(list(resources.values()), request_timeout=REQUEST_TIMEOUT)
+        found: dict[str, TopicState | BaseException | None] = {}
+        for name in names:
+            found[name] = await self._answer(
+                f"describe topic {name}",
+                self._state(name, described[name], configured[resources[name]]),
+            )
+        return [found[topic] for topic in topics]
+
+    @staticmethod
+    async def _state(name: str, described: "Future[Any]", configured: "Future[Any]") -> TopicState | None:
+        try:
+            description = await asyncio.wrap_future(described)
+            configs = await asyncio.wrap_future(configured)
+        except KafkaException as error:
+            if error.args[0].code() in _MISSING:
+                return None
+            raise
+        return TopicState(
+            name=name,
+            topic_id=str(description.topic_id),
+            partitions=len(description.partitions),
+            configs={
+                key: entry.value
+                for key, entry in configs.items()
+                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
+            },
+        )
+
+    async def _create(self, topics: Sequence[tuple[str, int, dict[str, str]]]) -> Sequence[BaseException | None]:
+        wanted = [
+            NewTopic(
+                name,
+                num_partitions=partitions,
+                replication_factor=self._brokers.replication_factor,
+                config=configs,
+            )
+            for name, partitions, configs in topics
+        ]
+        futures = self.admin().create_topics(wanted, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT)
+        return await self._each(
+            "create topic", [name for name, _, _ in topics], futures, KafkaError.TOPIC_ALREADY_EXISTS
+        )
+
+    async def _grow(self, topics: Sequence[tuple[str, int]]) -> Sequence[BaseException | None]:
+        wanted = [NewPartitions(name, partitions) for name, partitions in topics]
+        futures = self.admin().create_partitions(
+            wanted, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT
+        )
+        results = list(await self._each("add partitions to topic", [name for name, _ in topics], futures, None))
+        for index, (name, partitions) in enumerate(topics):
+            if isinstance(results[index], InvalidSpecError):
+                (state,) = await self._describe([name])
+                if isinstance(state, TopicState) and state.partitions == partitions:
+                    results[index] = None
+        return results
+
+    async def _alter(
+        self, topics: Sequence[tuple[str, dict[str, str], tuple[str, ...]]]
+    ) -> Sequence[BaseException | None]:
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                name,
+                incremental_configs=[
+                    *(
+                        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+                        for key, value in put.items()
+                    ),
+                    *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in remove),
+                ],
+            )
+            for name, put, remove in topics
+        ]
+        answers = self.admin().incremental_alter_configs(resources, request_timeout=REQUEST_TIMEOUT)
+        futures = {resource.name: future for resource, future in answers.items()}
+        return await self._each("configure topic", [name for name, _, _ in topics], futures, None)
+
+    async def _delete(self, topics: Sequence[str]) -> Sequence[BaseException | None]:
+        futures = self.admin().delete_topics(
+            sorted(set(topics)), request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT
+        )
+        return await self._each("delete topic", topics, futures, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+    async def _fleet(self, calls: Sequence[None]) -> Sequence[FleetState | BaseException]:
+        admin = self.admin()
+        answer = await self._answer("list brokers", asyncio.to_thread(admin.list_topics, timeout=REQUEST_TIMEOUT))
+        if isinstance(answer, BaseException):
+            return [answer] * len(calls)
+        short = sum(
+            len(partition.isrs) < len(partition.replicas) or partition.leader < 0
+            for topic in answer.topics.values()
+            for partition in topic.partitions.values()
+        )
+        return [FleetState(brokers=len(answer.brokers), under_replicated=short)] * len(calls)
+
+    async def _each(
+        self, action: str, topics: Sequence[str], futures: Mapping[str, "Future[Any]"], fine: int | None
+    ) -> Sequence[BaseException | None]:
+        results: list[BaseException | None] = []
+        for name in topics:
+            answer = await self._answer(f"{action} {name}", asyncio.wrap_future(futures[name]), fine)
+            results.append(answer if isinstance(answer, BaseException) else None)
+        return results
+
+    async def _answer(self, action: str, awaited: Any, fine: int | None = None) -> Any:
+        """What ``awaited`` gives, or the error that it means as a value; None where Kafka's answer is the code ``fine``."""
+        try:
+            return await awaited
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == fine:
+                return None
+            return self._translated(action, error)
+
+    def _translated(self, action: str, error: KafkaException) -> FirnError:
+        cause: KafkaError = error.args[0]
+        timed_out = cause.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+        if timed_out and self._admin is not None:
+            self._trouble = None
+            self._admin.poll(0)  # serves the error callback
+            cause = self._trouble or cause
+        subject = f"cannot {action} at {self._brokers.connection.bootstrap_servers} (profile {self._name})"
+        text = _CLIENT_NOISE.sub("", cause.str()) or cause.name()
+        made = _kind(cause.code())
+        chained = made(f"{subject}: {text}")
+        chained.__cause__ = error
+        return chained
+
+
+def _kind(code: int) -> Callable[[str], FirnError]:
+    if code in _ACCESS:
+        return AccessDeniedError
+    if code in _SPEC:
+        return lambda text: InvalidSpecError(text, reason=Reason.BAD_TOPIC_CONFIG)
+    if code == KafkaError.INVALID_REPLICATION_FACTOR:
+        return lambda text: NotReadyError(f"{text}; waiting for more brokers", reason=Reason.BROKER_STARTING)
+    return lambda text: UnavailableError(text, reason=Reason.BROKER_UNREACHABLE)

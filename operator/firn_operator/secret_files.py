@@ -1,0 +1,40 @@
+"""Secrets as files: each referenced Secret is mounted, and the kubelet replaces the files when it changes."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from firn.model.errors import NotReadyError
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+def read(path: str, purpose: str) -> str:
+    """The secret in the file, without a trailing line end. Raises NotReadyError naming file and ``purpose``."""
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except OSError as error:
+        raise NotReadyError(
+            f"{purpose}: cannot read {path}: {error.strerror}; create the Secret and key that the configuration names"
+        ) from error
+
+
+def signature(paths: Iterable[str | None]) -> Signature:
+    """Something that differs when any of the files was replaced; missing files count as empty."""
+    return tuple(_stamp(path) for path in sorted({path for path in paths if path}))
+
+
+def _stamp(path: str) -> tuple[str, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (path, 0, 0)
+    return (path, status.st_mtime_ns, status.st_ino)
+
+
+def merged(properties: Mapping[str, str], secret_properties: Mapping[str, str], purpose: str) -> dict[str, str]:
+    """``properties`` and the values of ``secret_properties`` (property -> file). Raises NotReadyError."""
+    return {
+        **properties,
+        **{key: read(path, f"{purpose}, property {key}") for key, path in secret_properties.items()},
+    }
