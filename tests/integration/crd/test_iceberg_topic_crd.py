@@ -1,0 +1,435 @@
+"""The API server is the judge of the CRD: what it accepts, refuses, fills in and shows."""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from firn.api import crds
+from firn.api.structural import VALIDATIONS
+from firn.api.v1alpha1 import IcebergTopic
+from tests.apiserver import ApiServer, Manifest, Refused
+from tests.integration.crd.conftest import REPOSITORY
+
+TOPICS = "/apis/firn.dev/v1alpha1/namespaces/demo/icebergtopics"
+SAMPLES = sorted((REPOSITORY / "crds/samples").glob("*.yaml"))
+
+
+def topic(name: str, spec: Mapping[str, Any]) -> Manifest:
+    return {
+        "apiVersion": "firn.dev/v1alpha1",
+        "kind": "IcebergTopic",
+        "metadata": {"name": name, "namespace": "demo"},
+        "spec": dict(spec),
+    }
+
+
+def fields(*given: Mapping[str, Any]) -> Manifest:
+    return {"schema": {"format": "Json", "fields": [dict(field) for field in given]}}
+
+
+def many_fields(count: int) -> Manifest:
+    return fields(*({"name": f"f{number}", "type": "long"} for number in range(count)))
+
+
+FULL: Manifest = {
+    "profile": "classic",
+    "topicName": "flights",
+    "partitions": 6,
+    "config": {"cleanup.policy": "delete"},
+    "schema": {
+        "format": "Json",
+        "fields": [{"name": "carrier", "type": "string", "required": False, "doc": "Airline"}],
+        "unknownFields": "DeadLetter",
+    },
+    "table": {
+        "catalog": "lake",
+        "namespace": "demo",
+        "name": "flights",
+        "partitionBy": ["month(time_hour)", "bucket(8, carrier)", "origin"],
+        "sortBy": ["time_hour desc nulls last"],
+        "metadataColumns": "Flat",
+        "formatVersion": 3,
+        "properties": {"write.parquet.compression-codec": "zstd"},
+    },
+    "ingestion": {"group": "default", "freshness": "60s", "startFrom": "Latest", "onBadRecord": "Halt"},
+    "suspend": True,
+    "deletionPolicy": {"topic": "Delete", "table": "Delete"},
+}
+
+ACCEPTED: dict[str, Manifest] = {
+    "nothing": {},
+    "everything": FULL,
+    "raw binary": {"schema": {"raw": "Binary"}},
+    "raw string": {"schema": {"raw": "String"}},
+    "a thousand fields": many_fields(1000),
+    "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
+    "start at a time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z"}}},
+    "start at a local time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00.5+02:00"}}},
+    "topic goes, table stays": {"deletionPolicy": {"topic": "Delete"}},
+    "freshness 5s": {"ingestion": {"freshness": "5s"}},
+    "freshness 5000ms": {"ingestion": {"freshness": "5000ms"}},
+    "freshness 86400000ms": {"ingestion": {"freshness": "86400000ms"}},
+    "freshness 86400s": {"ingestion": {"freshness": "86400s"}},
+    "freshness 15m": {"ingestion": {"freshness": "15m"}},
+    "freshness 24h": {"ingestion": {"freshness": "24h"}},
+    "freshness 1d": {"ingestion": {"freshness": "1d"}},
+    "one partition": {"partitions": 1},
+    "ten thousand partitions": {"partitions": 10000},
+    "Kafka's own kind of name": {"topicName": "Orders.EU_v1-2"},
+    "64 configs": {"config": {f"key.{number}": "x" for number in range(64)}},
+}
+
+REFUSED: dict[str, tuple[Manifest, str]] = {
+    # rules
+    "raw and format": (
+        {"schema": {"raw": "String", "format": "Json", "fields": [{"name": "a", "type": "int"}]}},
+        "give either raw, or",
+    ),
+    "an empty schema": ({"schema": {}}, "give either raw, or"),
+    "format without fields": ({"schema": {"format": "Json"}}, "format: Json needs fields"),
+    "fields without format": ({"schema": {"fields": [{"name": "a", "type": "int"}]}}, "give either raw, or"),
+    "raw and fields": (
+        {"schema": {"raw": "String", "fields": [{"name": "a", "type": "int"}]}},
+        "format: Json needs fields",
+    ),
+    "raw with unknown fields": (
+        {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
+        "a raw value has no unknown fields",
+    ),
+    "table deleted, topic kept": ({"deletionPolicy": {"table": "Delete"}}, "only together with its topic"),
+    "table called as dead letters": ({"table": {"name": "a__dlq"}}, "names that end in __dlq"),
+    "topic .": ({"topicName": "."}, "Kafka refuses . and .."),
+    "topic ..": ({"topicName": ".."}, "Kafka refuses . and .."),
+    "Kafka's own topic": ({"topicName": "__consumer_offsets"}, "Kafka refuses . and .."),
+    "config key": ({"config": {"Cleanup_Policy": "x"}}, "Kafka's topic configs have names"),
+    "config key too long": ({"config": {"a" * 129: "x"}}, "Kafka's topic configs have names"),
+    "our property": ({"table": {"properties": {"firn.offsets": "{}"}}}, "do not start with firn."),
+    "property name too long": ({"table": {"properties": {"a" * 257: "x"}}}, "do not start with firn."),
+    "freshness 4s": ({"ingestion": {"freshness": "4s"}}, "freshness is between 5s and 1d"),
+    "freshness 4999ms": ({"ingestion": {"freshness": "4999ms"}}, "freshness is between 5s and 1d"),
+    "freshness 2d": ({"ingestion": {"freshness": "2d"}}, "freshness is between 5s and 1d"),
+    "freshness 25h": ({"ingestion": {"freshness": "25h"}}, "freshness is between 5s and 1d"),
+    "freshness 86400001ms": ({"ingestion": {"freshness": "86400001ms"}}, "freshness is between 5s and 1d"),
+    "freshness 999999999h": ({"ingestion": {"freshness": "999999999h"}}, "freshness is between 5s and 1d"),
+    # shapes and bounds
+    "freshness 60": ({"ingestion": {"freshness": "60"}}, "spec.ingestion.freshness"),
+    "freshness 1.5m": ({"ingestion": {"freshness": "1.5m"}}, "spec.ingestion.freshness"),
+    "freshness as number": ({"ingestion": {"freshness": 60}}, "spec.ingestion.freshness"),
+    "freshness too long": ({"ingestion": {"freshness": "10000000000s"}}, "spec.ingestion.freshness"),
+    "partitions 0": ({"partitions": 0}, "spec.partitions"),
+    "partitions 10001": ({"partitions": 10001}, "spec.partitions"),
+    "partitions as text": ({"partitions": "6"}, "spec.partitions"),
+    "partitions as fraction": ({"partitions": 1.5}, "spec.partitions"),
+    "config as number": ({"config": {"retention.ms": 1000}}, "spec.config.retention.ms"),
+    "config value too long": ({"config": {"a": "x" * 4097}}, "spec.config.a"),
+    "65 configs": ({"config": {f"key.{number}": "x" for number in range(65)}}, "spec.config"),
+    "65 properties": (
+        {"table": {"properties": {f"key.{number}": "x" for number in range(65)}}},
+        "spec.table.properties",
+    ),
+    "config as list": ({"config": ["a"]}, "spec.config"),
+    "topic name with blank": ({"topicName": "a b"}, "spec.topicName"),
+    "topic name too long": ({"topicName": "a" * 250}, "spec.topicName"),
+    "profile with capitals": ({"profile": "Classic"}, "spec.profile"),
+    "catalog with dot": ({"table": {"catalog": "a.b"}}, "spec.table.catalog"),
+    "group too long": ({"ingestion": {"group": "g" * 41}}, "spec.ingestion.group"),
+    "table name with dash": ({"table": {"name": "a-b"}}, "spec.table.name"),
+    "table namespace with dot": ({"table": {"namespace": "a.b"}}, "spec.table.namespace"),
+    "1001 fields": (many_fields(1001), "spec.schema.fields"),
+    "no fields": ({"schema": {"format": "Json", "fields": []}}, "spec.schema.fields"),
+    "field without type": (fields({"name": "a"}), "spec.schema.fields[0].type"),
+    "field without name": (fields({"type": "int"}), "spec.schema.fields[0].name"),
+    "field with a bad name": (fields({"name": "a-b", "type": "int"}), "spec.schema.fields[0].name"),
+    "field with an empty type": (fields({"name": "a", "type": ""}), "spec.schema.fields[0].type"),
+    "field type too long": (fields({"name": "a", "type": "x" * 4097}), "spec.schema.fields[0].type"),
+    "field twice": (fields({"name": "a", "type": "int"}, {"name": "a", "type": "long"}), "Duplicate value"),
+    "field required as text": (
+        fields({"name": "a", "type": "int", "required": "no"}),
+        "spec.schema.fields[0].required",
+    ),
+    "17 partition terms": ({"table": {"partitionBy": ["a"] * 17}}, "spec.table.partitionBy"),
+    "17 sort terms": ({"table": {"sortBy": ["a"] * 17}}, "spec.table.sortBy"),
+    "partition term as text": ({"table": {"partitionBy": "a"}}, "spec.table.partitionBy"),
+    "an empty term": ({"table": {"partitionBy": [""]}}, "spec.table.partitionBy[0]"),
+    "a long term": ({"table": {"sortBy": ["a" * 257]}}, "spec.table.sortBy[0]"),
+    "suspend as text": ({"suspend": "true"}, "spec.suspend"),
+    "table as text": ({"table": "flights"}, "spec.table"),
+    # enums
+    "unknown format": ({"schema": {"format": "Avro", "fields": [{"name": "a", "type": "int"}]}}, "spec.schema.format"),
+    "unknown raw": ({"schema": {"raw": "Text"}}, "spec.schema.raw"),
+    "unknown unknownFields": ({"schema": {"raw": "String", "unknownFields": "Drop"}}, "spec.schema.unknownFields"),
+    "unknown metadataColumns": ({"table": {"metadataColumns": "None"}}, "spec.table.metadataColumns"),
+    "format version 1": ({"table": {"formatVersion": 1}}, "spec.table.formatVersion"),
+    "format version as text": ({"table": {"formatVersion": "2"}}, "spec.table.formatVersion"),
+    "unknown onBadRecord": ({"ingestion": {"onBadRecord": "Drop"}}, "spec.ingestion.onBadRecord"),
+    "unknown deletion policy": ({"deletionPolicy": {"topic": "Orphan"}}, "spec.deletionPolicy.topic"),
+    # startFrom: a word, or an object with a time
+    "start from an unknown word": ({"ingestion": {"startFrom": "earliest"}}, "spec.ingestion.startFrom"),
+    "start from nothing": ({"ingestion": {"startFrom": {}}}, "spec.ingestion.startFrom.timestamp"),
+    "start from a bad time": (
+        {"ingestion": {"startFrom": {"timestamp": "yesterday"}}},
+        "spec.ingestion.startFrom.timestamp",
+    ),
+    "start from a time without zone": (
+        {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00"}}},
+        "spec.ingestion.startFrom.timestamp",
+    ),
+    "start from a number": ({"ingestion": {"startFrom": 5}}, "spec.ingestion.startFrom"),
+    "start from a fraction": ({"ingestion": {"startFrom": 0.5}}, "spec.ingestion.startFrom"),
+    "start from a list": ({"ingestion": {"startFrom": ["Earliest"]}}, "spec.ingestion.startFrom"),
+    "start from an empty list": ({"ingestion": {"startFrom": []}}, "spec.ingestion.startFrom"),
+    "start from true": ({"ingestion": {"startFrom": True}}, "spec.ingestion.startFrom"),
+    "start from false": ({"ingestion": {"startFrom": False}}, "spec.ingestion.startFrom"),
+    "start from an offset": ({"ingestion": {"startFrom": {"offset": 5}}}, "spec.ingestion.startFrom.timestamp"),
+    "start from a time and more": (
+        {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z", "offset": 5}}},
+        "spec.ingestion.startFrom",
+    ),
+    # unknown fields, as kubectl asks for (strict)
+    "an unknown field": ({"replicas": 3}, 'unknown field "spec.replicas"'),
+    "an unknown field inside": ({"table": {"sorted": True}}, 'unknown field "spec.table.sorted"'),
+}
+
+_PROFILE, _OTHER = {"profile": "classic"}, {"profile": "other"}
+UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
+    **{
+        f"{path} {how}": (before, after, f"{path} is immutable, set or unset")
+        for path, one, other in (
+            ("profile", {"profile": "a"}, {"profile": "b"}),
+            ("topicName", {"topicName": "a"}, {"topicName": "b"}),
+            ("table.catalog", {"table": {"catalog": "a"}}, {"table": {"catalog": "b"}}),
+            ("table.namespace", {"table": {"namespace": "a"}}, {"table": {"namespace": "b"}}),
+            ("table.name", {"table": {"name": "a"}}, {"table": {"name": "b"}}),
+        )
+        for how, before, after in (("changed", one, other), ("set", {}, one), ("unset", one, {}))
+    },
+    "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only grow"),
+    "metadataColumns changed": ({}, {"table": {"metadataColumns": "Flat"}}, "metadataColumns is immutable"),
+    "metadataColumns unset": ({"table": {"metadataColumns": "Flat"}}, {}, "metadataColumns is immutable"),
+    "format version lowered": (
+        {"table": {"formatVersion": 3}},
+        {"table": {"formatVersion": 2}},
+        "formatVersion can only go up",
+    ),
+}
+
+UPDATES_ACCEPTED: dict[str, tuple[Manifest, Manifest]] = {
+    "nothing": (FULL, FULL),
+    "partitions raised": ({"partitions": 3}, {"partitions": 6}),
+    "partitions set": ({}, {"partitions": 6}),
+    "partitions unset": ({"partitions": 6}, {}),
+    "format version raised": ({}, {"table": {"formatVersion": 3}}),
+    "partitioning and order": ({"table": {"partitionBy": ["a"]}}, {"table": {"partitionBy": ["b"], "sortBy": ["a"]}}),
+    "group": ({"ingestion": {"group": "a"}}, {"ingestion": {"group": "b"}}),
+    "group unset": ({"ingestion": {"group": "a"}}, {}),
+    "freshness": ({}, {"ingestion": {"freshness": "5s"}}),
+    "start from a time": ({}, {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z"}}}),
+    "start from a word again": ({"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z"}}}, {}),
+    "suspended": ({}, {"suspend": True}),
+    "deletion policy": ({}, {"deletionPolicy": {"topic": "Delete", "table": "Delete"}}),
+    "a field more": (
+        fields({"name": "a", "type": "int"}),
+        fields({"name": "a", "type": "long"}, {"name": "b", "type": "int"}),
+    ),
+    "an empty table": ({}, {"table": {}}),
+}
+
+
+def create(api: ApiServer, manifest: Manifest, *, dry: bool = False) -> Manifest:
+    return api.call("POST", f"{TOPICS}?fieldValidation=Strict{'&dryRun=All' if dry else ''}", manifest)
+
+
+def _name(prefix: str, case: str) -> str:
+    """A name of its own for the object of a case."""
+    return f"{prefix}-{re.sub('[^a-z0-9]+', '-', case.lower())}".strip("-")
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(api: ApiServer, case: str) -> None:
+    created = create(api, topic("accepted", ACCEPTED[case]), dry=True)
+    parsed = IcebergTopic.parse(created)
+    given = IcebergTopic.parse(topic("accepted", ACCEPTED[case]))
+    assert parsed.spec == given.spec, "the API server's defaults differ from the models'"
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_a_message_that_names_the_field_or_the_rule(api: ApiServer, case: str) -> None:
+    spec, message = REFUSED[case]
+    with pytest.raises(Refused) as refused:
+        create(api, topic("refused", spec), dry=True)
+    assert message in str(refused.value)
+    assert refused.value.code in (400, 422)
+
+
+@pytest.mark.parametrize("case", UPDATES_REFUSED)
+def test_update_refused(api: ApiServer, case: str) -> None:
+    before, after, message = UPDATES_REFUSED[case]
+    live = create(api, topic(_name("ur", case), before))
+    with pytest.raises(Refused) as refused:
+        api.call("PUT", f"{TOPICS}/{live['metadata']['name']}", {**live, "spec": after})
+    assert message in str(refused.value)
+    assert refused.value.code == 422
+
+
+@pytest.mark.parametrize("case", UPDATES_ACCEPTED)
+def test_update_accepted(api: ApiServer, case: str) -> None:
+    before, after = UPDATES_ACCEPTED[case]
+    live = create(api, topic(_name("ua", case), before))
+    updated = api.call("PUT", f"{TOPICS}/{live['metadata']['name']}?fieldValidation=Strict", {**live, "spec": after})
+    assert IcebergTopic.parse(updated).spec == IcebergTopic.parse(topic("x", after)).spec
+
+
+def test_every_rule_of_the_crd_is_among_the_refused() -> None:
+    def rules(schema: Any) -> list[str]:
+        if isinstance(schema, list):
+            return [message for item in schema for message in rules(item)]
+        if not isinstance(schema, dict):
+            return []
+        own = [rule["message"] for rule in schema.get(VALIDATIONS, ())]
+        return own + [message for value in schema.values() for message in rules(value)]
+
+    expected = {message for _, message in REFUSED.values()} | {message for *_, message in UPDATES_REFUSED.values()}
+    expected.add("metadata.name has at most 52 characters")  # test_name_of_the_resource
+    messages = rules(crds.iceberg_topics()["spec"]["versions"][0]["schema"])
+    assert len(messages) >= 15
+    assert [message for message in messages if not any(part in message for part in expected)] == []
+
+
+def test_name_of_the_resource(api: ApiServer) -> None:
+    create(api, topic("n" * 52, {}), dry=True)
+    with pytest.raises(Refused, match=r"metadata\.name has at most 52 characters"):
+        create(api, topic("n" * 53, {}), dry=True)
+
+
+def test_spec_is_required(api: ApiServer) -> None:
+    manifest = topic("no-spec", {})
+    del manifest["spec"]
+    with pytest.raises(Refused, match="spec: Required value"):
+        create(api, manifest, dry=True)
+
+
+def test_defaults_and_first_status(api: ApiServer) -> None:
+    created = create(api, topic("defaults", {}), dry=True)
+    assert created["spec"] == {
+        "deletionPolicy": {"table": "Retain", "topic": "Retain"},
+        "ingestion": {"freshness": "60s", "onBadRecord": "DeadLetter", "startFrom": "Earliest"},
+        "suspend": False,
+        "table": {"formatVersion": 2, "metadataColumns": "Struct"},
+    }
+    assert created["status"] == crds.DEFAULT_STATUS
+    ready = created["status"]["conditions"][0]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "Unknown", "Pending")
+    assert created["status"]["observedGeneration"] < created["metadata"]["generation"], "kstatus: not yet Current"
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_sample(api: ApiServer, path: Any) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
+        stored = create(api, manifest, dry=True)
+        assert IcebergTopic.parse(stored).spec == IcebergTopic.parse(manifest).spec
+
+
+def test_server_side_apply_moves_start_between_word_and_time(api: ApiServer) -> None:
+    path = f"{TOPICS}/applied?fieldManager=someone&fieldValidation=Strict"
+    for start in ("Latest", {"timestamp": "2024-01-01T00:00:00Z"}, "Earliest"):
+        manifest = topic("applied", {"ingestion": {"startFrom": start}, **fields({"name": "a", "type": "int"})})
+        applied = api.call("PATCH", path, manifest, "application/apply-patch+yaml")
+        assert applied["spec"]["ingestion"]["startFrom"] == start
+
+
+STATUS: Manifest = {
+    "observedGeneration": 1,
+    "conditions": [
+        {
+            "type": name,
+            "status": status,
+            "reason": reason,
+            "message": "for people",
+            "lastTransitionTime": "2024-01-01T00:00:00Z",
+            "observedGeneration": 1,
+        }
+        for name, status, reason in (("Ready", "True", "AllReady"), ("Fresh", "True", "WithinTarget"))
+    ],
+    "profile": "classic",
+    "topicName": "status",
+    "topicId": "3LsnXJaYQWGOZVMqYjbBfQ",
+    "partitions": 6,
+    "bootstrapServers": "firn-broker-classic-bootstrap.firn-system.svc:9092",
+    "table": {
+        "identifier": "lake.demo.status",
+        "uuid": "u",
+        "location": "s3://a/b",
+        "deadLetters": "lake.demo.status__dlq",
+    },
+    "ingestion": {
+        "group": "default",
+        "lastCommitTime": "2024-01-01T00:00:00Z",
+        "deadLetters": 2**40,
+        "haltedAt": {"partition": 2, "offset": 2**53 + 1},
+    },
+}
+
+
+def test_status_is_a_resource_of_its_own(api: ApiServer) -> None:
+    live = create(api, topic("status", {}))
+    ignored = api.call("PUT", f"{TOPICS}/status", {**live, "status": STATUS})
+    assert ignored["status"] == crds.DEFAULT_STATUS
+    written = api.call("PUT", f"{TOPICS}/status/status", {**ignored, "status": STATUS, "spec": {"suspend": True}})
+    assert written["status"] == STATUS, "nothing of the documented status may be pruned"
+    assert written["spec"]["suspend"] is False
+    assert written["metadata"]["generation"] == 1, "status does not move generation"
+    twice = copy.deepcopy(written)
+    twice["status"]["conditions"].append(twice["status"]["conditions"][0])
+    with pytest.raises(Refused, match="Duplicate value"):
+        api.call("PUT", f"{TOPICS}/status/status", twice)
+
+    columns = {}
+    table = api.call("GET", f"{TOPICS}/status", accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    for column, cell in zip(table["columnDefinitions"], table["rows"][0]["cells"], strict=True):
+        columns[column["name"]] = (column["priority"], cell)
+    assert [name for name, (priority, _) in columns.items() if priority == 0] == [
+        *("Name", "Ready", "Reason", "Profile", "Partitions", "Table", "Fresh", "Age")
+    ]
+    shown = {name: cell for name, (_, cell) in columns.items()}
+    assert shown.pop("Age")
+    assert shown.pop("Last-Commit")
+    assert shown == {
+        "Name": "status",
+        "Ready": "True",
+        "Reason": "AllReady",
+        "Profile": "classic",
+        "Partitions": 6,
+        "Table": "lake.demo.status",
+        "Fresh": "True",
+        "Group": "default",
+        "Message": "for people",
+    }
+
+
+def test_names_category_and_selectable_fields(api: ApiServer) -> None:
+    resources = api.call("GET", "/apis/firn.dev/v1alpha1")["resources"]
+    found = next(each for each in resources if each["name"] == "icebergtopics")
+    assert (found["singularName"], found["shortNames"], found["categories"]) == (
+        "icebergtopic",
+        ["itopic"],
+        ["lakehouse"],
+    )
+    assert found["namespaced"]
+    spec = {"profile": "selected", "topicName": "selected-topic", "ingestion": {"group": "selected-group"}}
+    create(api, topic("selected", spec))
+    for selector in ("spec.profile=selected", "spec.topicName=selected-topic", "spec.ingestion.group=selected-group"):
+        items = api.call("GET", f"{TOPICS}?fieldSelector={selector}")["items"]
+        assert [item["metadata"]["name"] for item in items] == ["selected"]
+
+
+def test_the_chart_s_crd_replaces_the_plain_one(api: ApiServer) -> None:
+    """The chart's copy and the plain one differ in metadata only, so either upgrades the other."""
+    text = (REPOSITORY / "charts/firn/templates/crd-icebergtopics.yaml").read_text()
+    chart = yaml.safe_load("\n".join(line for line in text.splitlines() if "{{" not in line))
+    assert chart["spec"] == crds.iceberg_topics()["spec"]
+    api.install(chart)
+    api.install(crds.iceberg_topics())
