@@ -1,7 +1,33 @@
-"""Arrow tables to Parquet data files of an Iceberg table, and the descriptors that a commit needs."""
+"""Arrow tables to Parquet data files of an Iceberg table, and the descriptors that a commit needs.
 
-from collections.abc import Mapping
+A descriptor is the JSON that ``org.apache.iceberg.ContentFileParser`` reads: path, partition, counts and bounds. It is made from
+what the Parquet writer knows when it closes, so nobody opens the file again before the first query.
+"""
+
+import contextlib
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg import types
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.sorting import SortOrder
+
+from firn_spark.partitioning import Part, Partitioner
+
+_CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
+_WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
+_MEBIBYTE = 1024 * 1024
+_SMALLEST_ROW_GROUP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +45,369 @@ class TableSpec:
     location: str
     properties: Mapping[str, str] = field(default_factory=dict)
     io: Mapping[str, str] = field(default_factory=dict)
+
+
+class DataFileWriter:
+    """Writes the data files of one table in one task, and remembers them until the task has handed them over."""
+
+    def __init__(self, table: TableSpec) -> None:
+        """Raises ValueError where the table has something that cannot be written, such as a codec that Parquet does not have."""
+        self._schema = Schema.model_validate_json(table.schema)
+        self._spec = PartitionSpec.model_validate_json(table.partition_spec)
+        self._order = SortOrder.model_validate_json(table.sort_order)
+        self._arrow = pa.schema([_arrow_field(column) for column in self._schema.fields])
+        self._partitioner = Partitioner(self._schema, self._spec, self._order)
+        self._parquet = _ParquetSettings.of(table.properties)
+        self._metrics = Metrics(self._schema, table.properties)
+        self._locations = load_location_provider(table.location, dict(table.properties))
+        self._partitioned_paths = table.properties.get("write.object-storage.partitioned-paths", "true") == "true"
+        self._io = PyArrowFileIO(arrow_io_properties(table.io))
+        self._written: list[str] = []
+
+    def write(self, rows: pa.Table) -> list[str]:
+        """Writes ``rows``, whose columns are found by name, and gives a descriptor for each file.
+
+        Raises ValueError where they do not fit the table, OSError where the store fails.
+        """
+        fitting = self._fitted(rows)
+        return [
+            self._write_file(part, piece)
+            for part in self._partitioner.parts(fitting)
+            for piece in self._pieces(part.rows)
+        ]
+
+    def discard(self) -> None:
+        """Removes, as far as that works, the files written so far; only while no descriptor of them was handed over."""
+        for path in self._written:
+            with contextlib.suppress(OSError):
+                self._io.delete(path)
+        self._written.clear()
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        columns = []
+        for column in self._arrow:
+            if column.name in rows.column_names:
+                array = rows[column.name]
+                if not column.nullable and array.null_count:
+                    raise ValueError(
+                        f"column {column.name} is required in the table, and {array.null_count} rows have no value"
+                    )
+                columns.append(array if array.type == column.type else array.cast(column.type))
+            elif column.nullable:
+                columns.append(pa.nulls(rows.num_rows, column.type))
+            else:
+                raise ValueError(f"column {column.name} is required in the table, and the records do not have it")
+        surplus = set(rows.column_names) - set(self._arrow.names)
+        if surplus:
+            raise ValueError(f"the table has no column {', '.join(sorted(surplus))}")
+        return pa.table(columns, schema=self._arrow)
+
+    def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Slices that are no larger than a file should be: in memory, so that files are smaller rather than larger."""
+        files = max(1, -(-rows.nbytes // self._parquet.file_bytes))
+        length = -(-rows.num_rows // files)
+        for start in range(0, rows.num_rows, length):
+            yield rows.slice(start, length)
+
+    def _write_file(self, part: Part, rows: pa.Table) -> str:
+        name = f"{uuid.uuid4()}.{self._parquet.suffix}"
+        path = self._locations.new_data_location(
+            f"{part.path}/{name}" if part.path and self._partitioned_paths else name
+        )
+        self._written.append(path)
+        with self._io.new_output(path).create(overwrite=True) as sink:
+            writer = pq.ParquetWriter(sink, self._arrow, **self._parquet.options)
+            with writer:
+                writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
+            size = sink.tell()
+        descriptor: dict[str, Any] = {
+            "spec-id": self._spec.spec_id,
+            "content": "data",
+            "file-path": path,
+            "file-format": "parquet",
+            "partition": list(part.values),
+            "file-size-in-bytes": size,
+            **self._metrics.of(writer.writer.metadata),
+        }
+        if self._order.fields:
+            descriptor["sort-order-id"] = self._order.order_id
+        return json.dumps(descriptor, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _ParquetSettings:
+    """Table properties ``write.parquet.*`` and the like, as pyarrow takes them."""
+
+    options: dict[str, Any]
+    suffix: str
+    file_bytes: int
+    row_group_bytes: int
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> "_ParquetSettings":
+        def number(key: str, default: int) -> int:
+            try:
+                return max(1, int(properties.get(key, default)))
+            except ValueError:
+                raise ValueError(f"table property {key}: {properties[key]!r} is no whole number") from None
+
+        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        if codec not in _CODECS:
+            raise ValueError(
+                f"table property write.parquet.compression-codec: {codec!r} is not one of {', '.join(_CODECS)}"
+            )
+        level = "write.parquet.compression-level"
+        return cls(
+            options={
+                "compression": _CODECS[codec],
+                "compression_level": number(level, 0) if level in properties and codec in _WITH_LEVEL else None,
+                "data_page_size": number("write.parquet.page-size-bytes", _MEBIBYTE),
+                "max_rows_per_page": number("write.parquet.page-row-limit", 20_000),
+                "dictionary_pagesize_limit": number("write.parquet.dict-size-bytes", 2 * _MEBIBYTE),
+                "store_schema": False,
+                "store_decimal_as_integer": True,
+            },
+            suffix="parquet" if codec == "uncompressed" else f"{codec}.parquet",
+            file_bytes=number("write.target-file-size-bytes", 512 * _MEBIBYTE),
+            row_group_bytes=number("write.parquet.row-group-size-bytes", 128 * _MEBIBYTE),
+        )
+
+    def row_group_rows(self, rows: pa.Table) -> int:
+        """How many of ``rows`` make a row group."""
+        if not rows.num_rows:
+            return _SMALLEST_ROW_GROUP
+        wanted: int = self.row_group_bytes * rows.num_rows // max(1, rows.nbytes)
+        return max(_SMALLEST_ROW_GROUP, wanted)
+
+
+def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
+    """Properties of a Java FileIO as pyiceberg's Arrow FileIO names them; what is the same on both sides is passed on."""
+    found = dict(java)
+    if "client.region" in java:
+        found.setdefault("s3.region", java["client.region"])
+    elif "s3.endpoint" in java:  # else Arrow would ask Amazon where the bucket is
+        found.setdefault("s3.region", os.environ.get("AWS_REGION", "us-east-1"))
+    if "s3.path-style-access" in java:
+        found["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
+    return found
+
+
+_ID = b"PARQUET:field_id"
+_ARROW: dict[type, pa.DataType] = {
+    types.BooleanType: pa.bool_(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.DateType: pa.date32(),
+    types.TimeType: pa.time64("us"),
+    types.TimestampType: pa.timestamp("us"),
+    types.TimestamptzType: pa.timestamp("us", tz="UTC"),
+    types.StringType: pa.string(),
+    types.UUIDType: pa.uuid(),
+    types.BinaryType: pa.binary(),
+}
+
+
+def _arrow_field(column: types.NestedField, *, nested: bool = False) -> pa.Field:
+    """The file's field; members are optional in the file, whatever the table says: nothing that reads minds."""
+    return pa.field(
+        column.name,
+        _arrow_type(column.field_type),
+        nullable=nested or column.optional,
+        metadata={_ID: str(column.field_id)},
+    )
+
+
+def _arrow_type(kind: types.IcebergType) -> pa.DataType:
+    match kind:
+        case types.StructType():
+            return pa.struct([_arrow_field(member, nested=True) for member in kind.fields])
+        case types.ListType():
+            return pa.list_(_arrow_field(kind.element_field, nested=True))
+        case types.MapType():
+            return pa.map_(_arrow_field(kind.key_field), _arrow_field(kind.value_field, nested=True))
+        case types.DecimalType():
+            return pa.decimal128(kind.precision, kind.scale)
+        case types.FixedType():
+            return pa.binary(len(kind))
+    try:
+        return _ARROW[type(kind)]
+    except KeyError:
+        raise ValueError(f"columns of type {kind} cannot be written") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column of the Parquet file. ``keep`` is what is wanted of it: ``none``, ``counts``, ``full`` or a number of characters."""
+
+    field_id: int
+    kind: types.IcebergType
+    repeated: bool
+    keep: str | int
+
+
+class Metrics:
+    """Counts and bounds of a file's columns, as ``write.metadata.metrics.*`` wants them kept.
+
+    Elements of lists and maps have sizes only, as with Iceberg's own writer. Bounds of uuids are left out: engines do not agree on
+    their order.
+    """
+
+    def __init__(self, schema: Schema, properties: Mapping[str, str]) -> None:
+        """Raises ValueError for a mode that is none."""
+        leaves = [leaf for column in schema.fields for leaf in _leaves(column, column.name, False)]
+        default = properties.get("write.metadata.metrics.default")
+        limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
+        self._leaves = []
+        for place, (name, column, repeated) in enumerate(leaves):
+            inferred = "truncate(16)" if place < limit else "none"
+            mode = properties.get(f"write.metadata.metrics.column.{name}") or default or inferred
+            self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, _mode(mode)))
+
+    def of(self, file: pq.FileMetaData) -> dict[str, Any]:
+        """The metrics of a file as they stand in its descriptor."""
+        groups = [file.row_group(place) for place in range(file.num_row_groups)]
+        sizes: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        nulls: dict[int, int] = {}
+        not_numbers: dict[int, int] = {}
+        lower: dict[int, str] = {}
+        upper: dict[int, str] = {}
+        for place, leaf in enumerate(self._leaves):
+            if leaf.keep == "none":
+                continue
+            columns = [group.column(place) for group in groups]
+            sizes[leaf.field_id] = sum(column.total_compressed_size for column in columns)
+            if leaf.repeated:
+                continue
+            counts[leaf.field_id] = sum(column.num_values for column in columns)
+            statistics = [column.statistics for column in columns]
+            if all(found is not None and found.has_null_count for found in statistics):
+                nulls[leaf.field_id] = sum(found.null_count for found in statistics)
+            if isinstance(leaf.kind, types.FloatType | types.DoubleType):
+                not_numbers[leaf.field_id] = 0  # JSON has none
+            bounds = None if leaf.keep == "counts" else _bounds(leaf, columns)
+            if bounds is not None:
+                low, high = bounds
+                lower[leaf.field_id] = low.hex().upper()
+                if high is not None:
+                    upper[leaf.field_id] = high.hex().upper()
+        return {
+            "record-count": file.num_rows,
+            "column-sizes": _map_json(sizes),
+            "value-counts": _map_json(counts),
+            "null-value-counts": _map_json(nulls),
+            "nan-value-counts": _map_json(not_numbers),
+            "lower-bounds": _map_json(lower),
+            "upper-bounds": _map_json(upper),
+            "split-offsets": [_start(group) for group in groups],
+        }
+
+
+def _leaves(column: types.NestedField, name: str, repeated: bool) -> Iterator[tuple[str, types.NestedField, bool]]:
+    """The primitive fields under ``column`` in the order of Parquet's columns, with their full names."""
+    match column.field_type:
+        case types.StructType() as kind:
+            for member in kind.fields:
+                yield from _leaves(member, f"{name}.{member.name}", repeated)
+        case types.ListType() as kind:
+            yield from _leaves(kind.element_field, f"{name}.element", True)
+        case types.MapType() as kind:
+            yield from _leaves(kind.key_field, f"{name}.key", True)
+            yield from _leaves(kind.value_field, f"{name}.value", True)
+        case _:
+            yield name, column, repeated
+
+
+def _mode(text: str) -> str | int:
+    mode = text.strip().lower()
+    if mode in ("none", "counts", "full"):
+        return mode
+    if mode.startswith("truncate(") and mode.endswith(")") and mode[9:-1].isdigit() and int(mode[9:-1]):
+        return int(mode[9:-1])
+    raise ValueError(f"metrics mode {text!r} is not one of none, counts, truncate(N), full")
+
+
+def _start(group: pq.RowGroupMetaData) -> int:
+    column = group.column(0)
+    return int(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
+
+
+def _map_json(values: Mapping[int, Any]) -> dict[str, list[Any]]:
+    return {"keys": list(values), "values": list(values.values())}
+
+
+def _bounds(leaf: _Leaf, columns: list[pq.ColumnChunkMetaData]) -> tuple[bytes, bytes | None] | None:
+    """The lower bound and, where there is one, the upper; None where not every row group tells, or all is null."""
+    pack = _packing(leaf.kind)
+    if pack is None:
+        return None
+    lows, highs = [], []
+    for column in columns:
+        found = column.statistics
+        if found is None or not found.has_null_count:
+            return None
+        if found.null_count == column.num_values:
+            continue
+        if not found.has_min_max:  # values beyond 4 KiB have none
+            return None
+        lows.append(_comparable(leaf.kind, found.min_raw))
+        highs.append(_comparable(leaf.kind, found.max_raw))
+    if not lows:
+        return None
+    low, high = min(lows), max(highs)
+    if isinstance(leaf.keep, int):
+        if isinstance(leaf.kind, types.StringType):
+            return low.decode()[: leaf.keep].encode(), _text_above(high.decode(), leaf.keep)
+        if isinstance(leaf.kind, types.BinaryType | types.FixedType):
+            return low[: leaf.keep], _bytes_above(high, leaf.keep)
+    return pack(low), pack(high)
+
+
+def _comparable(kind: types.IcebergType, raw: Any) -> Any:
+    if isinstance(kind, types.DecimalType) and isinstance(raw, bytes):
+        return int.from_bytes(raw, "big", signed=True)
+    return raw
+
+
+def _packing(kind: types.IcebergType) -> Any:
+    """To the binary single-value serialisation, from what Parquet's statistics hold."""
+    match kind:
+        case types.BooleanType():
+            return lambda value: b"\x01" if value else b"\x00"
+        case types.IntegerType() | types.DateType():
+            return struct.Struct("<i").pack
+        case types.LongType() | types.TimeType() | types.TimestampType() | types.TimestamptzType():
+            return struct.Struct("<q").pack
+        case types.FloatType():
+            return struct.Struct("<f").pack
+        case types.DoubleType():
+            return struct.Struct("<d").pack
+        case types.StringType() | types.BinaryType() | types.FixedType():
+            return bytes
+        case types.DecimalType():
+            return lambda value: value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
+        case _:
+            return None
+
+
+def _text_above(text: str, length: int) -> bytes | None:
+    """The smallest text of at most ``length`` characters that is not below ``text``; None if there is none."""
+    if len(text) <= length:
+        return text.encode()
+    for end in range(length, 0, -1):
+        following = ord(text[end - 1]) + 1
+        if 0xD800 <= following <= 0xDFFF:
+            following = 0xE000
+        if following <= 0x10FFFF:
+            return (text[: end - 1] + chr(following)).encode()
+    return None
+
+
+def _bytes_above(data: bytes, length: int) -> bytes | None:
+    """The same for bytes."""
+    if len(data) <= length:
+        return data
+    kept = data[:length].rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

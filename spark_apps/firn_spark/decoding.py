@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firn.model import rows
 from firn.model.jobs import IngestJob
@@ -148,6 +149,11 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _numbers(array: pa.Array, kind: pa.DataType) -> _Array:
     numbers: _Array = _as(array, kind).to_numpy(zero_copy_only=False)
     return numbers
+
+
+def payload_bytes(array: pa.Array) -> int:
+    """How many bytes a binary array's values have."""
+    return int(pc.call_function("sum", [pc.call_function("binary_length", [array])]).as_py() or 0)
 
 
 def _listed(offsets_by_partition: Mapping[int, frozenset[int]], partitions: _Array, offsets: _Array) -> _Array:

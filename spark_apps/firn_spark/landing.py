@@ -14,15 +14,20 @@ Rules for the caller:
   given for that topic by this task. Create the table, then land the topic's range again.
 """
 
+import contextlib
+import itertools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict
 
+import numpy as np
 import pyarrow as pa
 
 from firn.model.jobs import IngestJob
-from firn_spark.data_files import TableSpec
+from firn_spark.data_files import DataFileWriter, TableSpec
+from firn_spark.decoding import Decoded, Decoder, payload_bytes
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 
@@ -40,6 +45,8 @@ class Kind(StrEnum):
     """`HaltPlace`: rows of that partition before this offset are in the data files, none from it on."""
     DEAD_LETTERS_MISSING = "dead-letters-missing"
     """An empty object; see the rules of this module."""
+    ERROR = "error"
+    """`TaskError`: this topic failed in this task, others did not. No other row is given for it."""
 
 
 class TaskStats(TypedDict):
@@ -52,6 +59,13 @@ class TaskStats(TypedDict):
     excluded: int
     bytes: int
     partitions: dict[str, list[int]]
+
+
+class TaskError(TypedDict):
+    """What went wrong with a topic: the exception's class and what it says."""
+
+    type: str
+    message: str
 
 
 class HaltPlace(TypedDict):
@@ -95,7 +109,149 @@ RESULT_DDL = "topic string, kind string, json string"
 def land(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterator[pa.RecordBatch]:
     """Decodes ``batches``, writes data files, and gives rows of `RESULT_SCHEMA` once everything is written.
 
-    Raises ValueError for a topic that the plan does not name, OSError where the object store fails: the task then fails as a
-    whole, after it has removed the files it wrote.
+    What goes wrong with one topic is a row of kind ``error``. An exception of ``batches`` passes through, after the files
+    written so far were removed. Raises ValueError for a topic that the plan does not name.
     """
-    raise NotImplementedError
+    topics: dict[str, _Topic] = {}
+    try:
+        for batch in batches:
+            for name, part in _by_topic(batch):
+                topic = topics.get(name)
+                if topic is None:
+                    if name not in plan.topics:
+                        raise ValueError(f"records of topic {name!r}, which this landing does not know")
+                    topic = topics[name] = _Topic(plan.topics[name], plan.ingested_at)
+                topic.add(part)
+                while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
+                    max(topics.values(), key=lambda other: other.buffered).flush()
+        for topic in topics.values():
+            topic.flush()
+    except BaseException:
+        for topic in topics.values():
+            topic.discard()
+        raise
+    found = [(name, kind, text) for name, topic in topics.items() for kind, text in topic.results()]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(column, pa.string()) for column in _columns(found)], schema=RESULT_SCHEMA
+    )
+
+
+def _columns(found: list[tuple[str, Kind, str]]) -> list[list[str]]:
+    return [[name for name, _, _ in found], [kind.value for _, kind, _ in found], [text for _, _, text in found]]
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Slices of consecutive records of one topic."""
+    if not len(batch):
+        return
+    encoded = batch["topic"].dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    edges = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(batch)]
+    for start, end in itertools.pairwise(edges):
+        yield names[indices[start]], batch.slice(start, end - start)
+
+
+_MESSAGE_LIMIT = 2000
+
+
+class _Topic:
+    """One topic in one task: decoded rows that wait, files that were written, and how it went."""
+
+    def __init__(self, landing: TopicLanding, ingested_at: int) -> None:
+        self._stats: TaskStats = {"rows": 0, "dead": 0, "skipped": 0, "excluded": 0, "bytes": 0, "partitions": {}}
+        self._rows: list[pa.Table] = []
+        self._dead: list[pa.Table] = []
+        self._files: list[tuple[Kind, str]] = []
+        self._writers: list[DataFileWriter] = []
+        self._dead_writer: DataFileWriter | None = None
+        self._outcome: tuple[Kind, str] | None = None
+        self.buffered = 0
+        with self._alone():
+            self._decoder = Decoder(
+                landing.job, ingested_at=ingested_at, exclude=landing.exclude, force_dead=landing.force_dead
+            )
+            self._writer = DataFileWriter(landing.table)
+            self._writers.append(self._writer)
+            if landing.dead_letters is not None:
+                self._dead_writer = DataFileWriter(landing.dead_letters)
+                self._writers.append(self._dead_writer)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Decodes a batch, whose rows then wait."""
+        if self._outcome is not None:
+            return
+        with self._alone():
+            decoded = self._decoder.decode(batch)
+            self._count(batch, decoded)
+            if decoded.dead is not None:
+                if self._dead_writer is None:
+                    self._end(Kind.DEAD_LETTERS_MISSING, {})
+                    return
+                self._dead.append(decoded.dead)
+                self.buffered += decoded.dead.nbytes
+            if decoded.rows.num_rows:
+                self._rows.append(decoded.rows)
+                self.buffered += decoded.rows.nbytes
+
+    def _count(self, batch: pa.RecordBatch, decoded: Decoded) -> None:
+        stats = self._stats
+        stats["rows"] += decoded.rows.num_rows
+        stats["dead"] += 0 if decoded.dead is None else decoded.dead.num_rows
+        stats["skipped"] += decoded.skipped
+        stats["excluded"] += decoded.excluded
+        stats["bytes"] += payload_bytes(batch["key"]) + payload_bytes(batch["value"])
+        partitions, offsets = batch["partition"].to_numpy(), batch["offset"].to_numpy()
+        for partition in np.unique(partitions).tolist():
+            own = offsets[partitions == partition]
+            known = stats["partitions"].setdefault(str(partition), [0, int(own.min()), int(own.max())])
+            known[0] += len(own)
+            known[2] = max(known[2], int(own.max()))
+        for halt in decoded.halts:
+            error = halt.error
+            place: HaltPlace = {
+                "partition": halt.partition,
+                "offset": halt.offset,
+                "code": error.code.value,
+                "stage": error.stage.value,
+                "path": error.path,
+                "detail": error.detail,
+            }
+            self._files.append((Kind.HALT, json.dumps(place)))
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        with self._alone():
+            if self._dead and self._dead_writer is not None:
+                self._files += [(Kind.DEAD, file) for file in self._dead_writer.write(pa.concat_tables(self._dead))]
+            if self._rows:
+                self._files += [(Kind.DATA, file) for file in self._writer.write(pa.concat_tables(self._rows))]
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        self._rows, self._dead, self.buffered = [], [], 0
+
+    def discard(self) -> None:
+        """Removes the files written so far."""
+        for writer in self._writers:
+            writer.discard()
+
+    def results(self) -> list[tuple[Kind, str]]:
+        """What to tell the driver."""
+        if self._outcome is not None:
+            return [self._outcome]
+        return [*self._files, (Kind.STATS, json.dumps(self._stats))]
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps a failure to this topic: others in the task go on, and it is the driver that decides what follows."""
+        try:
+            yield
+        except Exception as error:
+            found: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
+            self._end(Kind.ERROR, found)
+
+    def _end(self, kind: Kind, content: Mapping[str, object]) -> None:
+        self._outcome = (kind, json.dumps(content))
+        self._forget_rows()
+        self.discard()
