@@ -1,0 +1,116 @@
+"""The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
+
+from firn.model.errors import InvalidSpecError
+from firn_controllers import manifests
+from firn_controllers.fleet.layout import (
+    CLIENT_PORT,
+    CONFIG_PATH,
+    CONTROLLER_PORT,
+    DATA_PATH,
+    EXTERNAL_PORT,
+    Fleet,
+)
+from firn_controllers.ports import Manifest
+
+LONGEST = str(2**63 - 1)
+OURS = frozenset(
+    {
+        "node.id", "broker.id", "process.roles", "listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs", "log.dir",
+        "controller.quorum.voters", "controller.quorum.bootstrap.servers", "controller.listener.names", "inter.broker.listener.name",
+        "metadata.log.dir",
+    }
+)  # fmt: skip
+"""Keys that a profile may not set: pods could not find one another, or their data, any more."""
+
+START = f"""#!/bin/sh
+# Starts one broker: adds to the common configuration what this pod is, formats an empty volume, becomes Kafka.
+set -eu
+ordinal="${{HOSTNAME##*-}}"
+config=/tmp/server.properties
+listeners="INTERNAL://:{CLIENT_PORT}"
+advertised="INTERNAL://$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}"
+external=
+if [ -n "${{FIRN_EXTERNAL_HOSTS:-}}" ]; then
+  set -- $FIRN_EXTERNAL_HOSTS
+  shift "$ordinal"
+  external="$1:{EXTERNAL_PORT}"
+elif [ -n "${{FIRN_EXTERNAL_PORT:-}}" ]; then
+  external="${{FIRN_EXTERNAL_HOST:-$NODE_IP}}:$((FIRN_EXTERNAL_PORT + 1 + ordinal))"
+fi
+if [ -n "$external" ]; then
+  listeners="$listeners,EXTERNAL://:{EXTERNAL_PORT}"
+  advertised="$advertised,EXTERNAL://$external"
+fi
+roles=broker
+if [ "$ordinal" -lt "$FIRN_VOTERS" ]; then
+  roles=broker,controller
+  listeners="$listeners,CONTROLLER://:{CONTROLLER_PORT}"
+fi
+cp {CONFIG_PATH}/server.properties "$config"
+{{
+  echo
+  echo "node.id=$ordinal"
+  echo "process.roles=$roles"
+  echo "listeners=$listeners"
+  echo "advertised.listeners=$advertised"
+}} >> "$config"
+if [ ! -f {DATA_PATH}/log/meta.properties ]; then
+  release="$(cat {CONFIG_PATH}/release-version)"
+  /opt/kafka/bin/kafka-storage.sh format --ignore-formatted --cluster-id "$FIRN_CLUSTER_ID" --config "$config" \\
+    ${{release:+--release-version "$release"}}
+fi
+exec /opt/kafka/bin/kafka-server-start.sh "$config"
+"""
+
+
+def properties(fleet: Fleet) -> dict[str, str]:
+    """The common part of ``server.properties``; the profile's ``config`` wins over ours. Raises InvalidSpecError for keys in `OURS`."""
+    refused = sorted(OURS & fleet.profile.config.keys())
+    if refused:
+        raise InvalidSpecError(
+            f"configuration profiles.{fleet.name}.config: {', '.join(refused)} cannot be set, as the operator sets it for each broker"
+        )
+    replication = str(fleet.replication_factor)
+    in_sync = "2" if fleet.replication_factor >= 3 else "1"
+    protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
+    if fleet.profile.external is not None:
+        protocols.append("EXTERNAL:PLAINTEXT")
+    ours = {
+        "controller.quorum.voters": ",".join(
+            f"{ordinal}@{fleet.host(ordinal)}:{CONTROLLER_PORT}" for ordinal in range(fleet.voters)
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "INTERNAL",
+        "listener.security.protocol.map": ",".join(protocols),
+        "log.dirs": f"{DATA_PATH}/log",
+        "auto.create.topics.enable": "false",
+        "num.partitions": str(fleet.profile.default_partitions),
+        "default.replication.factor": replication,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replication,
+        "transaction.state.log.replication.factor": replication,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replication,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        # Kafka 4 refuses records more than an hour ahead; the time a record says is data, not for the broker to judge.
+        "log.message.timestamp.after.max.ms": LONGEST,
+        "log.message.timestamp.before.max.ms": LONGEST,
+    }
+    return ours | fleet.profile.config
+
+
+def text(fleet: Fleet) -> str:
+    """``server.properties`` as a file, keys in order. Line ends and backslashes are escaped as java.util.Properties reads them."""
+    escape = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
+    return "".join(f"{key}={value.translate(escape)}\n" for key, value in sorted(properties(fleet).items()))
+
+
+def read_at_start(fleet: Fleet) -> dict[str, str]:
+    """The files whose change has to restart the brokers."""
+    return {"server.properties": text(fleet), "start.sh": START}
+
+
+def build(fleet: Fleet) -> Manifest:
+    """The ConfigMap ``firn-broker-P``. ``release-version`` matters only to a volume that is still empty."""
+    data = read_at_start(fleet) | {"release-version": fleet.metadata_version or ""}
+    return manifests.child("v1", "ConfigMap", fleet.service, **fleet.meta(), data=data)

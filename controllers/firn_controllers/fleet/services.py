@@ -1,0 +1,67 @@
+"""Services of a fleet: headless for the brokers themselves, one to bootstrap from, one a broker for clients outside."""
+
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn_controllers import manifests
+from firn_controllers.fleet.layout import CLIENT_PORT, CONTROLLER_PORT, EXTERNAL_PORT, Fleet
+from firn_controllers.ports import Manifest
+
+POD_NAME = "statefulset.kubernetes.io/pod-name"
+
+
+def headless(fleet: Fleet) -> Manifest:
+    """``firn-broker-P``: a DNS name for each broker, also before it is ready, as the quorum forms by these names."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": fleet.labels,
+        "ports": [
+            {"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"},
+            {"name": "controller", "port": CONTROLLER_PORT, "targetPort": "controller"},
+        ],
+    }
+    return manifests.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
+
+
+def bootstrap(fleet: Fleet) -> Manifest:
+    """``firn-broker-P-bootstrap``: any ready broker."""
+    spec = {
+        "type": "ClusterIP",
+        "selector": fleet.labels,
+        "ports": [{"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"}],
+    }
+    return manifests.child("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
+
+
+def external(fleet: Fleet) -> list[Manifest]:
+    """Services for clients outside the cluster: one to bootstrap from and one for each broker; none without ``external``."""
+    settings = fleet.profile.external
+    if settings is None:
+        return []
+
+    def service(name: str, selector: dict[str, str], node_port: int) -> Manifest:
+        port: dict[str, object] = {"name": "kafka", "port": EXTERNAL_PORT, "targetPort": "external"}
+        if settings.type == "NodePort":
+            port["nodePort"] = node_port
+        spec = {"type": settings.type, "selector": selector, "ports": [port]}
+        return manifests.child("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
+
+    prefix = f"{fleet.service}-external"
+    brokers = [
+        service(
+            f"{prefix}-{ordinal}", fleet.labels | {POD_NAME: f"{fleet.service}-{ordinal}"}, settings.port + 1 + ordinal
+        )
+        for ordinal in range(fleet.replicas)
+    ]
+    return [service(prefix, fleet.labels, settings.port), *brokers]
+
+
+def load_balancer_hosts(fleet: Fleet) -> list[str]:
+    """The advertised name of each broker behind load balancers. Raises InvalidSpecError where the configuration lacks one."""
+    settings = fleet.profile.external
+    hosts = settings.hosts if settings else []
+    if len(hosts) < fleet.replicas:
+        raise InvalidSpecError(
+            f"configuration profiles.{fleet.name}.external.hosts: {fleet.replicas} brokers need as many names, {len(hosts)} are given"
+        )
+    return hosts

@@ -1,0 +1,75 @@
+"""What a driver is started with: `firn.model.jobs.GroupSettings`, from the configuration."""
+
+from firn.model import names, quantities
+from firn.model.config import Catalog, Config, KafkaSecurity, Profile
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
+from firn_controllers import manifests
+from firn_controllers.fleet.layout import bootstrap_servers
+from firn_controllers.ports import Manifest
+
+PYTHON_AT_LEAST = 384 * 2**20
+"""Bytes that the Python side of a driver needs beside the JVM's heap; Spark's own least overhead."""
+
+
+def settings(config: Config, group: str) -> GroupSettings:
+    """Settings of ``group``. Raises InvalidSpecError where the heap does not fit into the pod's memory."""
+    configured = config.groups[group]
+    try:
+        memory, heap = quantities.size(configured.memory), quantities.heap(configured.heap)
+        bytes_per_commit = quantities.size(configured.bytes_per_commit)
+    except ValueError as error:
+        raise InvalidSpecError(f"configuration groups.{group}: {error}") from error
+    if heap + PYTHON_AT_LEAST > memory:
+        raise InvalidSpecError(
+            f"configuration groups.{group}: a heap of {configured.heap} and 384Mi for Python do not fit into memory {configured.memory}"
+        )
+    return GroupSettings(
+        group=group,
+        namespace=config.namespace,
+        cores=configured.cores,
+        heap=configured.heap,
+        bytes_per_commit=bytes_per_commit,
+        executors=configured.executors,
+        executor_image=config.images.spark.image if configured.executors else None,
+        executor_pull_policy=config.images.spark.pull_policy,
+        pull_secrets=tuple(config.images.pull_secrets) if configured.executors else (),
+        service_account=configured.service_account,
+        spark_conf=configured.spark_conf,
+        kafka={name: kafka(name, profile, config.namespace) for name, profile in config.profiles.items()},
+        catalogs={name: catalog(found) for name, found in config.catalogs.items()},
+    )
+
+
+def kafka(name: str, profile: Profile, namespace: str) -> KafkaConnection:
+    """How to reach the brokers of a profile. A fleet of our own is reached in the clear, inside the cluster."""
+    security = profile.security if not profile.managed else KafkaSecurity()
+    sasl = security.sasl
+    return KafkaConnection(
+        bootstrap_servers=bootstrap_servers(name, profile, namespace),
+        protocol=security.protocol,
+        ca_path=security.ca.path if security.ca else None,
+        certificate_path=security.certificate.path if security.certificate else None,
+        certificate_key_path=security.certificate_key.path if security.certificate_key else None,
+        verify_hostname=security.verify_hostname,
+        sasl_mechanism=sasl.mechanism if sasl else None,
+        sasl_username=sasl.username if sasl else None,
+        sasl_password_path=sasl.password.path if sasl else None,
+    )
+
+
+def catalog(configured: Catalog) -> CatalogConnection:
+    """How to reach a catalog."""
+    return CatalogConnection(
+        type=configured.type,
+        uri=configured.uri,
+        warehouse=configured.warehouse,
+        properties=configured.properties,
+        secret_properties={name: reference.path for name, reference in configured.secret_properties.items()},
+    )
+
+
+def build(found: GroupSettings, owner: manifests.Owner, labels: dict[str, str]) -> Manifest:
+    """The ConfigMap ``firn-ingest-G``."""
+    data = {"group.json": found.model_dump_json(indent=2)}
+    return manifests.child("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)

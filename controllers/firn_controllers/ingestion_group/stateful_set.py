@@ -1,0 +1,95 @@
+"""The driver's StatefulSet: one pod by one name, so that there is at most one; never a second beside it while rolling.
+
+What is read at run time (job contracts) is no part of the template, so topics come and go without a restart. The settings are
+read at start: their hash is in the template.
+"""
+
+from typing import Any
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.jobs import GroupSettings
+from firn_controllers import manifests
+from firn_controllers.ingestion_group.service import BLOCK_MANAGER_PORT, DRIVER_PORT, PROGRESS_PORT
+from firn_controllers.ports import Manifest
+
+UID = 185
+SETTINGS_HASH = "firn.dev/config-hash"
+GRACE_SECONDS = 120
+
+
+def build(
+    config: Config, found: GroupSettings, owner: manifests.Owner, labels: dict[str, str], *, in_use: bool
+) -> Manifest:
+    """The StatefulSet ``firn-ingest-G``: one pod while any topic uses the group, none otherwise."""
+    name = names.ingestion(found.group)
+    spec = {
+        "serviceName": name,
+        "replicas": 1 if in_use else 0,
+        # Parallel: a pod that never became ready does not block the template that repairs it. One pod: nothing runs beside it.
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "selector": {"matchLabels": labels},
+        "template": _template(config, found, labels),
+    }
+    return manifests.child("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
+
+
+def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> Manifest:
+    group = config.groups[found.group]
+    volumes, mounts = manifests.secret_volumes(config.secret_names())
+    probe = {"port": "progress"}
+    container = {
+        "name": "driver",
+        "image": config.images.spark.image,
+        "imagePullPolicy": config.images.spark.pull_policy,
+        "command": ["python", "-m", "firn_spark.ingest"],
+        "env": _environment(found.group, group.environment),
+        "ports": [
+            {"name": "progress", "containerPort": PROGRESS_PORT},
+            {"name": "driver", "containerPort": DRIVER_PORT},
+            {"name": "block-manager", "containerPort": BLOCK_MANAGER_PORT},
+        ],
+        "resources": {
+            "requests": {"cpu": group.cpu, "memory": group.memory},
+            "limits": {"memory": group.memory},
+        },
+        "startupProbe": {"httpGet": {"path": "/livez", **probe}, "periodSeconds": 2, "failureThreshold": 150},
+        "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 3, "timeoutSeconds": 3},
+        "livenessProbe": {
+            "httpGet": {"path": "/livez", **probe},
+            "periodSeconds": 10,
+            "timeoutSeconds": 10,
+            "failureThreshold": 12,
+        },
+        "securityContext": manifests.container_security(),
+        "volumeMounts": [
+            {"name": "settings", "mountPath": names.GROUP_PATH.rsplit("/", 1)[0], "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *mounts,
+        ],
+    }
+    spec: dict[str, Any] = {
+        "serviceAccountName": group.service_account,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": manifests.pod_security(UID),
+        **manifests.scheduling(group.scheduling),
+        **manifests.pull_secrets(config.images.pull_secrets),
+        "containers": [container],
+        "volumes": [
+            {"name": "settings", "configMap": {"name": names.ingestion(found.group)}},
+            {"name": "tmp", "emptyDir": {}},
+            *volumes,
+        ],
+    }
+    return manifests.pod_template(labels, {SETTINGS_HASH: manifests.digest(found.model_dump(mode="json"))}, spec)
+
+
+def _environment(group: str, more: dict[str, str]) -> list[dict[str, Any]]:
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
+    ours = {"FIRN_GROUP": group, "HOME": "/tmp", "SPARK_LOCAL_DIRS": "/tmp"} | more
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *({"name": name, "value": value} for name, value in sorted(ours.items())),
+    ]

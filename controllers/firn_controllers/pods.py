@@ -1,0 +1,87 @@
+"""Why pods do not run, in words that stay the same from one look to the next.
+
+Kubelet's and the scheduler's own messages hold back-off times, counts and uids; repeated in a condition they would rewrite it
+every few seconds. Here they come out as a closed set of troubles and a message made of names only.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firn.model.conditions import Reason
+from firn.model.errors import ExitCode
+from firn_controllers.ports import PodState
+
+IMAGE_REASONS = frozenset(
+    {
+        "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)  # fmt: skip
+CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+OUT_OF_MEMORY_EXIT = 137
+FAST_FAILURES = 5
+"""So many restarts without becoming ready count as a failure that time alone does not cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod is not ready: ``reason`` in the vocabulary of conditions, ``stalled`` where somebody has to act."""
+
+    reason: Reason
+    message: str
+    stalled: bool = False
+
+
+def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
+    """What keeps ``pod`` from being ready, or None when it is ready or on its way."""
+    if pod.ready:
+        return None
+    look = f"kubectl -n {namespace} describe pod {pod.name}"
+    if pod.unschedulable is not None:
+        return Trouble(
+            Reason.UNSCHEDULABLE, f"no node can take pod {pod.name}: {scheduler_causes(pod.unschedulable)}; see {look}"
+        )
+    if pod.waiting_reason in IMAGE_REASONS:
+        return Trouble(Reason.IMAGE_PULL_FAILED, f"image {image} of pod {pod.name} cannot be pulled; see {look}")
+    if pod.waiting_reason in CONFIG_REASONS:
+        return Trouble(
+            Reason.BACKING_OFF,
+            f"pod {pod.name} cannot start ({pod.waiting_reason}), such as for want of a Secret or ConfigMap; see {look}",
+            stalled=True,
+        )
+    logs = f"see kubectl -n {namespace} logs {pod.name} --previous"
+    stalled = pod.restarts >= FAST_FAILURES
+    match pod.last_exit_code, pod.last_exit_reason:
+        case _, "OOMKilled":
+            return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed for want of memory: give it more", stalled)
+        case code, _ if code == OUT_OF_MEMORY_EXIT:
+            return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed, most likely for want of memory", stalled)
+        case ExitCode.CONFIGURATION, _:
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} refuses its configuration; {logs}", stalled=True)
+        case ExitCode.FENCED, _:
+            return Trouble(
+                Reason.FENCED, f"pod {pod.name} gave way to a newer writer of the same tables; {logs}", stalled
+            )
+        case ExitCode.CORRUPT, _:
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} read data that cannot be true; {logs}", stalled=True)
+        case None, _:
+            return None
+        case ((0 | ExitCode.TEMPORARY), _) if pod.waiting_reason != "CrashLoopBackOff":
+            return None
+        case _:
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} keeps ending; {logs}", stalled)
+
+
+def worst(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:
+    """The trouble of the first pod (by name) that has one."""
+    found = (trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
+    return next((item for item in found if item is not None), None)
+
+
+def scheduler_causes(message: str) -> str:
+    """The causes in a scheduler's message, without counts: ``0/3 nodes are available: 1 Insufficient memory, ...``."""
+    _, _, causes = message.partition(": ")
+    causes = (causes or message).split(". ")[0].rstrip(".")
+    parts = {re.sub(r"^\d+ ", "", part.strip()) for part in causes.split(", ")}
+    return ", ".join(sorted(parts))
