@@ -179,12 +179,14 @@ def json_schema() -> str:
 
 
 def _tidy(node: Any) -> Any:
-    """Without pydantic's titles, which only repeat the keys; line breaks of docstrings are spaces."""
+    """Without pydantic's titles, which only repeat the keys; keys that do not match a pattern refused; docstrings on one line."""
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
         return node
     tidy = {key: _tidy(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    if "patternProperties" in tidy:
+        tidy["additionalProperties"] = False
     if isinstance(tidy.get("description"), str):
         tidy["description"] = " ".join(tidy["description"].split())
     return tidy

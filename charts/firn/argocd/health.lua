@@ -1,0 +1,64 @@
+-- Health of an IcebergTopic for Argo CD (key resource.customizations.health.firn.dev_IcebergTopic of the ConfigMap argocd-cm).
+-- Argo CD runs it in Lua 5.1 with `obj`, the live resource, and takes the table that it returns.
+
+local function progressing(message)
+  return { status = "Progressing", message = message }
+end
+
+local status = obj.status or {}
+local conditions = {}
+for _, condition in ipairs(status.conditions or {}) do
+  conditions[condition.type] = condition
+end
+
+local function is_true(kind)
+  return conditions[kind] ~= nil and conditions[kind].status == "True"
+end
+
+local function message_of(kind)
+  local message = conditions[kind].message
+  if message == nil or message == "" then
+    return conditions[kind].reason
+  end
+  return message
+end
+
+if obj.metadata.deletionTimestamp ~= nil then
+  if is_true("DeletionBlocked") then
+    return progressing("Deletion is blocked: " .. message_of("DeletionBlocked"))
+  end
+  return progressing("Deleting")
+end
+
+local ready = conditions["Ready"]
+if ready == nil then
+  return progressing("Waiting for the operator")
+end
+
+-- A status of an older spec says nothing about this one.
+local observed = ready.observedGeneration or status.observedGeneration
+if observed ~= obj.metadata.generation then
+  return progressing("Waiting for the operator to look at this generation")
+end
+
+if is_true("Stalled") then
+  return { status = "Degraded", message = message_of("Stalled") }
+end
+if ready.reason == "InvalidSpec" or ready.reason == "ResourceConflict" or ready.reason == "Stalled" then
+  return { status = "Degraded", message = message_of("Ready") }
+end
+-- Stopped at a record until somebody decides.
+local ingestion = conditions["IngestionReady"]
+if ingestion ~= nil and ingestion.status == "False" and ingestion.reason == "BadRecordHalt" then
+  return { status = "Degraded", message = message_of("IngestionReady") }
+end
+if is_true("Paused") then
+  return { status = "Suspended", message = message_of("Paused") }
+end
+if ready.reason == "Suspended" then
+  return { status = "Suspended", message = message_of("Ready") }
+end
+if ready.status == "True" then
+  return { status = "Healthy", message = message_of("Ready") }
+end
+return progressing(message_of("Ready"))

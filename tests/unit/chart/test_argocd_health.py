@@ -1,0 +1,109 @@
+"""The health script for Argo CD, run by Lua 5.1 as Argo CD does."""
+
+from typing import Any
+
+import pytest
+import yaml
+from lupa import lua51
+
+from firn.model.conditions import ConditionType, Reason
+from tests.unit.chart.helm import CHART, ROOT
+
+SCRIPT = (CHART / "argocd" / "health.lua").read_text()
+
+
+def condition(
+    kind: str, status: str, reason: str = "Because", message: str = "", generation: int = 3
+) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": generation}
+
+
+def topic(*conditions: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "flights", "generation": 3, **metadata},
+        "spec": {},
+        "status": {"observedGeneration": 3, "conditions": list(conditions)},
+    }
+
+
+def health(obj: dict[str, Any]) -> tuple[str, str]:
+    """(status, message) that the script gives."""
+    lua = lua51.LuaRuntime(unpack_returned_tuples=True)
+    for module in ("os", "io", "package", "require", "debug", "loadfile", "dofile"):
+        lua.globals()[module] = None
+    lua.globals()["obj"] = lua.table_from(obj, recursive=True)
+    result = lua.execute(SCRIPT)
+    return result["status"], result["message"]
+
+
+READY = condition("Ready", "True", Reason.ALL_READY, "All is well")
+
+
+@pytest.mark.parametrize(
+    ("obj", "expected"),
+    [
+        ({"metadata": {"generation": 1}, "spec": {}}, ("Progressing", "Waiting for the operator")),
+        ({"metadata": {"generation": 1}, "spec": {}, "status": {}}, ("Progressing", "Waiting for the operator")),
+        (
+            topic(condition("Ready", "Unknown", Reason.PENDING, "Waiting", generation=-1)),
+            ("Progressing", "Waiting for the operator to look at this generation"),
+        ),
+        (
+            topic(condition("Ready", "True", Reason.ALL_READY, generation=2)),
+            ("Progressing", "Waiting for the operator to look at this generation"),
+        ),
+        (
+            topic(condition("Ready", "False", Reason.INVALID_SPEC, "no such column", generation=2)),
+            ("Progressing", "Waiting for the operator to look at this generation"),
+        ),
+        (topic(condition("Ready", "Unknown", Reason.PENDING, "Pending")), ("Progressing", "Pending")),
+        (topic(condition("Ready", "False", Reason.NOT_READY, "no brokers yet")), ("Progressing", "no brokers yet")),
+        (topic(READY), ("Healthy", "All is well")),
+        (topic(READY, condition("Fresh", "False", Reason.BEHIND)), ("Healthy", "All is well")),
+        (
+            topic(
+                condition("Ready", "False", Reason.STALLED),
+                condition("Stalled", "True", Reason.FAST_FAILURES, "exit 2"),
+            ),
+            ("Degraded", "exit 2"),
+        ),
+        (topic(condition("Ready", "False", Reason.INVALID_SPEC, "no column x")), ("Degraded", "no column x")),
+        (topic(condition("Ready", "False", Reason.RESOURCE_CONFLICT)), ("Degraded", "ResourceConflict")),
+        (
+            topic(
+                condition("Ready", "False", Reason.NOT_READY),
+                condition("IngestionReady", "False", Reason.BAD_RECORD_HALT, "partition 2, offset 900"),
+            ),
+            ("Degraded", "partition 2, offset 900"),
+        ),
+        (topic(condition("Ready", "False", Reason.SUSPENDED, "Suspended by spec")), ("Suspended", "Suspended by spec")),
+        (topic(READY, condition("Paused", "True", Reason.PAUSED_BY_ANNOTATION, "Paused")), ("Suspended", "Paused")),
+        (topic(READY, condition("Stalled", "False", Reason.INVALID_SPEC)), ("Healthy", "All is well")),
+        (topic(READY, deletionTimestamp="2026-01-01T00:00:00Z"), ("Progressing", "Deleting")),
+        (
+            topic(
+                condition("Ready", "False", Reason.DELETING),
+                condition("DeletionBlocked", "True", Reason.BROKER_UNREACHABLE, "no broker answers"),
+                deletionTimestamp="2026-01-01T00:00:00Z",
+            ),
+            ("Progressing", "Deletion is blocked: no broker answers"),
+        ),
+    ],
+)
+def test_health(obj: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert health(obj) == expected
+
+
+def test_script_names_only_conditions_and_reasons_that_exist() -> None:
+    known = {*ConditionType, *Reason}
+    used = {"DeletionBlocked", "Ready", "Stalled", "InvalidSpec", "ResourceConflict", "IngestionReady"}
+    used |= {"BadRecordHalt", "Paused", "Suspended"}
+    assert all(f'"{word}"' in SCRIPT for word in used)
+    assert used <= known
+
+
+def test_documented_snippet_holds_the_script() -> None:
+    text = (ROOT / "docs" / "gitops.md").read_text()
+    block = text.split("<!-- argocd-cm -->\n```yaml\n")[1].split("```")[0]
+    data = yaml.safe_load(block)["data"]
+    assert data["resource.customizations.health.firn.dev_IcebergTopic"].strip() == SCRIPT.strip()

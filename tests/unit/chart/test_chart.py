@@ -1,0 +1,356 @@
+"""What the chart renders, and what it refuses."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firn.api.chart_values import Values
+from firn.model import names
+from firn.model.config import Config
+from tests.unit.chart.helm import CHART, ChartError, Manifest, Render, manifests, one
+
+GOLDEN = Path(__file__).parent / "golden"
+IMAGES = {"images": {"registry": "registry.example.com/data"}}
+WITHOUT_CRDS = {**IMAGES, "crds": {"enabled": False}}
+EVERYTHING_ON = {
+    **IMAGES,
+    "networkPolicy": {"enabled": True},
+    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "podDisruptionBudget": {"enabled": True},
+    "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
+}
+
+
+def config_of(objects: list[Manifest]) -> Config:
+    document = one(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
+    return Config.model_validate(yaml.safe_load(document))
+
+
+def pod_templates(objects: list[Manifest]) -> dict[str, Manifest]:
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": item["spec"]["template"]
+        for item in objects
+        if item["kind"] in ("Deployment", "StatefulSet", "Job")
+    }
+
+
+def rules_of(objects: list[Manifest], account: str) -> list[tuple[str | None, Manifest]]:
+    """(namespace or None for the whole cluster, rule) that bindings give to the ServiceAccount."""
+    found = []
+    for binding in objects:
+        if binding["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
+            continue
+        if account not in [subject["name"] for subject in binding["subjects"]]:
+            continue
+        namespace = binding["metadata"].get("namespace")
+        role = one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"], namespace)
+        found += [(namespace, rule) for rule in role["rules"]]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("golden", "files", "values"),
+    [
+        ("quickstart.yaml", (), WITHOUT_CRDS),
+        ("production.yaml", ("values-production.yaml",), {"crds": {"enabled": False}}),
+    ],
+)
+def test_rendered_chart_is_the_golden_one(
+    render: Render, golden: str, files: tuple[str, ...], values: dict[str, Any]
+) -> None:
+    text = render(values, files=files)
+    path = GOLDEN / golden
+    if os.environ.get("FIRN_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "rendered differently; FIRN_UPDATE_GOLDEN=1 accepts it"
+
+
+def test_rendering_twice_gives_the_same_bytes(render: Render) -> None:
+    assert render(EVERYTHING_ON) == render(EVERYTHING_ON)
+
+
+def test_no_template_looks_up_the_cluster_or_makes_random_values() -> None:
+    forbidden = ("lookup", "randAlpha", "randNumeric", "randAscii", "randBytes", "randInt", "genCA", "now ", "uuidv4")
+    for template in (CHART / "templates").iterdir():
+        code = [line for line in template.read_text().splitlines() if "{{" in line]
+        assert not [line for line in code if any(word in line for word in forbidden)], template.name
+
+
+# The configuration
+
+
+def test_quick_start_configuration_is_what_the_operator_accepts(render: Render) -> None:
+    config = config_of(manifests(render(IMAGES, namespace="elsewhere")))
+    assert config.namespace == "elsewhere"
+    assert config.profiles["classic"].managed
+    assert config.profiles["classic"].replicas == 1
+    assert config.catalogs["lake"].type == "sql"
+    assert config.catalogs["lake"].uri == "postgresql://firn-postgres.elsewhere.svc:5432/firn"
+    assert config.images.spark.image == "registry.example.com/data/firn-spark:0.1.0"
+    assert config.default_profile == "classic"
+
+
+def test_production_configuration_is_what_the_operator_accepts(render: Render) -> None:
+    values = yaml.safe_load((CHART / "values-production.yaml").read_text())
+    config = config_of(manifests(render(files=("values-production.yaml",))))
+    assert config.watch_namespaces == values["watchNamespaces"]
+    assert set(config.profiles) == set(values["profiles"])
+    assert not config.profiles["events"].managed
+    assert config.groups["large"].executors is not None
+    assert config.model_dump(by_alias=True, exclude_unset=True)["catalogs"] == values["catalogs"]
+
+
+def test_default_values_are_complete_and_of_the_schema() -> None:
+    Values.model_validate(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+def test_configuration_change_rolls_the_operator_and_nothing_else(render: Render) -> None:
+    before, after = (
+        pod_templates(manifests(render({**IMAGES, "operator": {"logLevel": level}}))) for level in ("info", "debug")
+    )
+    assert {name for name in before if before[name] != after[name]} == {"Deployment/firn-operator"}
+
+
+def test_chart_version_is_in_no_pod_template_or_claim(render: Render) -> None:
+    objects = manifests(render({**IMAGES, "images": {"operator": "o:1", "spark": "s:1"}}))
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    for name, template in pod_templates(objects).items():
+        assert version not in yaml.safe_dump(template["metadata"]), name
+    for item in objects:
+        if item["kind"] == "StatefulSet":
+            assert version not in yaml.safe_dump(item["spec"]["volumeClaimTemplates"])
+            assert version not in yaml.safe_dump(item["spec"]["selector"])
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
+def test_operator_mounts_every_secret_of_the_configuration_and_no_other(render: Render, files: tuple[str, ...]) -> None:
+    objects = manifests(render(IMAGES, files=files))
+    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert sorted(volumes.values()) == config_of(objects).secret_names()
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    for volume, secret in volumes.items():
+        assert f"{mounts[volume]}/some-key" == names.secret_file(secret, "some-key")
+
+
+def test_operator_finds_its_configuration(render: Render) -> None:
+    container = one(manifests(render(IMAGES)), "Deployment", "firn-operator")["spec"]["template"]["spec"]["containers"][
+        0
+    ]
+    assert {"name": "FIRN_CONFIG", "value": names.CONFIG_PATH} in container["env"]
+    assert names.CONFIG_PATH in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_no_manifest_holds_a_secret(render: Render) -> None:
+    assert "Secret" not in {item["kind"] for item in manifests(render(IMAGES))}
+
+
+def test_quick_start_generates_every_secret_that_it_refers_to(render: Render) -> None:
+    objects = manifests(render(IMAGES))
+    arguments = one(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]["spec"]["containers"][0]["args"]
+    generated = {
+        (secret, key)
+        for flag, value in itertools.pairwise(arguments)
+        if flag == "--secret"
+        for secret, keys in [value.split("=")]
+        for key in keys.split(",")
+    }
+    lake = config_of(objects).catalogs["lake"]
+    wanted = {(reference.secret, reference.key) for reference in lake.secret_properties.values()}
+    assert generated == wanted
+
+
+def test_production_bundles_no_store(render: Render) -> None:
+    objects = manifests(render(files=("values-production.yaml",)))
+    assert not {item["kind"] for item in objects} & {"StatefulSet", "Job"}
+
+
+# Rights
+
+
+@pytest.mark.parametrize("values", [IMAGES, EVERYTHING_ON, {**IMAGES, "watchNamespaces": ["a", "b"]}])
+@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])
+def test_no_long_lived_account_may_touch_secrets_or_everything(
+    render: Render, values: dict[str, Any], account: str
+) -> None:
+    for _, rule in rules_of(manifests(render(values)), account):
+        assert not {"secrets", "*", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
+        assert "*" not in rule["verbs"]
+        assert "*" not in rule["apiGroups"]
+
+
+def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere(render: Render) -> None:
+    rules = rules_of(manifests(render(IMAGES)), "firn-operator")
+    everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
+    assert everywhere == {
+        "icebergtopics",
+        "icebergtopics/status",
+        "icebergtopics/finalizers",
+        "events",
+        "customresourcedefinitions",
+    }
+
+
+def test_operator_with_watched_namespaces_has_no_right_elsewhere(render: Render) -> None:
+    objects = manifests(render({**IMAGES, "watchNamespaces": ["b", "a", "b"]}))
+    topics = [
+        namespace for namespace, rule in rules_of(objects, "firn-operator") if "icebergtopics" in rule["resources"]
+    ]
+    assert topics == ["a", "b"]
+    [(_, crd)] = [(namespace, rule) for namespace, rule in rules_of(objects, "firn-operator") if namespace is None]
+    assert (crd["verbs"], crd["resourceNames"]) == (["get"], ["icebergtopics.firn.dev"])
+
+
+def test_driver_may_only_read_config_maps(render: Render) -> None:
+    assert rules_of(manifests(render(IMAGES)), "firn-ingest") == [
+        ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]})
+    ]
+
+
+def test_driver_with_executors_may_make_pods_and_the_others_still_may_not(render: Render) -> None:
+    objects = manifests(render(EVERYTHING_ON))
+    pods = {
+        account: [
+            verb for _, rule in rules_of(objects, account) if "pods" in rule["resources"] for verb in rule["verbs"]
+        ]
+        for account in ("firn-ingest", "spark")
+    }
+    assert pods["firn-ingest"] == []
+    assert {"create", "delete", "deletecollection", "get", "list", "watch", "patch"} <= set(pods["spark"])
+
+
+def test_rights_to_secrets_go_when_the_passwords_are_made(render: Render) -> None:
+    objects = manifests(render(EVERYTHING_ON))
+    holders = [
+        item
+        for item in objects
+        if item["kind"] in ("Role", "ClusterRole") and any("secrets" in rule["resources"] for rule in item["rules"])
+    ]
+    [role] = holders
+    assert role["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert "hook-succeeded" in role["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get"}
+
+
+def test_workload_identity_reaches_the_service_accounts(render: Render) -> None:
+    objects = manifests(render(files=("values-production.yaml",)))
+    for account in ("firn-operator", "firn-ingest"):
+        annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
+        assert annotations == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::111122223333:role/{account}"}
+
+
+# Pods
+
+
+@pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
+def test_pods_meet_pod_security_restricted(render: Render, files: tuple[str, ...]) -> None:
+    templates = pod_templates(manifests(render(IMAGES, files=files)))
+    assert "Deployment/firn-operator" in templates
+    for name, template in templates.items():
+        assert violations(template["spec"]) == [], name
+
+
+def test_pod_security_check_finds_what_is_wrong() -> None:
+    container = {
+        "name": "c",
+        "securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"add": ["SYS_ADMIN"]}},
+    }
+    found = violations({"hostNetwork": True, "containers": [container], "volumes": [{"name": "v", "hostPath": {}}]})
+    assert len(found) == 8
+
+
+def violations(pod: Manifest) -> list[str]:
+    """What PodSecurity `restricted` would refuse (kubernetes.io/docs/concepts/security/pod-security-standards), and images that write
+    to their root file system or state no memory limit."""
+    found = [f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    for volume in pod.get("volumes", []):
+        found += [f"volume {volume['name']} is {kind}" for kind in set(volume) - {"name"} - allowed]
+    shared = pod.get("securityContext", {})
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        own = container.get("securityContext", {})
+        merged = {**shared, **own}
+        where = f"container {container['name']}: "
+        if merged.get("runAsNonRoot") is not True or merged.get("runAsUser") == 0:
+            found.append(where + "may run as root")
+        if merged.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
+            found.append(where + "no seccomp profile")
+        if own.get("allowPrivilegeEscalation") is not False:
+            found.append(where + "privilege escalation")
+        if own.get("privileged"):
+            found.append(where + "privileged")
+        capabilities = own.get("capabilities", {})
+        if capabilities.get("drop") != ["ALL"] or set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
+            found.append(where + "capabilities")
+        if own.get("readOnlyRootFilesystem") is not True:
+            found.append(where + "writable root file system")
+        if "memory" not in container.get("resources", {}).get("limits", {}):
+            found.append(where + "no memory limit")
+        if any("hostPort" in port for port in container.get("ports", [])):
+            found.append(where + "host port")
+    return found
+
+
+def test_pull_secrets_reach_every_pod(render: Render) -> None:
+    objects = manifests(render({"images": {"registry": "r.example.com", "pullSecrets": ["mine"]}}))
+    for name, template in pod_templates(objects).items():
+        assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}], name
+    assert config_of(objects).images.pull_secrets == ["mine"]
+
+
+# CRDs
+
+
+def test_crds_come_with_the_chart_and_stay(render: Render) -> None:
+    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    unkept = one(
+        manifests(render({**IMAGES, "crds": {"keep": False}})), "CustomResourceDefinition", "icebergtopics.firn.dev"
+    )
+    assert "annotations" not in unkept["metadata"]
+    assert "CustomResourceDefinition" not in {item["kind"] for item in manifests(render(WITHOUT_CRDS))}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"images": {}}, "images.registry is empty"),
+        ({**IMAGES, "unknown": 1}, "'unknown' not allowed"),
+        ({**IMAGES, "groups": {"default": {"corse": 2}}}, "'corse' not allowed"),
+        ({**IMAGES, "groups": {"default": {"executors": {"instances": 0}}}}, "minimum: got 0, want 1"),
+        ({**IMAGES, "operator": {"resync": "soon"}}, "does not match pattern"),
+        ({**IMAGES, "profiles": {"Upper": {}}}, "'Upper'"),
+        ({**IMAGES, "catalogs": {"other": {"type": "hive", "uri": "u", "warehouse": "w"}}}, "'sql', 'rest'"),
+        ({**IMAGES, "catalogs": {"other": {"type": "rest"}}}, "missing properties 'uri', 'warehouse'"),
+        ({**IMAGES, "profiles": {"classic": {}}}, "quickStart.profile"),
+        ({**IMAGES, "catalogs": {"lake": {"type": "rest", "uri": "u", "warehouse": "w"}}}, "quickStart.enabled=false"),
+        ({**IMAGES, "quickStart": {"enabled": False}}, 'defaultCatalog: "lake" is not among []'),
+        ({**IMAGES, "defaultProfile": "diskless"}, 'defaultProfile: "diskless" is not among [classic]'),
+        ({**IMAGES, "defaultGroup": "nobody"}, 'defaultGroup: "nobody" is not among [default]'),
+        ({**IMAGES, "defaultCatalog": "nowhere"}, 'defaultCatalog: "nowhere" is not among [lake]'),
+        ({**IMAGES, "profiles": {"p": {"config": {"log.retention.hours": 1}}}}, "want string"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(render: Render, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ChartError) as refused:
+        render(values)
+    assert message in str(refused.value)
