@@ -1,0 +1,258 @@
+"""`hack/images/build`: the project's images, each tagged with the hash of everything that goes into it, built when that hash is new."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from . import base, packages, tools
+from .command import run
+from .content import cached, content_hash, files_below, locked
+from .layout import Layout
+from .places import REPOSITORY, cache_directory, cluster_directory
+from .progress import Failure, say, step
+from .provider import choose, container_engine
+from .store import Store
+
+_SOURCE = REPOSITORY / "hack" / "images"
+_KEPT = 3
+"""Images of one name that stay in the store: the present one and a few to go back to."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image: where its Dockerfile is, what its context holds beside that directory, and its further named contexts."""
+
+    directory: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path in the context -> path in the repository."""
+    contexts: Mapping[str, Callable[[], Path]] = field(default_factory=dict)
+    """Named context -> what makes its directory. Its content counts only through `key`."""
+    key: tuple[str, ...] = ()
+    """Files of the repository that decide what the named contexts hold."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def tag(self) -> str:
+        """The hash of all content."""
+        words = [f"{name}={value}" for name, value in {**self.files, **self.arguments}.items()]
+        paths = [_SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
+        return content_hash(paths, *words)
+
+
+def jars(profile: str, *options: str) -> Path:
+    """The directory of a profile's jars, as `hack/images/jars/pom.xml` says, in the cache."""
+    pom = _SOURCE / "jars" / "pom.xml"
+
+    def fetch(directory: Path) -> None:
+        with step(f"fetching jars: {' '.join([profile, *options])}"):
+            command = ["mvn", "-B", "-q", "-f", pom, "-P", profile, *options, f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
+            run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{profile}.log")
+
+    return cached(f"jars/{profile}", content_hash([pom], *options), fetch)
+
+
+def pyspark_wheel() -> Path:
+    """A directory that holds the PySpark wheel, built once from the hashed source package (it is large and takes minutes)."""
+    requirement = REPOSITORY / "requirements" / "pyspark.txt"
+    version = requirement.read_text().partition("==")[2].split()[0]
+    shelf = cache_directory("wheels")
+    with locked(cache_directory() / "wheels.lock"):
+        if not list(shelf.glob(f"pyspark-{version}-*.whl")):
+            with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
+                run([sys.executable, "-m", "venv", f"{scratch}/venv"])
+                pip = [f"{scratch}/venv/bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+                run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
+                for wheel in Path(scratch).glob("pyspark-*.whl"):
+                    wheel.rename(shelf / wheel.name)
+    return shelf
+
+
+def _program(name: str) -> Callable[[], Path]:
+    return lambda: tools.build(name).parent
+
+
+_NOUNS = {"app/firn": "firn"}
+_OPERATOR = {**_NOUNS, "app/operator": "operator", "app/controllers": "controllers", "requirements.txt": "requirements/operator.txt"}
+_SPARK = {**_NOUNS, "app/spark_apps": "spark_apps", "requirements.txt": "requirements/spark.txt", "pyspark.txt": "requirements/pyspark.txt"}
+_POM = "hack/images/jars/pom.xml"
+
+
+def _kafka(version: str) -> Image:
+    return Image("kafka", contexts={"jars": lambda: jars("kafka", f"-Dkafka.version={version}")}, key=(_POM,), arguments={"KAFKA_VERSION": version})
+
+
+def _kafka_version() -> str:
+    pom = (_SOURCE / "jars" / "pom.xml").read_text()
+    return pom.partition("<kafka.version>")[2].partition("</kafka.version>")[0]
+
+
+IMAGES: dict[str, Callable[[], Image]] = {
+    "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
+    "firn-postgres": lambda: Image("postgres"),
+    "firn-kafka": lambda: _kafka(_kafka_version()),
+    "firn-operator": lambda: Image("operator", _OPERATOR),
+    "firn-spark": lambda: Image("spark", _SPARK, {"jars": lambda: jars("spark"), "wheels": pyspark_wheel}, (_POM,)),
+}
+
+
+def image(name: str) -> Image:
+    """The image of that name. `firn-kafka@VERSION` is another version of Kafka. Raises `Failure` for an unknown name."""
+    plain, _, version = name.partition("@")
+    if version and plain == "firn-kafka":
+        return _kafka(version)
+    if version or plain not in IMAGES:
+        raise Failure(f"no image is called {name!r}; there are {', '.join(IMAGES)} and firn-kafka@VERSION")
+    return IMAGES[plain]()
+
+
+class Builder(Protocol):
+    """What turns a context into an image."""
+
+    def has(self, reference: str) -> bool:
+        """Whether the image was built before."""
+
+    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
+        """Build the context's Dockerfile."""
+
+
+class Buildah:
+    """Builds without an engine, in a chroot, on a base image made on this machine; images end up in the store."""
+
+    def __init__(self) -> None:
+        packages.ensure(packages.IMAGE_BUILD)
+        root = cache_directory("buildah")
+        # In a mount namespace of its own: buildah leaves its storage mounted.
+        private = ["unshare", "--mount", "buildah", "--root", str(root / "storage"), "--runroot", str(root / "run"), "--storage-driver", "overlay"]
+        self._buildah = private
+        self._store = Store()
+        with locked(cache_directory() / "base.lock"):
+            base.ensure(private)
+
+    def has(self, reference: str) -> bool:
+        """Whether the store has it."""
+        return reference in self._store.images()
+
+    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
+        """Build with layers, so that a change of the last one takes seconds, and put the image into the store."""
+        name = reference.rpartition("/")[2].partition(":")[0]
+        words = [f"--build-context={key}={path}" for key, path in contexts.items()]
+        words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        log = cache_directory("logs") / f"image-{name}.log"
+        with tempfile.TemporaryDirectory(prefix="tmp-", dir=cache_directory("buildah")) as scratch:
+            run(
+                [*self._buildah, "bud", "--isolation=chroot", "--layers", "--pull-never", "--format=oci", *words, "--tag", reference, context],
+                environment={"TMPDIR": scratch},
+                log=log,
+            )
+            with self._store.locked():
+                target = f"oci:{self._store.directory}:{reference}"
+                run([*self._buildah, "push", "--quiet", "--disable-compression", "--format=oci", reference, target], environment={"TMPDIR": scratch})
+        for old in self._older(reference):
+            subprocess.run([*self._buildah, "rmi", old], capture_output=True)
+        self._store.prune(_KEPT)
+
+    def _older(self, reference: str) -> list[str]:
+        """Earlier images of the same name beyond those kept, newest first as buildah lists them."""
+        listed = run([*self._buildah, "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={reference.rpartition(':')[0]}"]).split()
+        return [each for each in listed if each != reference][_KEPT - 1 :]
+
+
+class Engine:
+    """Builds with Docker or Podman."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def has(self, reference: str) -> bool:
+        """Whether the engine has it."""
+        return subprocess.run([self._program, "image", "inspect", reference], capture_output=True).returncode == 0
+
+    def command(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> list[str]:
+        """The build's command line."""
+        words = [self._program, "build", "--tag", reference]
+        words += [f"--build-context={key}={path}" for key, path in contexts.items()]
+        words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        return [*words, str(context)]
+
+    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
+        """Build with the engine's own layer cache."""
+        name = reference.rpartition("/")[2].partition(":")[0]
+        environment = {"DOCKER_BUILDKIT": "1"}
+        run(self.command(reference, context, contexts, arguments), environment=environment, log=cache_directory("logs") / f"image-{name}.log")
+
+
+def stage(target: Path, chosen: Image) -> None:
+    """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
+    for inside, path in {".": _SOURCE / chosen.directory, **{name: REPOSITORY / file for name, file in chosen.files.items()}}.items():
+        for file in files_below(path):
+            copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+    for each in [target, *target.rglob("*")]:
+        each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+        os.utime(each, (0, 0))
+
+
+def build(name: str, builder: Builder, prefix: str = "localhost") -> str:
+    """Build an image unless its content was built before; its full reference."""
+    chosen = image(name)
+    reference = f"{prefix}/{name.partition('@')[0]}:{chosen.tag()}"
+    if builder.has(reference):
+        return reference
+    contexts = {key: make() for key, make in chosen.contexts.items()}
+    with step(f"building {reference}"), tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+        stage(Path(directory), chosen)
+        builder.build(reference, Path(directory), contexts, chosen.arguments)
+    return reference
+
+
+def build_all(names: list[str], prefix: str = "localhost") -> dict[str, str]:
+    """Build images side by side and write their references to `images.json` of the cluster's directory; name -> reference."""
+    engine = container_engine()
+    builder: Builder = Engine(engine) if engine else Buildah()
+    # Two at a time: a build alternates between waiting for downloads and using one core.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        running = {name: pool.submit(build, name, builder, prefix) for name in names}
+        built = {name: future.result() for name, future in running.items()}
+    record = cluster_directory() / "images.json"
+    with locked(record.with_suffix(".lock")):
+        everything = {**(json.loads(record.read_text()) if record.exists() else {}), **built}
+        unfinished = record.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(everything, indent=2) + "\n")
+        unfinished.rename(record)
+    return built
+
+
+def main() -> int:
+    """Entry of `hack/images/build`."""
+    parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given")
+    parser.add_argument("--prefix", default="localhost", help="registry and repository prefix of the references, for pushing them")
+    parser.add_argument("--no-load", action="store_true", help="do not load the images into the cluster that runs")
+    arguments = parser.parse_args()
+    try:
+        built = build_all(arguments.names or list(IMAGES), arguments.prefix)
+        provider = choose("auto", Layout(cluster_directory()))
+        if not arguments.no_load and provider.status()["running"]:
+            for reference in built.values():
+                provider.load(reference)
+    except Failure as failure:
+        print(f"hack/images/build: {failure}", file=sys.stderr)
+        return 1
+    print(json.dumps(built, indent=2))
+    say("images are ready")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
