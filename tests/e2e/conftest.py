@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import quickstart
+import secure_kafka
 from quickstart import Manifest, kubectl
 from topics import VALUES, Produce
 
@@ -15,6 +16,7 @@ from topics import VALUES, Produce
 def release() -> None:
     """The chart, installed from this checkout with the profiles and groups that the stories need."""
     quickstart.cluster_up()
+    secure_kafka.prepare()
     quickstart.install(VALUES)
 
 

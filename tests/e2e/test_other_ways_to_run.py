@@ -2,6 +2,7 @@
 
 import json
 
+import secure_kafka
 from confluent_kafka import Consumer, Producer
 from quickstart import SYSTEM, apply, await_until, kubectl
 from topics import Produce, await_ready, await_rows, numbered, topic_manifest
@@ -47,3 +48,16 @@ def test_clients_outside_the_cluster_produce_and_consume(namespace: str) -> None
     finally:
         consumer.close()
     await_rows(topic["status"]["table"]["identifier"], 20)
+
+
+def test_a_kafka_that_exists_and_asks_for_tls_and_sasl(namespace: str, produce: Produce) -> None:
+    secure_kafka.start()
+    try:
+        apply(topic_manifest("guarded", namespace, profile="secure"))
+        topic = await_ready("guarded", namespace)
+        assert topic["status"]["bootstrapServers"] == f"{secure_kafka.HOST}:9093"
+        produce(topic, numbered(0, 100), **secure_kafka.client_settings())
+        await_rows(topic["status"]["table"]["identifier"], 100)
+    finally:
+        kubectl("-n", namespace, "delete", "icebergtopic", "guarded", "--timeout=60s", check=False)
+        secure_kafka.stop()
