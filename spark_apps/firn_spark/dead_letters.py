@@ -1,0 +1,99 @@
+"""Dead-letter tables: every offset is in the topic's table or here, exactly once, across a crash between the two commits.
+
+A round commits its dead letters first, then the table's rows. After a crash between the two, this table is ahead of the other; the offsets
+it holds there are read back and left out of both tables when the range is landed again.
+
+Two writers: a dead-letter commit is fenced by this table's own epoch, which a new writer claims with an empty commit before it reads what
+this table holds. A table that does not exist cannot be claimed, so its first writer announces it with an empty commit to the topic's
+table, after creating it and before writing to it: a newer writer either refuses that announcement or sees it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from py4j.protocol import Py4JError
+
+from firn.model import names, rows
+from firn.model.errors import FencedError
+from firn.model.jobs import IngestJob
+from firn.model.progress import Offsets, decode_offsets
+from firn_spark.commits import INGEST, Committer, Landed, read_landed
+from firn_spark.tables import Tables, translate
+
+log = structlog.get_logger()
+
+
+def load(tables: Tables, job: IngestJob) -> Any | None:
+    """The topic's dead-letter table; None where it never had a dead letter."""
+    return tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+
+
+def create(tables: Tables, job: IngestJob) -> Any:
+    """Creates the topic's dead-letter table (always of format 2), or finds the one that somebody else just made."""
+    target = job.table.model_copy(update={"format_version": 2})
+    return tables.create(
+        target, names.dead_letters(job.table.name), rows.dead_letter_columns(), (rows.DEAD_LETTER_PARTITION,), ()
+    )
+
+
+def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed:
+    """Takes the table's epoch with an empty commit, so that no older writer can add to it from here on. Raises as `Committer.commit`."""
+    base = read_landed(table)
+    if base is not None and base.epoch == epoch and base.writer == committer.writer:
+        return base
+    if base is not None and base.epoch > epoch:
+        raise FencedError(
+            f"table {table.name()}: epoch {base.epoch} is newer than ours, {epoch}; another driver serves this topic"
+        )
+    offsets = base.offsets if base is not None and base.topic_id == topic_id else {}
+    return committer.commit(table, (), base, topic_id, epoch, offsets)
+
+
+def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
+    """Partition -> offset up to which dead letters landed beyond ``offsets``, those of the topic's table. Empty where nothing was lost."""
+    if dead is None or dead.topic_id != topic_id:
+        return {}
+    return {part: end for part, end in dead.offsets.items() if end > offsets.get(part, 0)}
+
+
+def offsets_between(
+    spark: Any, table: Any, topic_id: str, landed: Offsets, beyond: Offsets
+) -> Mapping[int, frozenset[int]]:
+    """The offsets of dead letters in [``landed``, ``beyond``) by partition. Raises UnavailableError where the table cannot be read."""
+    try:
+        return _offsets_between(spark, table, topic_id, landed, beyond)
+    except Py4JError as error:
+        raise translate(error, f"table {table.name()}") from error
+
+
+def _offsets_between(
+    spark: Any, table: Any, topic_id: str, landed: Offsets, beyond: Offsets
+) -> Mapping[int, frozenset[int]]:
+    # Only what was added by commits that the topic's table does not know of: another topic of this name may have had the same offsets.
+    snapshot = table.currentSnapshot()
+    last = snapshot.snapshotId() if snapshot is not None else None
+    first: int | None = None
+    while snapshot is not None:
+        summary = dict(snapshot.summary())
+        if summary.get(names.SUMMARY_KIND) == INGEST:
+            mine = summary.get(names.SUMMARY_TOPIC_ID) == topic_id
+            ends = decode_offsets(summary[names.SUMMARY_OFFSETS]) if mine else {}
+            if not any(ends.get(part, 0) > landed.get(part, 0) for part in beyond):
+                first = snapshot.snapshotId()
+                break
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.snapshot(parent)
+    if last is None:
+        return {}
+    reader = spark.read.format("iceberg")
+    if first is not None and first != last:
+        reader = reader.option("start-snapshot-id", str(first)).option("end-snapshot-id", str(last))
+    condition = " or ".join(
+        f"(_kafka.partition = {part} and _kafka.offset >= {landed.get(part, 0)} and _kafka.offset < {end})"
+        for part, end in beyond.items()
+    )
+    found: dict[int, set[int]] = {}
+    for row in reader.load(table.name()).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
+        found.setdefault(row[0], set()).add(row[1])
+    return {part: frozenset(offsets) for part, offsets in found.items()}

@@ -1,0 +1,151 @@
+"""The ingestion driver's process: reads its settings, starts Spark, serves topics until it is told to stop."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from firn.model.errors import ExitCode, InvalidSpecError
+from firn.model.jobs import GroupSettings
+from firn_spark import failpoints, session
+from firn_spark.commits import Committer
+from firn_spark.jobs import DirectoryJobs, JobSource, KubernetesJobs
+from firn_spark.loop import Loop
+from firn_spark.progress import Metrics, Server
+from firn_spark.rounds import Rounds
+from firn_spark.sources import Kafka
+from firn_spark.tables import Tables
+
+log = structlog.get_logger()
+
+
+class Driver:
+    """Everything of one ingestion application, on a session that is there already."""
+
+    def __init__(
+        self, settings: GroupSettings, spark: Any, jobs: JobSource, points: failpoints.Failpoints | None = None
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self._kafkas: dict[str, Kafka] = {}
+        self._lock = threading.Lock()
+        tables = Tables(session.Catalogs(spark))
+        writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
+        points = points or failpoints.Failpoints()
+        session.ensure_callbacks(spark)
+        executors = settings.executors
+        tasks = settings.cores if executors is None else executors.instances * executors.cores
+        self.loop = Loop(
+            settings,
+            jobs,
+            lambda loop: Rounds(
+                spark,
+                tables,
+                self.kafka,
+                Committer(tables, writer, points),
+                points,
+                self.metrics,
+                tasks=tasks,
+                round_bytes=loop.round_bytes,
+            ),
+            self.metrics,
+            self.kafka,
+            _version(),
+        )
+        self.server = Server(settings.listen, self.metrics, self.loop.progress, self.loop.ready, self.loop.alive)
+
+    def kafka(self, profile: str) -> Kafka:
+        """The brokers of a profile. Raises InvalidSpecError for one that the settings do not know, or whose secrets cannot be read."""
+        with self._lock:
+            if profile not in self._kafkas:
+                connection = self.settings.kafka.get(profile)
+                if connection is None:
+                    raise InvalidSpecError(
+                        f"profile {profile} is not in the settings of group {self.settings.group}; they are rendered anew by the operator"
+                    )
+                self._kafkas[profile] = Kafka(profile, connection)
+            return self._kafkas[profile]
+
+    def run(self) -> ExitCode:
+        """Serves until `Loop.stop`, or until other drivers have taken every topic."""
+        self.server.start()
+        try:
+            return ExitCode.DONE if self.loop.run() else ExitCode.FENCED
+        finally:
+            self.server.stop()
+
+
+def job_source(settings: GroupSettings) -> JobSource:
+    """Where the settings say that job contracts come from."""
+    if settings.jobs_directory is not None:
+        return DirectoryJobs(settings.jobs_directory, settings.group)
+    from kubernetes import client
+    from kubernetes import config as kube
+
+    kube.load_incluster_config()
+    return KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
+
+
+def load_settings(path: str) -> GroupSettings:
+    """The settings in the file at ``path``. Raises InvalidSpecError naming file and key."""
+    try:
+        return GroupSettings.model_validate_json(Path(path).read_text())
+    except OSError as error:
+        raise InvalidSpecError(f"settings {path}: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise InvalidSpecError(f"settings {path}: {problems}") from error
+
+
+def configure_logging(level: str = "INFO") -> None:
+    """JSON lines on stderr."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+def run(path: str) -> int:
+    """The whole life of the process; returns its exit code."""
+    configure_logging(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
+    try:
+        settings = load_settings(path)
+        points = failpoints.from_environment()
+        spark = session.start(settings)
+        driver = Driver(settings, spark, job_source(settings), points)
+    except InvalidSpecError as error:
+        log.error("cannot start", error=str(error))
+        return ExitCode.CONFIGURATION
+    signal.signal(signal.SIGTERM, lambda *_: driver.loop.stop())
+    signal.signal(signal.SIGINT, lambda *_: driver.loop.stop())
+    log.info("ready", group=settings.group, listen=settings.listen, cores=settings.cores)
+    code = driver.run()
+    log.info("stopped", code=code.name)
+    # What still hangs in a dead connection must not keep the pod from ending; rounds have ended or been fenced here.
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _version() -> str:
+    try:
+        return version("firn")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,86 @@
+"""Named places where a test can make the driver die or fail. Off unless the environment variable ``FIRN_FAILPOINTS`` names some.
+
+``FIRN_FAILPOINTS=after-dlq-commit=kill:1,before-commit=raise:3`` kills the process (SIGKILL) the first time it comes to
+``after-dlq-commit`` and raises at the third passage of ``before-commit``.
+"""
+
+import os
+import signal
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import structlog
+
+from firn.model.errors import InvalidSpecError
+
+VARIABLE = "FIRN_FAILPOINTS"
+Name = Literal[
+    "after-data-files",
+    "before-dlq-create",
+    "after-dlq-create",
+    "before-dlq-commit",
+    "after-dlq-commit",
+    "before-commit",
+    "after-commit",
+    "after-readback",
+]
+Action = Literal["kill", "raise"]
+
+log = structlog.get_logger()
+
+
+class FailpointError(RuntimeError):
+    """Raised at a failpoint that is set to ``raise``; nothing else raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """What happens at a place, and at which passage (1 is the first)."""
+
+    action: Action
+    passage: int
+
+
+class Failpoints:
+    """The failpoints of a process, as ``text`` (the variable's value) sets them. Raises InvalidSpecError for a text it does not understand."""
+
+    def __init__(self, text: str = "") -> None:
+        self._points: dict[str, Failpoint] = {}
+        self._passages: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            name, _, rest = part.partition("=")
+            action, _, passage = rest.partition(":")
+            if name not in get_args(Name) or action not in get_args(Action) or not (passage or "1").isdigit():
+                raise InvalidSpecError(
+                    f"{VARIABLE}: {part!r} is not NAME=kill|raise[:PASSAGE] with a name of {', '.join(get_args(Name))}"
+                )
+            self._points[name] = Failpoint(action, int(passage or 1))  # type: ignore[arg-type]
+        if self._points:
+            log.warning("failpoints are on", failpoints=sorted(self._points))
+
+    @property
+    def active(self) -> bool:
+        """True when any failpoint is set."""
+        return bool(self._points)
+
+    def reach(self, name: Name) -> None:
+        """Marks a place. Does nothing unless a failpoint is set there. Raises FailpointError, or kills the process."""
+        point = self._points.get(name)
+        if point is None:
+            return
+        with self._lock:
+            self._passages[name] += 1
+            passage = self._passages[name]
+        if passage != point.passage:
+            return
+        if point.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise FailpointError(f"failpoint {name}, passage {passage}")
+
+
+def from_environment() -> Failpoints:
+    """The failpoints that the process's environment sets."""
+    return Failpoints(os.environ.get(VARIABLE, ""))

@@ -1,0 +1,196 @@
+"""Where a driver learns which topics it serves: ConfigMaps in the operator's namespace, or a directory of JSON files.
+
+Both are `JobSource`: they keep the current set of job contracts in memory and say when it changed. A contract that cannot be read
+is logged and left as it was, so that one bad document stops nobody.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from firn.model import names
+from firn.model.jobs import IngestJob
+
+log = structlog.get_logger()
+
+JOB_KEY = "job.json"
+
+
+class JobSource(Protocol):
+    """The job contracts of one group."""
+
+    def start(self) -> None:
+        """Begins to follow the contracts; returns at once."""
+        ...
+
+    def current(self) -> Mapping[str, IngestJob] | None:
+        """The contracts by uid; None before the first complete list is known."""
+        ...
+
+    def stop(self) -> None:
+        """Ends following."""
+        ...
+
+
+def parse(text: str, origin: str) -> IngestJob | None:
+    """The contract in ``text``; None, with a line in the log, where it cannot be read."""
+    try:
+        return IngestJob.model_validate_json(text)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        log.error("job contract cannot be read", origin=origin, problems=problems)
+        return None
+
+
+def of_group(jobs: Iterable[IngestJob | None], group: str) -> dict[str, IngestJob]:
+    """Those of ``jobs`` that are this group's, by uid: a topic may have moved on to another."""
+    return {job.uid: job for job in jobs if job is not None and job.group == group}
+
+
+class DirectoryJobs:
+    """Contracts as ``*.json`` files of a directory, looked at every ``interval`` seconds. Write a file under another name and rename it."""
+
+    def __init__(self, directory: str, group: str, interval: float = 0.5) -> None:
+        self._directory = Path(directory)
+        self._group = group
+        self._interval = interval
+        self._jobs: dict[str, IngestJob] | None = None
+        self._files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """See `JobSource.start`."""
+        self._thread.start()
+
+    def current(self) -> Mapping[str, IngestJob] | None:
+        """See `JobSource.current`."""
+        return self._jobs
+
+    def stop(self) -> None:
+        """See `JobSource.stop`."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self._jobs = self._read()
+            except OSError as error:
+                log.error("directory of job contracts cannot be read", directory=str(self._directory), error=str(error))
+            if self._stop.wait(self._interval):
+                return
+
+    def _read(self) -> dict[str, IngestJob]:
+        files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
+        for path in sorted(self._directory.iterdir()):
+            if path.suffix != ".json":
+                continue
+            try:
+                stat = path.stat()
+                version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                known = self._files.get(path)
+                if known is not None and known[0] == version:
+                    files[path] = known
+                    continue
+                job = parse(path.read_text(), str(path))
+            except FileNotFoundError:
+                continue
+            files[path] = (version, job if job is not None or known is None else known[1])
+        self._files = files
+        return of_group((job for _, job in files.values()), self._group)
+
+
+class KubernetesJobs:
+    """Contracts as ConfigMaps labelled with the group, listed and watched; listed anew on every error and every ``resync`` seconds."""
+
+    def __init__(self, api: Any, namespace: str, group: str, resync: float = 300.0) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._group = group
+        self._resync = resync
+        self._selector = f"{names.LABEL_GROUP}={group},{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        self._jobs: dict[str, IngestJob] | None = None
+        self._by_name: dict[str, IngestJob] = {}
+        self._stop = threading.Event()
+        self._watch: Any = None
+        self._thread = threading.Thread(target=self._follow, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """See `JobSource.start`."""
+        self._thread.start()
+
+    def current(self) -> Mapping[str, IngestJob] | None:
+        """See `JobSource.current`."""
+        return self._jobs
+
+    def stop(self) -> None:
+        """See `JobSource.stop`. A watch that is waiting for the server ends with the process."""
+        self._stop.set()
+        if self._watch is not None:
+            self._watch.stop()
+
+    def _follow(self) -> None:
+        from kubernetes import watch
+
+        delay = 1.0
+        while not self._stop.is_set():
+            try:
+                version = self._list()
+                delay = 1.0
+                until = time.monotonic() + self._resync
+                while not self._stop.is_set() and time.monotonic() < until:
+                    self._watch = watch.Watch()
+                    for event in self._watch.stream(
+                        self._api.list_namespaced_config_map,
+                        self._namespace,
+                        label_selector=self._selector,
+                        resource_version=version,
+                        timeout_seconds=max(1, int(until - time.monotonic())),
+                        _request_timeout=(10, self._resync + 30),
+                    ):
+                        version = event["object"].metadata.resource_version
+                        self._apply(event["type"], event["object"])
+                        if self._stop.is_set():
+                            return
+            except Exception as error:
+                # 410 Gone, a server that went away, a refused grant: all are answered by listing again, a little later each time.
+                log.warning(
+                    "watching job contracts failed, listing again", error=f"{type(error).__name__}: {str(error)[:300]}"
+                )
+                self._stop.wait(delay)
+                delay = min(delay * 2, 30.0)
+
+    def _list(self) -> str:
+        found = self._api.list_namespaced_config_map(
+            self._namespace, label_selector=self._selector, _request_timeout=(10, 30)
+        )
+        previous, self._by_name = self._by_name, {}
+        for item in found.items:
+            self._take(item, previous.get(item.metadata.name))
+        self._publish()
+        return str(found.metadata.resource_version)
+
+    def _apply(self, kind: str, item: Any) -> None:
+        if kind in ("ADDED", "MODIFIED"):
+            self._take(item, self._by_name.pop(item.metadata.name, None))
+        elif kind == "DELETED":
+            self._by_name.pop(item.metadata.name, None)
+        self._publish()
+
+    def _take(self, item: Any, previous: IngestJob | None) -> None:
+        name = item.metadata.name
+        text = (item.data or {}).get(JOB_KEY)
+        if text is None:
+            return
+        job = parse(text, f"ConfigMap {self._namespace}/{name}") or previous
+        if job is not None:
+            self._by_name[name] = job
+
+    def _publish(self) -> None:
+        self._jobs = of_group(self._by_name.values(), self._group)

@@ -1,0 +1,363 @@
+"""The ingestion loop: which topics are served, when each is due, and who works on it.
+
+One thread decides (`Loop.run`), one thread per profile watches its brokers' offsets, a pool of workers prepares topics and runs rounds.
+A topic has one worker at a time. Topics that depend on the same brokers and catalog share rounds and a bounded number of workers,
+so that brokers or a catalog that hang hold up nobody else.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from firn.model.errors import FirnError, NotReadyError
+from firn.model.jobs import GroupSettings, IngestJob
+from firn.model.progress import GroupProgress, TopicProgress
+from firn_spark.jobs import JobSource
+from firn_spark.progress import Metrics
+from firn_spark.rounds import CLIENT_READER_RECORDS, Rounds
+from firn_spark.sources import Kafka
+from firn_spark.topics import Topic
+
+log = structlog.get_logger()
+
+TICK = 0.1
+SHARED_TOPICS = 64
+ROUNDS_PER_KEY = 2
+PREPARATIONS_PER_KEY = 4
+METADATA_SECONDS = 5.0
+STUCK_SECONDS = 120.0
+ALONE_FACTOR = 4
+"""How many commits' worth of bytes a round may take when its topic is the only one."""
+
+
+class Watcher:
+    """Follows the ends of one profile's topics."""
+
+    def __init__(self, profile: str, connect: Callable[[str], Kafka], topics: Callable[[], Sequence[Topic]]) -> None:
+        self._profile = profile
+        self._connect = connect
+        self._topics = topics
+        self._stop = threading.Event()
+        self._described: dict[str, float] = {}
+        self._checked: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._run, name=f"watch-{profile}", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends at the next chance."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            topics = self._topics()
+            try:
+                self._look(topics)
+            except FirnError as error:
+                self._blame(topics, error)
+            except Exception as error:
+                log.exception("watching offsets failed", profile=self._profile)
+                self._blame(topics, NotReadyError(f"profile {self._profile}: {type(error).__name__}"))
+
+    def _blame(self, topics: Sequence[Topic], error: FirnError) -> None:
+        for topic in topics:
+            topic.live_error = error
+        self._stop.wait(1.0)
+
+    def _look(self, topics: Sequence[Topic]) -> None:
+        now = time.monotonic()
+        kafka = self._connect(self._profile)
+        unknown = [
+            t for t in topics if now - self._described.get(t.job.uid, -1e9) >= (METADATA_SECONDS if t.live else 0.5)
+        ]
+        if unknown:
+            found = kafka.topics(sorted({topic.job.topic for topic in unknown}))
+            for topic in unknown:
+                self._described[topic.job.uid] = now
+                info = found[topic.job.topic]
+                if isinstance(info, FirnError):
+                    topic.live_error = info
+                    if isinstance(info, NotReadyError) and topic.live is not None:
+                        topic.live, topic.prepared, topic.ends = None, False, {}
+                    continue
+                topic.live_error = None
+                if topic.live is not None and topic.live != info:
+                    # Re-created, or grown: offsets and positions are read anew.
+                    topic.prepared = False
+                topic.live = info
+        due = [
+            topic
+            for topic in topics
+            if topic.live is not None
+            and topic.live_error is None
+            and now - self._checked.get(topic.job.uid, -1e9) >= min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
+        ]
+        if not due:
+            return
+        ends = kafka.ends({topic.job.topic: topic.live.partitions for topic in due if topic.live is not None})
+        for topic in due:
+            before = self._checked.get(topic.job.uid)
+            self._checked[topic.job.uid] = now
+            offsets = ends[topic.job.topic]
+            if isinstance(offsets, FirnError):
+                topic.live_error = offsets
+                continue
+            if topic.busy:
+                continue
+            topic.ends, topic.ends_at = offsets, now
+            if not topic.prepared:
+                continue
+            if not topic.lag_records:
+                topic.waiting_since = None
+            elif topic.waiting_since is None:
+                # What is seen for the first time arrived after the look before; nothing is known of what waits at the first look.
+                topic.waiting_since = before if before is not None else now - topic.job.freshness_ms / 1000
+
+
+class Loop:
+    """Serves the topics of a group until `stop`."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        jobs: JobSource,
+        rounds: Callable[["Loop"], Rounds],
+        metrics: Metrics,
+        connect: Callable[[str], Kafka],
+        version: str = "",
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._metrics = metrics
+        self._connect = connect
+        self._version = version
+        self._topics: dict[str, Topic] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._rounds = rounds(self)
+        self._workers = ThreadPoolExecutor(24, thread_name_prefix="round")
+        self._running: Counter[tuple[str, str]] = Counter()
+        self._preparing: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._seen: object = None
+        self._failures: dict[str, int] = {}
+        self._moved = time.monotonic()
+        self._started = time.time()
+
+    # What others ask
+
+    def stop(self) -> None:
+        """Begins no round any more; `run` returns when those that run have ended."""
+        self._stopping.set()
+
+    def round_bytes(self) -> int:
+        """How much one round may read: more where nobody else waits."""
+        alone = sum(topic.active for topic in list(self._topics.values())) <= 1
+        return self._settings.bytes_per_commit * (ALONE_FACTOR if alone else 1)
+
+    def progress(self) -> GroupProgress:
+        """The `/progress` document; sets the lag metrics on the way."""
+        now, wall = time.monotonic(), time.time()
+        topics: list[TopicProgress] = []
+        for topic in list(self._topics.values()):
+            one = topic.progress(now, wall)
+            topics.append(one)
+            if one.lag_records is not None:
+                self._metrics.lag(topic, one.lag_records, one.lag_seconds or 0.0)
+            if topic.failures > self._failures.get(topic.job.uid, 0):
+                self._metrics.failed(topic)
+            self._failures[topic.job.uid] = topic.failures
+        return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
+
+    def ready(self) -> str | None:
+        """None, or why the application cannot serve topics yet."""
+        if self._jobs.current() is None:
+            return "job contracts are not known yet"
+        return self.alive()
+
+    def alive(self) -> str | None:
+        """None, or that the deciding thread has stopped moving."""
+        stuck = time.monotonic() - self._moved
+        return f"the loop has not moved for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
+
+    @property
+    def fenced(self) -> bool:
+        """True when every topic that should be served has another writer: this process is not needed."""
+        topics = [topic for topic in self._topics.values() if not topic.job.suspended]
+        return bool(topics) and all(topic.fenced for topic in topics)
+
+    # Deciding
+
+    def run(self) -> bool:
+        """Serves until `stop` (returns True) or until every topic is fenced (returns False)."""
+        self._jobs.start()
+        try:
+            while not self._stopping.wait(TICK):
+                self._moved = time.monotonic()
+                self._take_jobs()
+                if self.fenced:
+                    return False
+                self._decide()
+            return True
+        finally:
+            self._stopping.set()
+            for watcher in self._watchers.values():
+                watcher.stop()
+            self._jobs.stop()
+            while any(topic.busy for topic in self._topics.values()):
+                self._moved = time.monotonic()
+                time.sleep(0.02)
+            self._workers.shutdown(wait=False)
+
+    def _take_jobs(self) -> None:
+        jobs = self._jobs.current()
+        if jobs is None or jobs is self._seen:
+            return
+        complete = True
+        for uid, job in jobs.items():
+            topic = self._topics.get(uid)
+            if topic is None:
+                holder = self._holder(job)
+                if holder is not None:
+                    # The same topic under another resource: it begins when the one before has let go.
+                    complete = complete and holder.job.uid in jobs
+                    continue
+                self._topics[uid] = Topic(job)
+                log.info("topic added", topic=job.topic, namespace=job.namespace)
+                self._watch(job.profile)
+            elif topic.job != job:
+                if topic.busy:
+                    complete = False
+                    continue
+                log.info("topic changed", topic=job.topic, namespace=job.namespace, generation=job.generation)
+                topic.accept(job)
+                self._watch(job.profile)
+        for uid in [uid for uid in self._topics if uid not in jobs]:
+            topic = self._topics[uid]
+            topic.removed = True
+            if topic.busy:
+                complete = False
+                continue
+            del self._topics[uid]
+            self._failures.pop(uid, None)
+            self._metrics.forget(topic)
+            log.info("topic removed", topic=topic.job.topic, namespace=topic.job.namespace)
+            complete = False
+        if complete:
+            self._seen = jobs
+
+    def _holder(self, job: IngestJob) -> Topic | None:
+        for topic in self._topics.values():
+            if topic.job.table.identifier == job.table.identifier or (topic.job.profile, topic.job.topic) == (
+                job.profile,
+                job.topic,
+            ):
+                return topic
+        return None
+
+    def _watch(self, profile: str) -> None:
+        if profile not in self._watchers:
+            self._watchers[profile] = Watcher(
+                profile,
+                self._connect,
+                lambda: [t for t in list(self._topics.values()) if t.job.profile == profile and not t.removed],
+            )
+            self._watchers[profile].start()
+
+    def _decide(self) -> None:
+        now = time.monotonic()
+        due: list[tuple[float, Topic]] = []
+        for topic in self._topics.values():
+            if topic.busy or topic.removed:
+                continue
+            if not topic.prepared:
+                if (
+                    now >= topic.next_attempt
+                    and not topic.job.suspended
+                    and topic.halted is None
+                    and (topic.live is not None or topic.table_uuid is None)
+                ):
+                    self._start_preparation(topic)
+                continue
+            at = topic.due(self._settings.bytes_per_commit)
+            if at is not None and at <= now:
+                due.append((at, topic))
+        for _, topic in sorted(due, key=lambda item: item[0]):
+            if not topic.busy and self._running[topic.key] < ROUNDS_PER_KEY:
+                self._start_round(self._together(topic, now))
+
+    def _together(self, first: Topic, now: float) -> list[Topic]:
+        """``first`` and the topics that can share its round: due soon, small, not in trouble."""
+        group = [first]
+        if self._large(first) or first.failures or first.client_reader:
+            return group
+        size = first.lag_bytes
+        for topic in self._topics.values():
+            if len(group) >= SHARED_TOPICS:
+                break
+            if (
+                topic.busy
+                or topic is first
+                or topic.key != first.key
+                or topic.failures
+                or topic.client_reader
+                or self._large(topic)
+            ):
+                continue
+            at = topic.due(self._settings.bytes_per_commit)
+            if at is None or at > now + min(10.0, topic.job.freshness_ms / 4000):
+                continue
+            if size + topic.lag_bytes > self._settings.bytes_per_commit:
+                continue
+            group.append(topic)
+            size += topic.lag_bytes
+        return group
+
+    def _large(self, topic: Topic) -> bool:
+        return topic.lag_records > CLIENT_READER_RECORDS or topic.lag_bytes > self._settings.bytes_per_commit / 8
+
+    def _start_preparation(self, topic: Topic) -> None:
+        with self._lock:
+            if self._preparing[topic.key] >= PREPARATIONS_PER_KEY:
+                return
+            self._preparing[topic.key] += 1
+        topic.busy = True
+        key = topic.key
+
+        def work() -> None:
+            try:
+                self._rounds.prepare(topic)
+                if topic.prepared and topic.lag_records and topic.waiting_since is None:
+                    topic.waiting_since = time.monotonic() - topic.job.freshness_ms / 1000
+            finally:
+                topic.busy = False
+                with self._lock:
+                    self._preparing[key] -= 1
+
+        self._workers.submit(work)
+
+    def _start_round(self, group: list[Topic]) -> None:
+        key = group[0].key
+        with self._lock:
+            self._running[key] += 1
+        for topic in group:
+            topic.busy = True
+
+        def work() -> None:
+            try:
+                self._rounds.run(group)
+            finally:
+                for topic in group:
+                    if not topic.lag_records:
+                        topic.waiting_since = None
+                    topic.busy = False
+                with self._lock:
+                    self._running[key] -= 1
+
+        self._workers.submit(work)

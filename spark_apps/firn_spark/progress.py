@@ -1,0 +1,132 @@
+"""What the driver tells the world over HTTP: ``/progress`` for the operator, ``/metrics`` for Prometheus, ``/readyz`` and ``/livez`` for the kubelet."""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from firn.model.progress import GroupProgress
+from firn_spark.topics import Topic
+
+LABELS = ("namespace", "topic")
+
+
+class Metrics:
+    """The metrics of an ingestion application (resources.md, "Metrics"), and the `Meter` of its rounds."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._rows = Counter("firn_ingest_rows", "Rows landed in the topic's table", LABELS, registry=self.registry)
+        self._bytes = Counter("firn_ingest_bytes", "Bytes of keys and values read", LABELS, registry=self.registry)
+        self._dead = Counter(
+            "firn_ingest_dead_letters", "Records landed as dead letters", LABELS, registry=self.registry
+        )
+        self._skipped = Counter(
+            "firn_ingest_skipped", "Records left out (onBadRecord: Skip)", LABELS, registry=self.registry
+        )
+        self._failures = Counter(
+            "firn_ingest_failures", "Rounds and preparations that failed", LABELS, registry=self.registry
+        )
+        self._lag_records = Gauge(
+            "firn_ingest_lag_records", "Offsets that wait to be landed", LABELS, registry=self.registry
+        )
+        self._lag_seconds = Gauge(
+            "firn_ingest_lag_seconds",
+            "For how long the oldest record that waits may have waited",
+            LABELS,
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "firn_ingest_commit_seconds",
+            "From the start of a topic's round to its commit",
+            LABELS,
+            buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
+            registry=self.registry,
+        )
+
+    def landed(self, topic: Topic, rows: int, read_bytes: int, dead: int, skipped: int, seconds: float) -> None:
+        """Counts a commit."""
+        labels = (topic.job.namespace, topic.job.name)
+        self._rows.labels(*labels).inc(rows)
+        self._bytes.labels(*labels).inc(read_bytes)
+        self._dead.labels(*labels).inc(dead)
+        self._skipped.labels(*labels).inc(skipped)
+        self._seconds.labels(*labels).observe(seconds)
+
+    def failed(self, topic: Topic) -> None:
+        """Counts a failure."""
+        self._failures.labels(topic.job.namespace, topic.job.name).inc()
+
+    def lag(self, topic: Topic, records: int, seconds: float) -> None:
+        """Sets a topic's lag."""
+        self._lag_records.labels(topic.job.namespace, topic.job.name).set(records)
+        self._lag_seconds.labels(topic.job.namespace, topic.job.name).set(seconds)
+
+    def forget(self, topic: Topic) -> None:
+        """Drops the series of a topic that left the group."""
+        for metric in (
+            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lag_records, self._lag_seconds, self._seconds,
+        ):  # fmt: skip
+            metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
+
+
+class Server:
+    """The HTTP server. ``progress`` gives the document, ``ready`` and ``alive`` None or what is wrong."""
+
+    def __init__(
+        self,
+        listen: str,
+        metrics: Metrics,
+        progress: Callable[[], GroupProgress],
+        ready: Callable[[], str | None],
+        alive: Callable[[], str | None],
+    ) -> None:
+        host, _, port = listen.rpartition(":")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                match self.path.partition("?")[0]:
+                    case "/progress":
+                        self._answer(200, "application/json", progress().model_dump_json().encode())
+                    case "/metrics":
+                        progress()
+                        self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(metrics.registry))
+                    case "/readyz":
+                        self._probe(ready())
+                    case "/livez":
+                        self._probe(alive())
+                    case _:
+                        self._answer(404, "text/plain", b"not found\n")
+
+            def _probe(self, problem: str | None) -> None:
+                self._answer(200 if problem is None else 503, "text/plain", f"{problem or 'ok'}\n".encode())
+
+            def _answer(self, code: int, kind: str, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()

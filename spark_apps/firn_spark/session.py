@@ -1,0 +1,249 @@
+"""The one SparkSession of an application: its configuration from `GroupSettings`, and the Iceberg catalogs behind it.
+
+Secrets are read from the files that the settings name. They reach Spark only as catalog properties whose names match
+``spark.redaction.regex``; nothing here logs a value.
+"""
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from py4j.java_gateway import JavaObject
+
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import CatalogConnection, GroupSettings
+
+log = structlog.get_logger()
+
+DRIVER_PORT = 7078
+BLOCK_MANAGER_PORT = 7079
+EXECUTOR_LABEL = "firn.dev/attempt"
+EXECUTOR_TEMPLATE = """\
+apiVersion: v1
+kind: Pod
+spec:
+  automountServiceAccountToken: false
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 185
+    runAsGroup: 185
+    fsGroup: 185
+    seccompProfile: {type: RuntimeDefault}
+  containers:
+    - name: executor
+      imagePullPolicy: %(pull_policy)s
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+  volumes:
+    - name: tmp
+      emptyDir: {}
+"""
+REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
+
+
+def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
+    """Spark's configuration for ``settings``. ``environment`` gives POD_NAME and POD_IP where executors are used; ``attempt`` names
+    this start of the driver. ``settings.spark_conf`` wins. Raises InvalidSpecError for what cannot work."""
+    conf = {
+        "spark.app.name": names.ingestion(settings.group),
+        "spark.driver.memory": settings.heap,
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseG1GC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        "spark.sql.ui.retainedExecutions": "5",
+        "spark.scheduler.mode": "FAIR",
+        "spark.task.maxFailures": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, settings.cores)),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.python.daemon.module": "firn_spark.worker_daemon",
+        "spark.redaction.regex": REDACTION,
+        "spark.cleaner.periodicGC.interval": "10min",
+    }
+    if settings.executors is None:
+        conf |= {
+            "spark.master": f"local[{settings.cores},2]",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+    else:
+        conf |= _executor_conf(settings, environment, attempt)
+    for name, connection in settings.catalogs.items():
+        conf |= {f"spark.sql.catalog.{name}": "org.apache.iceberg.spark.SparkCatalog"}
+        conf |= {
+            f"spark.sql.catalog.{name}.{key}": value for key, value in catalog_properties(name, connection).items()
+        }
+    return conf | settings.spark_conf
+
+
+def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
+    executors = settings.executors
+    assert executors is not None
+    if settings.executor_image is None or not settings.namespace:
+        raise InvalidSpecError(
+            f"group {settings.group}: executors need executor_image and namespace in the group's settings"
+        )
+    pod, address = environment.get("POD_NAME"), environment.get("POD_IP")
+    if not pod or not address:
+        raise InvalidSpecError(
+            f"group {settings.group}: executors need POD_NAME and POD_IP in the driver's environment"
+        )
+    conf = {
+        "spark.master": "k8s://https://kubernetes.default.svc",
+        "spark.submit.deployMode": "client",
+        "spark.kubernetes.namespace": settings.namespace,
+        "spark.kubernetes.container.image": settings.executor_image,
+        "spark.kubernetes.container.image.pullPolicy": settings.executor_pull_policy,
+        "spark.kubernetes.driver.pod.name": pod,
+        "spark.kubernetes.executor.podNamePrefix": f"{names.ingestion(settings.group)}-{attempt}"[:38].rstrip("-"),
+        "spark.kubernetes.executor.podTemplateFile": str(Path(environment.get("TMPDIR", "/tmp")) / "executor.yaml"),
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        f"spark.kubernetes.executor.label.{EXECUTOR_LABEL}": attempt,
+        f"spark.kubernetes.executor.label.{names.LABEL_GROUP}": settings.group,
+        f"spark.kubernetes.executor.label.{names.LABEL_MANAGED_BY}": names.MANAGED_BY,
+        "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
+        "spark.driver.bindAddress": address,
+        "spark.driver.host": f"{names.ingestion(settings.group)}.{settings.namespace}.svc",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
+        "spark.executor.instances": str(executors.instances),
+        "spark.executor.cores": str(executors.cores),
+        "spark.executor.memory": executors.memory,
+        "spark.executor.memoryOverhead": executors.overhead,
+        "spark.executor.maxNumFailures": "20",
+        "spark.executor.failuresValidityInterval": "1h",
+        "spark.kubernetes.allocation.executor.timeout": "600s",
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+    }
+    if settings.service_account:
+        conf["spark.kubernetes.authenticate.driver.serviceAccountName"] = settings.service_account
+    if settings.pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(settings.pull_secrets)
+    return conf
+
+
+def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, str]:
+    """Iceberg's properties of a catalog, secrets read from their files. Raises InvalidSpecError for a file that cannot be read or a
+    URI that names no database this can use."""
+    values = dict(connection.properties)
+    for key, path in connection.secret_properties.items():
+        values[key] = read_secret(path)
+    values |= {"warehouse": connection.warehouse, "cache-enabled": "false"}
+    if urlsplit(connection.warehouse).scheme in ("s3", "s3a"):
+        values.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+    if connection.type == "rest":
+        return {"type": "rest", "uri": connection.uri} | values
+    uri = urlsplit(connection.uri)
+    scheme = uri.scheme.split("+")[0]
+    if scheme in ("postgresql", "postgres"):
+        jdbc = f"jdbc:postgresql://{uri.netloc.rpartition('@')[2]}{uri.path}"
+        options = [uri.query, "socketTimeout=60&connectTimeout=10&loginTimeout=15&tcpKeepAlive=true"]
+        jdbc = f"{jdbc}?{'&'.join(option for option in options if option)}"
+    elif scheme == "sqlite":
+        jdbc = f"jdbc:sqlite:{connection.uri.partition(':///')[2]}"
+    else:
+        raise InvalidSpecError(
+            f"catalog {name}: {connection.uri!r} is not a URI such as postgresql://host:5432/database"
+        )
+    for key in ("user", "password"):
+        if key in values:
+            values[f"jdbc.{key}"] = values.pop(key)
+    return {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": jdbc,
+        "jdbc.schema-version": "V1",
+        "clients": "4",
+    } | values
+
+
+def read_secret(path: str) -> str:
+    """The value in a mounted secret file. Raises InvalidSpecError naming the file, never the value."""
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSpecError(
+            f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"
+        ) from error
+
+
+def start(settings: GroupSettings, environment: Mapping[str, str] = os.environ) -> Any:
+    """The application's SparkSession. The heap has to be known before the JVM starts, so this has to come before any other use of Spark.
+    Raises InvalidSpecError as `spark_conf` does."""
+    # Spark's executors may outlive a container restart inside one pod: what carries another attempt's label is not ours.
+    attempt = secrets.token_hex(3)
+    conf = spark_conf(settings, environment, attempt)
+    catalogs = catalog_conf(settings)
+    if settings.executors is not None:
+        Path(conf["spark.kubernetes.executor.podTemplateFile"]).write_text(
+            EXECUTOR_TEMPLATE % {"pull_policy": settings.executor_pull_policy}
+        )
+        delete_executors(settings)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    # The builder starts the JVM with this configuration as its arguments, the heap among them.
+    spark = SparkSession.builder.config(conf=SparkConf(loadDefaults=False).setAll(list(conf.items()))).getOrCreate()
+    for key, value in catalogs.items():
+        spark.conf.set(key, value)
+    spark.sparkContext.setLogLevel(conf.get("spark.log.level", "WARN"))
+    return spark
+
+
+def delete_executors(settings: GroupSettings) -> None:
+    """Deletes the executor pods that earlier attempts of this group's driver left behind."""
+    from kubernetes import client
+    from kubernetes import config as kube
+
+    kube.load_incluster_config()
+    client.CoreV1Api().delete_collection_namespaced_pod(
+        settings.namespace, label_selector=f"{names.LABEL_GROUP}={settings.group},{EXECUTOR_LABEL}"
+    )
+
+
+class Catalogs:
+    """The Iceberg catalogs of a session, as Java objects. A catalog that could not be opened is tried again at its next use."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def get(self, name: str) -> JavaObject:
+        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened."""
+        manager = self._spark._jsparkSession.sessionState().catalogManager()
+        return manager.catalog(name).icebergCatalog()
+
+    @property
+    def jvm(self) -> Any:
+        """The gateway's view of the JVM."""
+        return self._spark._jvm
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
+    text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
+    return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)
+
+
+def ensure_callbacks(spark: Any) -> None:
+    """Starts the gateway's way back, on which Java calls Python objects (validators of commits)."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)

@@ -1,0 +1,369 @@
+"""Where records come from: a profile's Kafka, as the driver asks it for topic ids and offsets, and as tasks read ranges of it.
+
+Tasks read in one of two ways, chosen by the driver a round at a time:
+
+- `spark_records`: Spark's own Kafka source, for much data.
+- `client_records`: librdkafka, one consumer a task however many topics it serves, for many small topics; and for records whose
+  time does not fit microseconds, at which Spark's source fails.
+
+Both read committed records only, and both step over offsets that hold none (compaction, aborted transactions, markers).
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
+from firn.model.jobs import KafkaConnection
+from firn_spark.session import read_secret
+
+REQUEST_SECONDS = 10.0
+STALL_SECONDS = 30.0
+BATCH_RECORDS = 10_000
+_DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+Ranges = Mapping[int, tuple[int, int]]
+"""Partition -> (first offset to read, offset to stop before)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the brokers know it."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One partition's range for one task."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def client_config(connection: KafkaConnection) -> dict[str, Any]:
+    """librdkafka's configuration for ``connection``. Secrets are values, so that executors need no files. Raises InvalidSpecError."""
+    config: dict[str, Any] = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.protocol,
+        "log_level": 3,
+        "socket.connection.setup.timeout.ms": 10_000,
+        "reconnect.backoff.max.ms": 5_000,
+    }
+    for key, path in (
+        ("ssl.ca.pem", connection.ca_path),
+        ("ssl.certificate.pem", connection.certificate_path),
+        ("ssl.key.pem", connection.certificate_key_path),
+    ):
+        if path is not None:
+            config[key] = read_secret(path)
+    if "SSL" in connection.protocol:
+        config["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
+    if connection.sasl_mechanism is not None:
+        config["sasl.mechanism"] = connection.sasl_mechanism
+        config["sasl.username"] = connection.sasl_username or ""
+        config["sasl.password"] = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
+    return config
+
+
+def spark_options(connection: KafkaConnection) -> dict[str, str]:
+    """The same for Spark's Kafka source (Kafka's Java client, PEM certificates inline). Raises InvalidSpecError."""
+    options = {
+        "kafka.bootstrap.servers": connection.bootstrap_servers,
+        "kafka.security.protocol": connection.protocol,
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "kafkaConsumer.pollTimeoutMs": str(int(STALL_SECONDS * 1000)),
+    }
+    if connection.ca_path is not None:
+        options |= {
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.certificates": read_secret(connection.ca_path),
+        }
+    if connection.certificate_path is not None and connection.certificate_key_path is not None:
+        options |= {
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.certificate.chain": read_secret(connection.certificate_path),
+            "kafka.ssl.keystore.key": read_secret(connection.certificate_key_path),
+        }
+    if "SSL" in connection.protocol and not connection.verify_hostname:
+        options["kafka.ssl.endpoint.identification.algorithm"] = ""
+    if connection.sasl_mechanism is not None:
+        password = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
+        module = "plain.PlainLoginModule" if connection.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        options |= {
+            "kafka.sasl.mechanism": connection.sasl_mechanism,
+            "kafka.sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
+            f"username={_quoted(connection.sasl_username or '')} password={_quoted(password)};",
+        }
+    return options
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class Kafka:
+    """The admin side of one profile's brokers. Safe to use from several threads; every call is bounded by `REQUEST_SECONDS`."""
+
+    def __init__(self, profile: str, connection: KafkaConnection) -> None:
+        self.profile = profile
+        self.connection = connection
+        self._admin = AdminClient(client_config(connection), logger=_quiet())
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
+        """Id and partitions of each topic, or why not. Raises UnavailableError where no broker answers."""
+        if not names:
+            return {}
+        futures = self._call(
+            lambda: self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
+        )
+        found: dict[str, TopicInfo | FirnError] = {}
+        for topic, future in futures.items():
+            try:
+                description = future.result()
+            except KafkaException as error:
+                found[topic] = self.translate(error, f"topic {topic}")
+                if isinstance(found[topic], UnavailableError):
+                    raise found[topic] from error  # type: ignore[misc]
+                continue
+            leaderless = [str(part.id) for part in description.partitions if part.leader is None or part.leader.id < 0]
+            if leaderless:
+                found[topic] = UnavailableError(
+                    f"topic {topic}: partition {', '.join(leaderless)} has no leader; a broker is down",
+                    reason=Reason.BROKER_UNREACHABLE,
+                )
+            else:
+                partitions = tuple(sorted(part.id for part in description.partitions))
+                found[topic] = TopicInfo(str(description.topic_id), partitions)
+        return found
+
+    def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
+        """The last stable offset of each partition: where a reader of committed records comes to an end for now."""
+        return self._offsets(topics, OffsetSpec.latest())
+
+    def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
+        """The log start of each partition."""
+        return self._offsets(topics, OffsetSpec.earliest())
+
+    def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
+        """The first offset of each partition whose record is not older than ``timestamp_ms``; its end where there is none (-1 from Kafka)."""
+        return self._offsets(topics, OffsetSpec.for_timestamp(timestamp_ms))
+
+    def _offsets(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, int] | FirnError]:
+        request = {TopicPartition(topic, part): spec for topic, parts in topics.items() for part in parts}
+        if not request:
+            return {topic: {} for topic in topics}
+        futures = self._call(
+            lambda: self._admin.list_offsets(
+                request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+            )
+        )
+        found: dict[str, dict[int, int] | FirnError] = {topic: {} for topic in topics}
+        for partition, future in futures.items():
+            known = found[partition.topic]
+            if isinstance(known, FirnError):
+                continue
+            try:
+                known[partition.partition] = future.result().offset
+            except KafkaException as error:
+                found[partition.topic] = self.translate(
+                    error, f"topic {partition.topic}, partition {partition.partition}"
+                )
+        return found
+
+    def _call(self, request: Any) -> dict[Any, "Future[Any]"]:
+        try:
+            return request()  # type: ignore[no-any-return]
+        except KafkaException as error:
+            raise self.translate(error, "request") from error
+
+    def translate(self, error: KafkaException, subject: str) -> FirnError:
+        """What a client's exception means, by who has to act."""
+        cause = error.args[0]
+        what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"
+        if cause.code() in _DENIED:
+            return AccessDeniedError(f"{what}; grant the driver's user Describe and Read, or correct its credentials")
+        if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return NotReadyError(f"{what}; it is created by the operator, or was deleted")
+        return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)
+
+
+def _quiet() -> Any:
+    import logging
+
+    logger = logging.getLogger("firn.kafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, Ranges], tasks: int, split: bool) -> Any:
+    """A DataFrame of the records in ``topics``' ranges, in about ``tasks`` partitions; a range is read by several tasks only where ``split``."""
+    starts = {topic: {str(p): start for p, (start, _) in ranges.items()} for topic, ranges in topics.items()}
+    ends = {topic: {str(p): end for p, (_, end) in ranges.items()} for topic, ranges in topics.items()}
+    count = sum(len(ranges) for ranges in topics.values())
+    reader = (
+        spark.read.format("kafka")
+        .options(**options)
+        .option("assign", json.dumps({topic: sorted(ranges) for topic, ranges in topics.items()}))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+    )
+    if split and count < tasks:
+        reader = reader.option("minPartitions", str(tasks))
+    frame = reader.load()
+    return frame.coalesce(tasks) if count > tasks else frame
+
+
+CLIENT_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+_TIMESTAMP_TYPES = {1: 0, 2: 1}
+"""librdkafka's TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME to Kafka's; none at all is -1."""
+
+
+def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """The records in ``slices``, with ``timestamp_ms`` in place of Spark's ``timestamp``. Runs in a task.
+
+    Raises UnavailableError when nothing arrives for `STALL_SECONDS`, and NotReadyError when the log no longer reaches back to a start.
+    """
+    consumer = KafkaConsumer(
+        {
+            **config,
+            "group.id": "firn",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 100,
+            "queued.max.messages.kbytes": 16 * 1024,
+            "max.partition.fetch.bytes": 1024 * 1024,
+            "message.max.bytes": 100_000_000,
+        },
+        logger=_quiet(),
+    )
+    try:
+        waiting = {(part.topic, part.partition): part.end for part in slices if part.start < part.end}
+        consumer.assign(
+            [TopicPartition(part.topic, part.partition, part.start) for part in slices if part.start < part.end]
+        )
+        deadline = time.monotonic() + STALL_SECONDS
+        columns: list[list[Any]] = [[] for _ in CLIENT_SCHEMA]
+        size = 0
+        while waiting:
+            messages = consumer.consume(BATCH_RECORDS, timeout=0.2)
+            if messages:
+                deadline = time.monotonic() + STALL_SECONDS
+            elif time.monotonic() > deadline:
+                topic, partition = next(iter(waiting))
+                raise UnavailableError(
+                    f"topic {topic}, partition {partition}: no record and no end within {STALL_SECONDS:.0f} s",
+                    reason=Reason.BROKER_UNREACHABLE,
+                )
+            done: list[TopicPartition] = []
+            for message in messages:
+                place = (message.topic(), message.partition())
+                end = waiting.get(place)
+                if end is None:
+                    continue
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        # An end before the planned one happens while followers catch up with a new leader: read on.
+                        if message.offset() >= end:
+                            del waiting[place]
+                            done.append(TopicPartition(*place))
+                        continue
+                    _raise(error, place)
+                offset = message.offset()
+                if offset >= end:
+                    del waiting[place]
+                    done.append(TopicPartition(*place))
+                    continue
+                kind, timestamp = message.timestamp()
+                key, value = message.key(), message.value()
+                headers = message.headers()
+                row = (
+                    _bytes(key),
+                    _bytes(value),
+                    place[0],
+                    place[1],
+                    offset,
+                    timestamp if kind else -1,
+                    _TIMESTAMP_TYPES.get(kind, -1),
+                    [{"key": name, "value": _bytes(data)} for name, data in headers] if headers else None,
+                )
+                for column, item in zip(columns, row, strict=True):
+                    column.append(item)
+                size += len(key or b"") + len(value or b"")
+                if offset + 1 >= end:
+                    del waiting[place]
+                    done.append(TopicPartition(*place))
+                if size >= 16 * 1024 * 1024:
+                    yield _batch(columns)
+                    columns, size = [[] for _ in CLIENT_SCHEMA], 0
+            if done and waiting:
+                consumer.incremental_unassign(done)
+            if len(columns[0]) >= BATCH_RECORDS:
+                yield _batch(columns)
+                columns, size = [[] for _ in CLIENT_SCHEMA], 0
+        if columns[0]:
+            yield _batch(columns)
+    finally:
+        consumer.close()
+
+
+def _raise(error: KafkaError, place: tuple[str, int]) -> None:
+    where = f"topic {place[0]}, partition {place[1]}: {error.str()}"
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise NotReadyError(f"{where}; the log moved, plan again")
+    if error.code() in _DENIED:
+        raise AccessDeniedError(where)
+    raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _batch(columns: list[list[Any]]) -> pa.RecordBatch:
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, CLIENT_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=CLIENT_SCHEMA)

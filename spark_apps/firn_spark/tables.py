@@ -1,0 +1,369 @@
+"""Iceberg tables through the Java API: found, created, brought up to a contract, described for writers.
+
+The operator creates and evolves V1 and V2 tables (it has them ready before this process starts); a table that is missing or narrower
+than its contract is brought up here as well, which is what happens to V3 tables, whose metadata only Java can write. Only
+changes that lose nothing are made: new optional columns, wider types, required to optional, docs.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from firn.model import rows, transforms, types
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, ConflictError, FirnError, InvalidSpecError, UnavailableError
+from firn.model.jobs import Column, IngestJob, TableTarget
+from firn_spark.data_files import TableSpec
+from firn_spark.session import Catalogs, without_secrets
+
+_WIDENINGS = {("int", "long"), ("float", "double")}
+
+
+def schema_json(columns: Sequence[Column]) -> str:
+    """Iceberg's schema JSON of ``columns``, field ids in order of appearance, one level at a time (Iceberg spec, appendix C)."""
+    ids = itertools.count(1)
+    tops = [next(ids) for _ in columns]
+    fields = [
+        {
+            "id": number,
+            "name": column.name,
+            "required": column.required,
+            "type": type_json(types.parse(column.type), ids),
+            **({"doc": column.doc} if column.doc else {}),
+        }
+        for number, column in zip(tops, columns, strict=True)
+    ]
+    return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+
+
+def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
+    """Iceberg's JSON of a type; nested fields take their ids from ``ids``."""
+    match kind:
+        case types.ListOf(element):
+            number = next(ids)
+            return {"type": "list", "element-id": number, "element-required": False, "element": type_json(element, ids)}
+        case types.MapOf(key, value):
+            first, second = next(ids), next(ids)
+            return {
+                "type": "map",
+                "key-id": first,
+                "key": type_json(key, ids),
+                "value-id": second,
+                "value-required": False,
+                "value": type_json(value, ids),
+            }
+        case types.Struct(fields):
+            numbers = [next(ids) for _ in fields]
+            return {
+                "type": "struct",
+                "fields": [
+                    {"id": number, "name": name, "required": False, "type": type_json(member, ids)}
+                    for number, (name, member) in zip(numbers, fields, strict=True)
+                ],
+            }
+        case other:
+            return str(other)
+
+
+def shape(kind: Any) -> str:
+    """A type of Iceberg's JSON as `firn.model.types` writes it, for comparing."""
+    if isinstance(kind, str):
+        return str(types.parse(kind)) if kind in types.PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
+    match kind["type"]:
+        case "list":
+            return f"list<{shape(kind['element'])}>"
+        case "map":
+            return f"map<{shape(kind['key'])}, {shape(kind['value'])}>"
+        case _:
+            return "struct<" + ", ".join(f"{field['name']}: {shape(field['type'])}" for field in kind["fields"]) + ">"
+
+
+class Tables:
+    """The tables of a session's catalogs. Every method raises FirnError: AccessDeniedError, UnavailableError, or as said there."""
+
+    def __init__(self, catalogs: Catalogs) -> None:
+        self._catalogs = catalogs
+        self.jvm = catalogs.jvm
+
+    def load(self, catalog: str, namespace: str, name: str) -> Any | None:
+        """The Java table; None where there is none."""
+        org = self.jvm.org.apache.iceberg
+        try:
+            return self._catalogs.get(catalog).loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
+        except Py4JError as error:
+            if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
+                return None
+            raise translate(error, f"table {catalog}.{namespace}.{name}") from error
+
+    def ensure(self, job: IngestJob) -> Any:
+        """The topic's table, created or brought up to its contract where that is due. Raises ConflictError (SchemaIncompatible) where a
+        column has a type that cannot become the contract's."""
+        target = job.table
+        table = self.load(target.catalog, target.namespace, target.name)
+        columns = rows.table_columns(job.record_schema, target.metadata_columns)
+        if table is None:
+            return self.create(target, target.name, columns, target.partition_by, target.sort_by)
+        try:
+            self._evolve(table, target, columns)
+        except Py4JError as error:
+            raise translate(error, f"table {target.identifier}") from error
+        return table
+
+    def create(
+        self,
+        target: TableTarget,
+        name: str,
+        columns: Sequence[Column],
+        partition_by: Sequence[str],
+        sort_by: Sequence[str],
+    ) -> Any:
+        """Creates the table ``name`` beside ``target``; the one that is there when somebody else was faster."""
+        identifier = f"{target.catalog}.{target.namespace}.{name}"
+        iceberg = self.jvm.org.apache.iceberg
+        try:
+            catalog = self._catalogs.get(target.catalog)
+            namespace = iceberg.catalog.Namespace.of(self._strings(target.namespace))
+            if not catalog.namespaceExists(namespace):
+                try:
+                    catalog.createNamespace(namespace)
+                except Py4JJavaError as error:
+                    if not java_class(error).endswith("AlreadyExistsException"):
+                        raise
+            schema = iceberg.SchemaParser.fromJson(schema_json(columns))
+            spec = iceberg.PartitionSpec.builderFor(schema)
+            for text in partition_by:
+                _partition(spec, transforms.parse(text))
+            order = iceberg.SortOrder.builderFor(schema)
+            for text in sort_by:
+                self._sort(order, transforms.parse_sort(text))
+            builder = (
+                catalog.buildTable(iceberg.catalog.TableIdentifier.of(self._strings(target.namespace, name)), schema)
+                .withPartitionSpec(spec.build())
+                .withSortOrder(order.build())
+            )
+            for key, value in {**target.properties, "format-version": str(target.format_version)}.items():
+                builder.withProperty(key, value)
+            return builder.create()
+        except Py4JError as error:
+            if java_class(error).endswith("AlreadyExistsException"):
+                found = self.load(target.catalog, target.namespace, name)
+                if found is not None:
+                    return found
+            raise translate(error, f"table {identifier}") from error
+
+    def spec(self, table: Any) -> TableSpec:
+        """What writers have to know of the table as it is now."""
+        iceberg = self.jvm.org.apache.iceberg
+        io = dict(table.io().properties())
+        return TableSpec(
+            schema=iceberg.SchemaParser.toJson(table.schema()),
+            partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
+            sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
+            location=table.location(),
+            properties=dict(table.properties()),
+            io=io,
+        )
+
+    def data_file(self, table: Any, descriptor: str) -> Any:
+        """The Java data file of a writer's descriptor."""
+        node = self.jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
+        return self.jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
+
+    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column]) -> None:
+        iceberg = self.jvm.org.apache.iceberg
+        present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
+        changes: list[tuple[str, Column]] = []
+        for column in columns:
+            field = present.get(column.name)
+            if field is None:
+                changes.append(("add", column))
+                continue
+            have, want = shape(field["type"]), str(types.parse(column.type))
+            if have != want and not _holds(have, want):
+                if not _holds(want, have):
+                    raise ConflictError(
+                        f"table {target.identifier}: column {column.name} is {have}, the schema says {want}; "
+                        "correct the schema, or give the topic another table",
+                        reason=Reason.SCHEMA_INCOMPATIBLE,
+                    )
+                changes.append(("widen", column))
+            if field["required"] and not column.required:
+                changes.append(("optional", column))
+        missing = {name for name, field in present.items() if field["required"]} - {column.name for column in columns}
+        if missing:
+            raise ConflictError(
+                f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "
+                "make it optional, or give the topic another table",
+                reason=Reason.SCHEMA_INCOMPATIBLE,
+            )
+        if changes:
+            update = table.updateSchema()
+            for change, column in changes:
+                kind = self._type(column)
+                if change == "add":
+                    update.addColumn(column.name, kind, column.doc) if column.doc else update.addColumn(
+                        column.name, kind
+                    )
+                elif change == "widen":
+                    update.updateColumn(column.name, kind)
+                else:
+                    update.makeColumnOptional(column.name)
+            update.commit()
+        if target.format_version == 3:
+            self._evolve_v3(table, target)
+
+    def _evolve_v3(self, table: Any, target: TableTarget) -> None:
+        """Partitioning, sorting, properties and format of a table that the operator's library cannot write."""
+        properties = dict(table.properties())
+        wanted = {key: value for key, value in target.properties.items() if properties.get(key) != value}
+        if table.operations().current().formatVersion() < target.format_version:
+            wanted["format-version"] = str(target.format_version)
+        if wanted:
+            update = table.updateProperties()
+            for key, value in wanted.items():
+                update.set(key, value)
+            update.commit()
+        if partition_terms(table) != [str(transforms.parse(text)) for text in target.partition_by]:
+            update = table.updateSpec()
+            have, want = partition_terms(table), [str(transforms.parse(text)) for text in target.partition_by]
+            for text in have:
+                if text not in want:
+                    update.removeField(self._term(transforms.parse(text)))
+            for text in want:
+                if text not in have:
+                    update.addField(self._term(transforms.parse(text)))
+            update.commit()
+        if sort_terms(table) != [_sort_text(transforms.parse_sort(text)) for text in target.sort_by]:
+            order = table.replaceSortOrder()
+            for text in target.sort_by:
+                self._sort(order, transforms.parse_sort(text))
+            order.commit()
+
+    def _type(self, column: Column) -> Any:
+        text = schema_json([column])
+        return self.jvm.org.apache.iceberg.SchemaParser.fromJson(text).findField(1).type()
+
+    def _term(self, term: transforms.PartitionTerm) -> Any:
+        expressions = self.jvm.org.apache.iceberg.expressions.Expressions
+        match term.transform:
+            case "identity":
+                return expressions.ref(term.column)
+            case "bucket":
+                return expressions.bucket(term.column, term.argument)
+            case "truncate":
+                return expressions.truncate(term.column, term.argument)
+            case other:
+                return getattr(expressions, other)(term.column)
+
+    def _sort(self, order: Any, term: transforms.SortTerm) -> None:
+        nulls = self.jvm.org.apache.iceberg.NullOrder.valueOf("NULLS_FIRST" if term.nulls_first else "NULLS_LAST")
+        (order.desc if term.descending else order.asc)(self._term(term.term), nulls)
+
+    def _strings(self, *texts: str) -> Any:
+        array = self.jvm.java.lang.reflect.Array.newInstance(
+            self.jvm.java.lang.Class.forName("java.lang.String"), len(texts)
+        )
+        for index, text in enumerate(texts):
+            array[index] = text
+        return array
+
+
+def _partition(spec: Any, term: transforms.PartitionTerm) -> None:
+    match term.transform:
+        case "identity":
+            spec.identity(term.column)
+        case "bucket" | "truncate":
+            getattr(spec, term.transform)(term.column, term.argument)
+        case "void":
+            spec.alwaysNull(term.column)
+        case other:
+            getattr(spec, other)(term.column)
+
+
+def partition_terms(table: Any) -> list[str]:
+    """The table's current partition fields as users write them; fields that were dropped (void) are left out."""
+    schema = table.schema()
+    found = []
+    for field in table.spec().fields():
+        text, column = field.transform().toString(), schema.findColumnName(field.sourceId())
+        if text != "void":
+            found.append(str(transforms.parse(_term_text(text, column))))
+    return found
+
+
+def sort_terms(table: Any) -> list[str]:
+    """The table's sort order, each term in full."""
+    schema = table.schema()
+    return [
+        f"{transforms.parse(_term_text(field.transform().toString(), schema.findColumnName(field.sourceId())))} "
+        f"{field.direction().toString().lower()} {field.nullOrder().toString().lower()}"
+        for field in table.sortOrder().fields()
+    ]
+
+
+def _sort_text(term: transforms.SortTerm) -> str:
+    return f"{term.term} {'desc' if term.descending else 'asc'} nulls {'first' if term.nulls_first else 'last'}"
+
+
+def _term_text(transform: str, column: str) -> str:
+    name, _, argument = transform.partition("[")
+    return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
+
+
+def _holds(wide: str, narrow: str) -> bool:
+    """True where a column of type ``wide`` takes every value of ``narrow`` (Iceberg's promotions; nested ones are not made)."""
+    if (narrow, wide) in _WIDENINGS:
+        return True
+    if not (wide.startswith("decimal") and narrow.startswith("decimal")):
+        return False
+    first, second = types.parse(wide), types.parse(narrow)
+    return (
+        isinstance(first, types.Decimal)
+        and isinstance(second, types.Decimal)
+        and first.scale == second.scale
+        and first.precision >= second.precision
+    )
+
+
+def java_class(error: Py4JError) -> str:
+    """The class of the Java exception behind ``error``; an empty text where there is none (the JVM itself is gone)."""
+    return str(error.java_exception.getClass().getName()) if isinstance(error, Py4JJavaError) else ""
+
+
+def causes(error: Py4JError) -> list[tuple[str, str]]:
+    """Class and message of the Java exception and of what caused it, outermost first."""
+    found: list[tuple[str, str]] = []
+    current = error.java_exception if isinstance(error, Py4JJavaError) else None
+    while current is not None and len(found) < 10:
+        found.append((str(current.getClass().getName()), str(current.getMessage() or "")))
+        current = current.getCause()
+    return found
+
+
+_DENIED_CLASSES = ("NotAuthorizedException", "ForbiddenException", "AccessDeniedException", "AccessControlException")
+_DENIED_SIGNS = (
+    "password authentication failed",
+    "permission denied",
+    "Status Code: 403",
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+)
+
+
+def translate(error: Py4JError, subject: str) -> FirnError:
+    """What a Java exception means, by who has to act; secrets are taken out of its message."""
+    chain = causes(error)
+    text = (
+        without_secrets("; ".join(f"{name.rpartition('.')[2]}: {message}" for name, message in chain[:4])[:800])
+        or "the JVM does not answer"
+    )
+    message = f"{subject}: {text}"
+    if any(name.endswith(_DENIED_CLASSES) or any(sign in told for sign in _DENIED_SIGNS) for name, told in chain):
+        return AccessDeniedError(f"{message}; grant the driver's user access, or correct its credentials")
+    if chain and chain[0][0].endswith(("ValidationException", "IllegalArgumentException")):
+        return InvalidSpecError(message)
+    return UnavailableError(message, reason=Reason.CATALOG_UNREACHABLE)

@@ -1,0 +1,189 @@
+"""One topic as the driver knows it: what it has to do, how far it is, what is in its way."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.errors import FencedError, FirnError
+from firn.model.jobs import IngestJob
+from firn.model.progress import HaltedAt, Offsets, TopicProgress
+from firn_spark.commits import Landed
+from firn_spark.data_files import TableSpec
+from firn_spark.sources import TopicInfo
+
+FIRST_RECORD_BYTES = 1024.0
+"""Assumed size of a record before any was read."""
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 300.0
+FENCED_QUIET = 300.0
+"""Seconds after which a fenced topic is looked at again: its other writer may be gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """State of one topic. Belongs to one worker while ``busy``; the watcher of its brokers sets only what is under "Log"."""
+
+    job: IngestJob
+    # Log
+    live: TopicInfo | None = None
+    live_error: FirnError | None = None
+    ends: Offsets = field(default_factory=dict)
+    ends_at: float = 0.0
+    waiting_since: float | None = None
+    """No record that waits can have arrived before this time (monotonic seconds); None while none waits."""
+    # Table
+    table: Any = None
+    table_uuid: str | None = None
+    table_location: str | None = None
+    table_error: FirnError | None = None
+    spec: TableSpec | None = None
+    landed: Landed | None = None
+    epoch: int | None = None
+    # Dead letters
+    dead_table: Any = None
+    dead_spec: TableSpec | None = None
+    dead_landed: Landed | None = None
+    claimed: bool = False
+    exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    # Reading
+    position: Offsets = field(default_factory=dict)
+    """Next offset to read: what landed, or further where nothing was found to land."""
+    empty_since: float | None = None
+    empty_records: int = 0
+    lost: int = 0
+    client_reader: bool = False
+    record_bytes: float = FIRST_RECORD_BYTES
+    round_seconds: float = 1.0
+    # Scheduling
+    busy: bool = False
+    removed: bool = False
+    prepared: bool = False
+    failures: int = 0
+    next_attempt: float = 0.0
+    error: FirnError | None = None
+    fenced: bool = False
+    halted: HaltedAt | None = None
+    resume_at: HaltedAt | None = None
+    """The record at which it had halted when the contract's ``resume: skip`` came."""
+    # Totals of this process
+    rows: int = 0
+    dead: int = 0
+    skipped: int = 0
+    last_commit: float | None = None
+    backfilling: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it depends on: topics with the same key can share a Spark job."""
+        return (self.job.profile, self.job.table.catalog)
+
+    @property
+    def active(self) -> bool:
+        """True while records of it should land."""
+        return not (self.job.suspended or self.removed or self.fenced or self.halted is not None)
+
+    def behind(self) -> dict[int, tuple[int, int]]:
+        """Partition -> (next offset to read, end) where records wait."""
+        return {
+            part: (self.position[part], end) for part, end in self.ends.items() if end > self.position.get(part, end)
+        }
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between what was read and the end; aborted and compacted ones count too."""
+        return sum(end - start for start, end in self.behind().values())
+
+    @property
+    def lag_bytes(self) -> float:
+        """An estimate from the records seen so far."""
+        return self.lag_records * self.record_bytes
+
+    def due(self, bytes_per_commit: int) -> float | None:
+        """When its next round should start (monotonic seconds); None where nothing waits."""
+        if not self.active or not self.prepared or not self.lag_records:
+            return None
+        due = self.waiting_since or 0.0
+        if self.lag_bytes < bytes_per_commit:
+            freshness = self.job.freshness_ms / 1000
+            due += freshness - min(freshness / 2, 1.0 + 2 * self.round_seconds)
+        return max(due, self.next_attempt)
+
+    def succeeded(self) -> None:
+        """A round or preparation came to its end."""
+        self.failures, self.next_attempt, self.error = 0, 0.0, None
+
+    def failed(self, error: FirnError, now: float) -> None:
+        """Backs off and forgets what was read of the tables, so that the next attempt starts from what they say then."""
+        self.failures += 1
+        delay = min(BACKOFF_MOST, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
+        if isinstance(error, FencedError):
+            self.fenced, delay = True, FENCED_QUIET
+        self.next_attempt = now + delay * random.uniform(0.8, 1.2)
+        self.error = error
+        self.reset()
+
+    def reset(self) -> None:
+        """The next round prepares again. The epoch stays: it is this process's."""
+        self.prepared = False
+        self.claimed = False
+        self.table = self.dead_table = self.spec = self.dead_spec = None
+
+    def accept(self, job: IngestJob) -> None:
+        """Takes a new contract. A halted topic tries again under it."""
+        if job.resume != self.job.resume:
+            self.resume_at = self.halted
+        self.job, self.halted = job, None
+        self.prepared = False
+        self.failures, self.next_attempt = 0, 0.0
+
+    def progress(self, now: float, wall: float) -> TopicProgress:
+        """What is told of it; ``now`` monotonic, ``wall`` Unix seconds."""
+        lag = self.lag_records if self.prepared or self.ends else None
+        error = self.error or self.live_error
+        state, reason = "Starting", "Starting"
+        if self.job.suspended:
+            state, reason = "Suspended", Reason.SUSPENDED
+        elif self.halted is not None:
+            state, reason = "Halted", Reason.BAD_RECORD_HALT
+        elif self.fenced:
+            state, reason = "Fenced", Reason.FENCED
+        elif error is not None:
+            state, reason = "BackingOff", error.reason
+        elif self.prepared:
+            state, reason = ("Running", Reason.RUNNING) if lag else ("CaughtUp", Reason.CAUGHT_UP)
+        message = str(error) if error is not None else ""
+        if self.halted is not None:
+            message = f"partition {self.halted.partition}, offset {self.halted.offset}: {self.halted.code} {self.halted.detail}".rstrip()
+        elif not message and self.lost:
+            message = f"the log no longer had {self.lost} offsets when they were due: retention deleted them before they landed"
+        return TopicProgress(
+            uid=self.job.uid,
+            generation=self.job.generation,
+            state=state,  # type: ignore[arg-type]
+            reason=reason,
+            message=message,
+            failures=self.failures,
+            next_attempt=wall + (self.next_attempt - now) if self.next_attempt > now else None,
+            topic_id=self.live.topic_id if self.live is not None else None,
+            table_uuid=self.table_uuid,
+            table_location=self.table_location,
+            table_ready=self.table_uuid is not None and self.table_error is None,
+            table_reason=self.table_error.reason if self.table_error is not None else "",
+            table_message=str(self.table_error) if self.table_error is not None else "",
+            last_commit=self.last_commit,
+            lag_records=lag,
+            lag_seconds=(max(0.0, now - self.waiting_since) if self.waiting_since and lag else 0.0)
+            if lag is not None
+            else None,
+            backfilling=self.backfilling,
+            rows=self.rows,
+            dead_letters=self.dead,
+            skipped=self.skipped,
+            dead_letter_table=f"{self.job.table.identifier}{names.DEAD_LETTER_SUFFIX}"
+            if self.dead_landed is not None
+            else None,
+            halted_at=self.halted,
+        )
