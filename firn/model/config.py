@@ -7,12 +7,13 @@ IcebergTopic names a profile, a group and a catalog; secrets are named by refere
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from firn.model import durations, names
+from firn.model import durations, names, quantities
 from firn.model.errors import InvalidSpecError
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
@@ -23,7 +24,27 @@ def _checked_duration(text: str) -> str:
     return text
 
 
+def _checked_size(text: str) -> str:
+    quantities.size(text)
+    return text
+
+
+def _checked_heap(text: str) -> str:
+    quantities.heap(text)
+    return text
+
+
+def _without_credentials(uri: str) -> str:
+    if "@" in urlsplit(uri).netloc:
+        raise ValueError("has credentials in it; name a Secret in secretProperties instead")
+    return uri
+
+
 Duration = Annotated[str, AfterValidator(_checked_duration)]
+Size = Annotated[str, AfterValidator(_checked_size)]
+"""A Kubernetes quantity of bytes."""
+Heap = Annotated[str, AfterValidator(_checked_heap)]
+"""A size as the JVM writes it."""
 
 
 class Settings(BaseModel):
@@ -96,6 +117,14 @@ class KafkaSecurity(Settings):
     verify_hostname: bool = True
     sasl: Sasl | None = None
 
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ValueError("certificate and certificateKey need each other")
+        if not self.tls and (self.ca or self.certificate):
+            raise ValueError("ca and certificate need tls: true")
+        return self
+
     @property
     def protocol(self) -> str:
         """Kafka's ``security.protocol``."""
@@ -105,7 +134,7 @@ class KafkaSecurity(Settings):
 class Storage(Settings):
     """The volume of one broker."""
 
-    size: str = "20Gi"
+    size: Size = "20Gi"
     storage_class_name: str | None = None
 
 
@@ -135,7 +164,7 @@ class Profile(Settings):
     replicas: int = Field(default=3, ge=1, le=99)
     image: Image | None = None
     metadata_version: str | None = None
-    heap: str = "1g"
+    heap: Heap = "1g"
     resources: Resources = Resources()
     storage: Storage = Storage()
     config: dict[str, str] = {}
@@ -157,7 +186,7 @@ class Catalog(Settings):
     """An Iceberg catalog. ``properties`` are Iceberg's own keys as Java writes them (``s3.endpoint``, ``client.region``, ...)."""
 
     type: Literal["sql", "rest"]
-    uri: str
+    uri: Annotated[str, AfterValidator(_without_credentials)]
     """For sql: ``postgresql://host:port/database`` (no credentials). For rest: the base URI."""
     warehouse: str
     namespaces: list[str] = []
@@ -172,8 +201,8 @@ class Executors(Settings):
 
     instances: int = Field(ge=1, le=100)
     cores: int = Field(default=1, ge=1, le=64)
-    memory: str = "2g"
-    overhead: str = "1g"
+    memory: Heap = "2g"
+    overhead: Heap = "1g"
     """Memory beside the executor's heap: Python workers and off-heap."""
 
 
@@ -186,13 +215,13 @@ class IngestionGroup(Settings):
     """Instead of ``images.spark``: to try a new version on one group first."""
     cores: int = Field(default=1, ge=1, le=64)
     """Spark's local[N] when there are no executors; threads that land topics either way."""
-    memory: str = "2Gi"
+    memory: Size = "2Gi"
     """Memory request and limit of the driver pod."""
-    heap: str = "768m"
+    heap: Heap = "768m"
     """Heap of the driver's JVM; the rest of ``memory`` is for Python."""
     cpu: str = "500m"
     executors: Executors | None = None
-    bytes_per_commit: str = "128Mi"
+    bytes_per_commit: Size = "128Mi"
     """A topic is due before its freshness once this much waits."""
     spark_conf: dict[str, str] = {}
     scheduling: Scheduling = Scheduling()
@@ -253,7 +282,7 @@ def load(path: str | Path) -> Config:
     """The configuration in the YAML file at ``path``. Raises InvalidSpecError that names file and key."""
     try:
         document = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidSpecError(f"configuration {path}: {error}") from error
     try:
         return Config.model_validate(document)

@@ -18,4 +18,7 @@ def milliseconds(text: str) -> int:
 
 def parse(text: str) -> timedelta:
     """``text`` as a timedelta. Raises ValueError as `milliseconds` does."""
-    return timedelta(milliseconds=milliseconds(text))
+    try:
+        return timedelta(milliseconds=milliseconds(text))
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is longer than time goes") from error

@@ -1,6 +1,7 @@
 """What ingestion leaves behind and says of itself: offsets in snapshot summaries, and the `/progress` document."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -11,6 +12,8 @@ from firn.model import names
 Offsets = dict[int, int]
 """Partition -> next offset to land."""
 
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+
 
 def encode_offsets(offsets: Mapping[int, int]) -> str:
     """The value of ``firn.offsets``: a JSON object, partitions ascending."""
@@ -20,9 +23,11 @@ def encode_offsets(offsets: Mapping[int, int]) -> str:
 def decode_offsets(text: str) -> Offsets:
     """The offsets in a ``firn.offsets`` value. Raises ValueError on anything else."""
     value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"{names.SUMMARY_OFFSETS} is not a JSON object: {text[:200]}")
-    return {int(partition): int(offset) for partition, offset in value.items()}
+    if not isinstance(value, dict) or not all(
+        _PARTITION.fullmatch(partition) and type(offset) is int and offset >= 0 for partition, offset in value.items()
+    ):
+        raise ValueError(f"{names.SUMMARY_OFFSETS} is not an object of partitions and offsets: {text[:200]}")
+    return {int(partition): offset for partition, offset in value.items()}
 
 
 class HaltedAt(BaseModel):

@@ -10,7 +10,7 @@ _JVM = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def size(text: str) -> int:
     """Bytes of a Kubernetes quantity. Raises ValueError naming the text and the accepted form."""
-    match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
+    match = re.fullmatch(r"([0-9]+)([A-Za-z]*)", text)
     if match is None or match[2] not in _KUBERNETES:
         raise ValueError(f"{text!r} is not a size: write a whole number and a unit such as Mi or Gi")
     return int(match[1]) * _KUBERNETES[match[2]]
@@ -18,7 +18,7 @@ def size(text: str) -> int:
 
 def heap(text: str) -> int:
     """Bytes of a JVM heap size. Raises ValueError naming the text and the accepted form."""
-    match = re.fullmatch(r"(\d+)([A-Za-z]?)", text)
+    match = re.fullmatch(r"([0-9]+)([A-Za-z]?)", text)
     if match is None or match[2].lower() not in _JVM:
         raise ValueError(f"{text!r} is not a heap size: write a whole number and m or g, such as 768m")
     return int(match[1]) * _JVM[match[2].lower()]

@@ -79,7 +79,7 @@ class Struct:
 
 Type = Primitive | Decimal | Fixed | ListOf | MapOf | Struct
 
-_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:\[\]])")
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 
 
 def parse(text: str) -> Type:
@@ -143,8 +143,10 @@ class _Reader:
             name = self.take()
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise self.error(f"expected a member name, found {name!r}")
-            if name in (known for known, _ in fields):
-                raise self.error(f"names the member {name!r} twice")
+            if name.lower() in (known.lower() for known, _ in fields):
+                raise self.error(
+                    f"names the member {name!r} twice (query engines do not tell small and capital letters apart)"
+                )
             self.expect(":")
             fields.append((name, self.type(depth + 1)))
             sign = self.take()
@@ -169,8 +171,8 @@ class _Reader:
 
     def number(self) -> int:
         found = self.take()
-        if not found.isdigit():
-            raise self.error(f"expected a number, found {found!r}")
+        if not found.isdigit() or len(found) > 9:
+            raise self.error(f"expected a number of at most nine digits, found {found[:32]!r}")
         return int(found)
 
     def end(self) -> None:
@@ -178,4 +180,5 @@ class _Reader:
             raise self.error("goes on after its end")
 
     def error(self, problem: str) -> InvalidSpecError:
-        return InvalidSpecError(f"type {self.text!r}, character {self.position}: {problem}", reason=Reason.BAD_SCHEMA)
+        text = self.text if len(self.text) <= 100 else f"{self.text[:100]}..."
+        return InvalidSpecError(f"type {text!r}, character {self.position}: {problem}", reason=Reason.BAD_SCHEMA)

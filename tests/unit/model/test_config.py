@@ -1,0 +1,145 @@
+"""The operator's configuration: what is refused, and how it says so."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firn.model import config
+from firn.model.errors import InvalidSpecError
+
+GOOD: dict[str, Any] = {
+    "namespace": "firn-system",
+    "images": {"spark": {"image": "firn-spark:1"}, "kafka": {"image": "apache/kafka:4.2.1"}},
+    "defaultProfile": "classic",
+    "profiles": {
+        "classic": {"replicas": 1},
+        "outside": {
+            "bootstrapServers": "kafka.example:9093",
+            "security": {
+                "tls": True,
+                "ca": {"secret": "kafka", "key": "ca.crt"},
+                "certificate": {"secret": "kafka", "key": "tls.crt"},
+                "certificateKey": {"secret": "kafka-key", "key": "tls.key"},
+                "sasl": {
+                    "mechanism": "SCRAM-SHA-512",
+                    "username": "firn",
+                    "password": {"secret": "sasl", "key": "password"},
+                },
+            },
+        },
+    },
+    "defaultCatalog": "lake",
+    "catalogs": {
+        "lake": {
+            "type": "sql",
+            "uri": "postgresql://firn-postgres:5432/firn",
+            "warehouse": "s3://firn/warehouse",
+            "secretProperties": {"password": {"secret": "database", "key": "password"}},
+        }
+    },
+    "groups": {"default": {"executors": {"instances": 2}}},
+}
+
+
+def write(tmp_path: Path, document: object) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_good_one(tmp_path: Path) -> None:
+    loaded = config.load(write(tmp_path, GOOD))
+    classic, outside = loaded.profiles["classic"], loaded.profiles["outside"]
+    assert (classic.managed, classic.replication_factor, outside.managed) == (True, 1, False)
+    assert (classic.security.protocol, outside.security.protocol) == ("PLAINTEXT", "SASL_SSL")
+    assert loaded.secret_names() == ["database", "kafka", "kafka-key", "sasl"]
+    assert outside.security.ca is not None
+    assert outside.security.ca.path == "/etc/firn/secrets/kafka/ca.crt"
+
+
+@pytest.mark.parametrize(("replicas", "factor"), [(1, 1), (2, 2), (3, 3), (7, 3)])
+def test_replication_is_three_or_as_many_as_there_are_brokers(replicas: int, factor: int) -> None:
+    assert config.Profile(replicas=replicas).replication_factor == factor
+
+
+def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        for parent in parents:
+            document = document[parent]
+        document[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_set("defaultProfile", "other"), "defaultProfile: 'other' is not among ['classic', 'outside']"),
+        (_set("defaultCatalog", "other"), "defaultCatalog: 'other' is not among ['lake']"),
+        (_set("defaultGroup", "other"), "defaultGroup: 'other' is not among ['default']"),
+        (_set("replica", 3), "replica: Extra inputs are not permitted"),
+        (_set("profiles.classic.replica", 3), "profiles.classic.replica: Extra inputs"),
+        (_set("profiles.classic.replicas", 0), "profiles.classic.replicas: Input should be greater than or equal to 1"),
+        (_set("profiles.Classic", {}), "profiles.Classic.[key]: String should match pattern"),
+        (_set("profiles." + "p" * 41, {}), "String should have at most 40 characters"),
+        (_set("profiles.classic.kind", "Pulsar"), "profiles.classic.kind: Input should be 'Kafka'"),
+        (_set("profiles.classic.heap", "1Gi"), "profiles.classic.heap: Value error, '1Gi' is not a heap size"),
+        (_set("profiles.classic.storage", {"size": "20"}), ""),
+        (
+            _set("profiles.classic.storage", {"size": "lots"}),
+            "profiles.classic.storage.size: Value error, 'lots' is not a size",
+        ),
+        (_set("profiles.outside.security.certificateKey", None), "certificate and certificateKey need each other"),
+        (_set("profiles.outside.security.tls", False), "ca and certificate need tls: true"),
+        (_set("profiles.outside.security.sasl.mechanism", "GSSAPI"), "sasl.mechanism: Input should be 'PLAIN'"),
+        (_set("catalogs.lake.type", "hive"), "catalogs.lake.type: Input should be 'sql' or 'rest'"),
+        (
+            _set("catalogs.lake.uri", "postgresql://me:secret@host/db"),
+            "catalogs.lake.uri: Value error, has credentials in it",
+        ),
+        (_set("groups.default.memory", "2 gigabytes"), "groups.default.memory: Value error"),
+        (_set("groups.default.bytesPerCommit", "1.5Gi"), "groups.default.bytesPerCommit: Value error"),
+        (_set("groups.default.executors.instances", 0), "groups.default.executors.instances"),
+        (_set("resync", "5 minutes"), "resync: Value error, '5 minutes' is not a duration"),
+        (_set("workers", "many"), "workers: Input should be a valid integer"),
+        (_set("images", None), "images: Input should be"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_key(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
+) -> None:
+    document = copy.deepcopy(GOOD)
+    change(document)
+    path = write(tmp_path, document)
+    if not problem:
+        config.load(path)
+        return
+    with pytest.raises(InvalidSpecError) as refused:
+        config.load(path)
+    assert problem in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "secret@" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"text", b"a: [", b"\xff\xfe\x00", b"at: 2024-99-99\n"])
+def test_what_is_no_configuration_at_all(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InvalidSpecError, match=str(path)):
+        config.load(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match="No such file"):
+        config.load(tmp_path / "none.yaml")
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    document = {**copy.deepcopy(GOOD), "resync": "x", "workers": 0}
+    with pytest.raises(InvalidSpecError, match=r"resync: .*; workers: "):
+        config.load(write(tmp_path, document))

@@ -1,0 +1,56 @@
+"""Durations and sizes."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn.model import durations, quantities
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["ms", "s", "m", "h", "d"]))
+def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None:
+    factor = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[unit]
+    assert durations.milliseconds(f"{number}{unit}") == number * factor
+    assert durations.parse(f"{number}{unit}") == timedelta(milliseconds=number * factor)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "0s", "-5s", "05s", "1.5s", "5 s", "5S", "5s\n", " 5s", "5w", "P1D", "1h30m", "\u0665s"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration: write one number and one unit"):
+        durations.milliseconds(text)
+
+
+def test_a_duration_beyond_time() -> None:
+    with pytest.raises(ValueError, match="longer than time goes"):
+        durations.parse("99999999999999d")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1", 1), ("1k", 1000), ("1Ki", 1024), ("128Mi", 128 * 2**20), ("2G", 2 * 10**9), ("3Pi", 3 * 2**50)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert quantities.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "Mi", "1.5Gi", "1 Gi", "1gi", "1KB", "-1", "1Gi\n", "\u0661Gi"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        quantities.size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("2k", 2048), ("768m", 768 * 2**20), ("1g", 2**30), ("1G", 2**30), ("1t", 2**40)]
+)
+def test_heaps(text: str, size: int) -> None:
+    assert quantities.heap(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.5g", "1Gi", "1x", "1g ", "-1g"])
+def test_what_is_no_heap(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a heap size"):
+        quantities.heap(text)
