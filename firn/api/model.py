@@ -77,6 +77,6 @@ class Condition(ApiModel):
     type: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="What is told; one entry a type.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="Why, in one word of a closed list.")
-    message: str = Field(default="", max_length=4096, description="Why, for people.")
+    message: str = Field(default="", max_length=32768, description="Why, for people.")
     last_transition_time: datetime = Field(description="When status last changed.")
     observed_generation: int | None = Field(default=None, description="The generation of the spec that this is about.")
