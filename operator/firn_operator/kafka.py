@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ from firn_controllers.ports import FleetState, TopicState
 from firn_operator import secret_files
 from firn_operator.batches import Batch
 
-REQUEST_TIMEOUT = 15.0
+REQUEST_TIMEOUT = 10.0
 """Seconds until an admin request is given up."""
+_REST = 3.0
+"""Seconds for which brokers that did not answer are not asked again: a thousand topics must not wait for ten seconds each."""
 _BATCH = 200
 _ACCESS = frozenset(
     {
@@ -49,7 +52,7 @@ _SPEC = frozenset(
     }
 )
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_CLIENT_NOISE = re.compile(r"^\[?[^\]]*\]?\s*|\s*\((?:after \d+ms[^)]*|\d+ identical error\(s\) suppressed)\)")
+_CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms[^)]*|\d+ identical error\(s\) suppressed)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,11 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
                 connection.sasl_password_path, f"Kafka {connection.bootstrap_servers}, SASL password"
             )
     return settings
+
+
+def kafka_id(identifier: object) -> str:
+    """A topic id as Kafka's own tools print it: URL-safe base64, where librdkafka has the standard alphabet."""
+    return str(identifier).replace("+", "-").replace("/", "_")
 
 
 class KafkaTopics:
@@ -132,6 +140,8 @@ class _Profile:
         self._admin: AdminClient | None = None
         self._made_with: secret_files.Signature = ()
         self._trouble: KafkaError | None = None
+        self._resting_until = 0.0
+        self._resting_for = ""
         self.describes: Batch[str, TopicState | None] = Batch(self._describe, _BATCH)
         self.creates: Batch[tuple[str, int, dict[str, str]], None] = Batch(self._create, _BATCH)
         self.grows: Batch[tuple[str, int], None] = Batch(self._grow, _BATCH)
@@ -140,6 +150,8 @@ class _Profile:
         self.fleets: Batch[None, FleetState] = Batch(self._fleet, _BATCH)
 
     def admin(self) -> AdminClient:
+        if time.monotonic() < self._resting_until:
+            raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
         connection = self._brokers.connection
         now = secret_files.signature(
             (
@@ -190,7 +202,7 @@ class _Profile:
             raise
         return TopicState(
             name=name,
-            topic_id=str(description.topic_id),
+            topic_id=kafka_id(description.topic_id),
             partitions=len(description.partitions),
             configs={
                 key: entry.value
@@ -294,8 +306,10 @@ class _Profile:
             cause = self._trouble or cause
         subject = f"cannot {action} at {self._brokers.connection.bootstrap_servers} (profile {self._name})"
         text = _CLIENT_NOISE.sub("", cause.str()) or cause.name()
-        made = _kind(cause.code())
-        chained = made(f"{subject}: {text}")
+        chained = _kind(cause.code())(f"{subject}: {text}")
+        if timed_out and isinstance(chained, UnavailableError):
+            self._resting_until = time.monotonic() + _REST
+            self._resting_for = f"profile {self._name}: {text}"
         chained.__cause__ = error
         return chained
 

@@ -74,6 +74,11 @@ def kafka(directory: Path, *, secure: bool = False, port: int | None = None, **s
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "controller.listener.names": "CONTROLLER",
         "listeners": ",".join(f"{name}://127.0.0.1:{number}" for name, number in listeners.items()),
+        "advertised.listeners": ",".join(
+            f"{name}://{'localhost' if name == 'SASL_SSL' else '127.0.0.1'}:{number}"
+            for name, number in listeners.items()
+            if name != "CONTROLLER"
+        ),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
         "log.dirs": str(directory / "log"),
         "offsets.topic.replication.factor": "1",

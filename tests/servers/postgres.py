@@ -1,0 +1,74 @@
+"""PostgreSQL on loopback, from the machine's own package."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers.process import free_port, listens, running
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A server that asks for a password."""
+
+    port: int
+    user: str = "firn"
+    password: str = "correct horse"
+
+    @property
+    def uri(self) -> str:
+        """As the configuration writes it: without credentials."""
+        return f"postgresql://127.0.0.1:{self.port}/postgres"
+
+
+def _binary(name: str) -> str:
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    path = str(found[0]) if found else shutil.which(name)
+    assert path, f"{name} is missing: install the package postgresql"
+    return path
+
+
+@contextmanager
+def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
+    """A server with its data in ``directory`` (made, or gone on with); as user postgres where we are root, which initdb refuses."""
+    server = Postgres(port or free_port())
+    user = "postgres" if os.geteuid() == 0 else None
+    data = directory / "data"
+    if not data.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        secret = directory / "password"
+        secret.write_text(server.password)
+        if user is not None:
+            account = pwd.getpwnam(user)
+            for path in (directory, secret):
+                os.chown(path, account.pw_uid, account.pw_gid)
+            _open_way(directory)
+        subprocess.run(
+            [_binary("initdb"), "-D", data, "-U", server.user, "--pwfile", secret, "-A", "scram-sha-256", "-N"],
+            check=True,
+            capture_output=True,
+            user=user,
+            cwd="/",
+        )
+    command = [
+        _binary("postgres"), "-D", str(data), "-p", str(server.port), "-c", "listen_addresses=127.0.0.1",
+        "-c", f"unix_socket_directories={directory}", "-c", "fsync=off",
+    ]  # fmt: skip
+    log = directory.parent / f"{directory.name}.log"
+    with running(command, lambda: listens(server.port), log, user=user) as process:
+        yield server
+        process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
+
+
+def _open_way(directory: Path) -> None:
+    """Let another user reach ``directory``: pytest's temporary directories are closed to others."""
+    for parent in directory.parents:
+        mode = parent.stat().st_mode
+        if not mode & 0o001:
+            parent.chmod(mode | 0o001)

@@ -1,0 +1,88 @@
+"""Real servers for tests: started on loopback, awaited by what they answer, ended by process id."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections on 127.0.0.1:port."""
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def await_true(what: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait until ``check`` says so; fail naming ``what``. The bound is generous: it ends a test that hangs, and decides nothing else."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    ready: Callable[[], bool],
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    user: str | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``command`` as a process that is ``ready`` inside the with block and gone after it; its output goes to ``log``."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
+            user=user,
+            start_new_session=True,
+        )
+        try:
+
+            def up() -> bool:
+                assert process.poll() is None, f"{command[0]} ended with {process.returncode}: {tail(log)}"
+                return ready()
+
+            await_true(f"{command[0]} ready", up)
+            yield process
+        finally:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+    """End the process, for good if it does not go by itself."""
+    if process.poll() is not None:
+        return
+    process.send_signal(how)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(20)
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The end of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def cache() -> Path:
+    """Where `make` keeps jars and tools."""
+    return Path(os.environ.get("FIRN_CACHE", str(Path.home() / ".cache" / "firn")))

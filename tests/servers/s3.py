@@ -1,0 +1,59 @@
+"""An S3 server on loopback: versitygw over a directory."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers.process import cache, free_port, listens, running
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server with one bucket; the secret key also in a file, as a mounted Secret has it."""
+
+    endpoint: str
+    bucket: str
+    access_key: str
+    secret_key: str
+    directory: Path
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Iceberg's properties as Java writes them, without the secret."""
+        return {
+            "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+            "s3.endpoint": self.endpoint,
+            "s3.path-style-access": "true",
+            "client.region": "us-east-1",
+            "s3.access-key-id": self.access_key,
+        }
+
+    @property
+    def secret_properties(self) -> dict[str, str]:
+        """The rest, by file."""
+        file = self.directory / "secret-key"
+        file.write_text(self.secret_key)
+        return {"s3.secret-access-key": str(file)}
+
+
+def _binary() -> str:
+    candidates = [os.environ.get("FIRN_VERSITYGW"), str(cache() / "bin" / "versitygw"), shutil.which("versitygw")]
+    found = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+    assert found, "versitygw is missing: run make setup"
+    return found
+
+
+@contextmanager
+def s3(directory: Path) -> Iterator[S3]:
+    """A server over ``directory`` with a bucket called firn."""
+    buckets = directory / "buckets"
+    (buckets / "firn").mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    server = S3(f"http://127.0.0.1:{port}", "firn", "firn-key", "firn-secret-key", directory)
+    environment = {"ROOT_ACCESS_KEY": server.access_key, "ROOT_SECRET_KEY": server.secret_key}
+    command = [_binary(), "--port", f"127.0.0.1:{port}", "posix", str(buckets)]
+    with running(command, lambda: listens(port), directory / "server.log", environment=environment):
+        yield server
