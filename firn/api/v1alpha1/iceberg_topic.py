@@ -319,7 +319,7 @@ class IcebergTopic(ApiModel):
             return cls.model_validate(manifest)
         except ValidationError as error:
             problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-            name = manifest.get("metadata", {}).get("name", "?")
+            name = (manifest.get("metadata") or {}).get("name", "?")
             raise InvalidSpecError(f"IcebergTopic {name}: " + "; ".join(problems)) from error
 
     @property

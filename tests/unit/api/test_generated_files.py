@@ -1,0 +1,60 @@
+"""What is made from the models stands in the repository as the models say it now."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from firn.api import crds
+from firn.api.files import generated
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("path", generated())
+def test_file_is_in_step_with_the_models(path: str) -> None:
+    assert (ROOT / path).read_text() == generated()[path], "run make generate"
+
+
+def test_no_other_crd_lies_around() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for pattern in ("crds/*.yaml", "charts/firn/templates/crd-*")
+        for path in ROOT.glob(pattern)
+    }
+    assert found == {path for path in generated() if "crd" in path}
+
+
+def test_a_crd_reads_back_as_it_was_made() -> None:
+    (crd,) = crds.all_crds()
+    assert yaml.safe_load(generated()["crds/firn.dev_icebergtopics.yaml"]) == crd
+
+
+def test_generate_writes_what_is_missing_or_stale_and_check_only_tells(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "firn", tmp_path / "firn", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "hack").mkdir()
+    shutil.copy(ROOT / "hack/generate", tmp_path / "hack/generate")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, tmp_path / "hack/generate", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    missing = run("--check")
+    assert (missing.returncode, missing.stderr.count("run make generate")) == (1, len(generated()))
+    assert not (tmp_path / "crds").exists()
+    assert run().stdout.count("wrote") == len(generated())
+    (tmp_path / "crds/firn.dev_icebergtopics.yaml").write_text("stale")
+    stale = run("--check")
+    assert (stale.returncode, stale.stderr) == (
+        1,
+        "crds/firn.dev_icebergtopics.yaml is not what the models say: run make generate\n",
+    )

@@ -1,0 +1,216 @@
+"""What an IcebergTopic comes out at: names, schema, table."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firn.api.v1alpha1 import IcebergTopic
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, StartFrom
+
+SAMPLES = sorted((Path(__file__).parents[3] / "crds/samples").glob("*.yaml"))
+
+
+def topic(
+    spec: dict[str, Any] | None = None, *, name: str = "my-topic", namespace: str = "my-team", **status: Any
+) -> IcebergTopic:
+    return IcebergTopic.parse(
+        {"metadata": {"name": name, "namespace": namespace}, "spec": spec or {}, "status": status}
+    )
+
+
+def json_fields(*types: str, **more: Any) -> dict[str, Any]:
+    return {
+        "schema": {
+            "format": "Json",
+            "fields": [{"name": f"f{n}", "type": kind} for n, kind in enumerate(types)],
+            **more,
+        }
+    }
+
+
+def test_what_is_unset_comes_from_the_name_and_the_configuration() -> None:
+    least = topic()
+    assert least.topic_name == "my-topic"
+    assert least.profile_name("classic") == "classic"
+    assert least.group_name("default") == "default"
+    assert least.freshness_ms == 60_000
+    assert least.start_from == StartFrom(kind="Earliest")
+    target = least.table_target("lake")
+    assert (target.identifier, target.format_version, target.metadata_columns) == ("lake.my_team.my_topic", 2, "Struct")
+    assert (least.spec.suspend, least.spec.partitions, least.spec.deletion_policy.table) == (False, None, "Retain")
+
+
+def test_what_is_set_wins() -> None:
+    most = topic(
+        {
+            "profile": "fast",
+            "topicName": "Orders.EU",
+            "table": {"catalog": "cold", "namespace": "Finance", "name": "Orders", "properties": {"a": "b"}},
+            "ingestion": {"group": "big", "freshness": "5s", "startFrom": "Latest"},
+        }
+    )
+    assert (most.topic_name, most.profile_name("x"), most.group_name("x"), most.freshness_ms) == (
+        "Orders.EU",
+        "fast",
+        "big",
+        5000,
+    )
+    assert most.table_target("x").identifier == "cold.Finance.Orders"
+    assert most.table_target("x").properties == {"a": "b"}
+    assert most.start_from == StartFrom(kind="Latest")
+
+
+def test_a_table_is_named_after_the_topic() -> None:
+    assert topic({"topicName": "Legacy.Payments_EU"}).table_target("lake").name == "legacy_payments_eu"
+
+
+def test_a_new_default_in_the_configuration_moves_no_topic_that_exists() -> None:
+    made = topic(profile="classic", table={"identifier": "lake.my_team.my_topic"})
+    assert made.profile_name("new-default") == "classic"
+    assert made.table_target("new-default").identifier == "lake.my_team.my_topic"
+
+
+@pytest.mark.parametrize(
+    ("time", "milliseconds"),
+    [
+        ("2024-01-01T00:00:00Z", 1_704_067_200_000),
+        ("2024-01-01T02:00:00.25+02:00", 1_704_067_200_250),
+        ("1969-12-31T23:59:59Z", -1000),
+    ],
+)
+def test_start_at_a_time(time: str, milliseconds: int) -> None:
+    found = topic({"ingestion": {"startFrom": {"timestamp": time}}}).start_from
+    assert found == StartFrom(kind="Timestamp", timestamp_ms=milliseconds)
+
+
+@pytest.mark.parametrize("start", ["earliest", 5, {}, {"timestamp": "2024-01-01T00:00:00"}, {"timestamp": "soon"}])
+def test_a_bad_start_is_refused_by_the_model_too(start: Any) -> None:
+    with pytest.raises(InvalidSpecError, match=r"IcebergTopic my-topic: spec\.ingestion\.startFrom"):
+        topic({"ingestion": {"startFrom": start}})
+
+
+def test_raw_schemas() -> None:
+    assert (topic().record_schema().format, topic().record_schema().raw_as) == ("Raw", "Binary")
+    assert topic({"schema": {"raw": "String"}}).record_schema().raw_as == "String"
+
+
+def test_json_schema() -> None:
+    schema = topic(
+        {
+            "schema": {
+                "format": "Json",
+                "unknownFields": "DeadLetter",
+                "fields": [
+                    {"name": "a", "type": " Decimal(10,2)", "required": True, "doc": "amount"},
+                    {"name": "b", "type": "list<struct<x:int>>"},
+                ],
+            }
+        }
+    ).record_schema()
+    assert schema.unknown_fields == "DeadLetter"
+    assert schema.fields == (
+        Column(name="a", type="decimal(10, 2)", required=True, doc="amount"),
+        Column(name="b", type="list<struct<x: int>>"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ([{"name": "a", "type": "number"}], "a: type 'number', character 6: 'number' is not a type"),
+        ([{"name": "a", "type": "int"}, {"name": "A", "type": "int"}], "a and A differ only in case"),
+        ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "a field is named twice"),
+        ([{"name": "_kafka", "type": "int"}], "_kafka: names that start with _kafka"),
+        ([{"name": "_kafka_offset", "type": "int"}], "_kafka_offset: names that start with _kafka"),
+    ],
+)
+def test_a_bad_schema_names_the_field(fields: list[dict[str, Any]], problem: str) -> None:
+    wrong = topic({"schema": {"format": "Json", "fields": fields}})
+    for ask in (wrong.record_schema, lambda: wrong.table_target("lake")):
+        with pytest.raises(InvalidSpecError) as refused:
+            ask()
+        assert str(refused.value).startswith(f"spec.schema.fields: {problem}")
+        assert refused.value.reason == Reason.BAD_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"partitionBy": ["week(f0)"]}, Reason.BAD_TRANSFORM),
+        ({"partitionBy": ["month(f1)"]}, Reason.BAD_TRANSFORM),
+        ({"partitionBy": ["missing"]}, Reason.UNKNOWN_COLUMN),
+        ({"sortBy": ["missing desc"]}, Reason.UNKNOWN_COLUMN),
+        ({"sortBy": ["_kafka_offset"]}, Reason.UNKNOWN_COLUMN),
+        ({"sortBy": ["_kafka.offset"], "metadataColumns": "Flat"}, Reason.UNKNOWN_COLUMN),
+    ],
+)
+def test_partitioning_and_order_are_checked_against_the_columns(table: dict[str, Any], reason: Reason) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        topic({**json_fields("timestamptz", "string"), "table": table}).table_target("lake")
+    assert refused.value.reason == reason
+
+
+def test_a_table_cannot_be_called_like_dead_letters() -> None:
+    with pytest.raises(InvalidSpecError, match=r"flights__dlq: .* set spec\.table\.name") as refused:
+        topic(name="flights--dlq").table_target("lake")
+    assert refused.value.reason == Reason.RESOURCE_CONFLICT
+    assert topic({"table": {"name": "other"}}, name="flights--dlq").table_target("lake").name == "other"
+
+
+def test_unknown_fields_of_a_newer_operator_are_ignored() -> None:
+    newer = {
+        "metadata": {"name": "a", "managedFields": []},
+        "spec": {"later": 1, "table": {"later": 2}},
+        "status": {"later": 3},
+    }
+    assert IcebergTopic.parse(newer).topic_name == "a"
+
+
+def test_every_wrong_field_is_named() -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        topic({"partitions": "many", "table": {"formatVersion": 1}})
+    assert str(refused.value).startswith("IcebergTopic my-topic: spec.partitions: ")
+    assert "spec.table.formatVersion: " in str(refused.value)
+
+
+@pytest.mark.parametrize("manifest", [{}, {"metadata": None}, {"metadata": {"name": "a"}, "spec": []}])
+def test_what_is_no_resource_is_refused(manifest: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpecError, match="IcebergTopic"):
+        IcebergTopic.parse(manifest)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_sample_comes_out_at_a_topic_and_a_table(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith("# "), "a sample says what it shows"
+    for manifest in yaml.safe_load_all(text):
+        sample = IcebergTopic.parse(manifest)
+        assert (sample.metadata.namespace, manifest["kind"]) == ("demo", "IcebergTopic")
+        assert sample.record_schema().format == (
+            "Raw" if sample.spec.record_schema is None or sample.spec.record_schema.raw else "Json"
+        )
+        assert sample.table_target("lake").catalog == "lake"
+
+
+def test_samples_are_topics_and_tables_of_their_own() -> None:
+    samples = [IcebergTopic.parse(yaml.safe_load(path.read_text())) for path in SAMPLES]
+    assert len(samples) >= 8
+    assert len({sample.topic_name for sample in samples}) == len(samples)
+    assert len({sample.table_target("lake").identifier for sample in samples}) == len(samples)
+
+
+def test_status_is_written_as_it_is_read() -> None:
+    status = {
+        "observedGeneration": 2,
+        "topicId": "x",
+        "table": {"identifier": "lake.a.b"},
+        "ingestion": {"haltedAt": {"partition": 1, "offset": 5}},
+    }
+    assert (
+        topic(**status).status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        == status
+    )
