@@ -58,10 +58,14 @@ def apt_sources(directory: Path = Path("/etc/apt")) -> list[Source]:
 def _stanzas(text: str) -> list[Source]:
     sources = []
     for stanza in re.split(r"\n\s*\n", text):
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in stanza.splitlines())}
+        fields = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in stanza.splitlines())
+        }
         if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes") != "no":
             for uri in fields.get("uris", "").split():
-                sources += [Source(uri, suite, fields.get("components", "")) for suite in fields.get("suites", "").split()]
+                sources += [
+                    Source(uri, suite, fields.get("components", "")) for suite in fields.get("suites", "").split()
+                ]
     return sources
 
 
@@ -69,11 +73,17 @@ def ensure(buildah: list[str]) -> None:
     """Make the base image unless buildah's store has it for the machine's present settings."""
     sources = apt_sources()
     if not sources:
-        raise Failure(f"the machine's apt configuration names no source of Debian {_RELEASE}: the base image cannot be made")
+        raise Failure(
+            f"the machine's apt configuration names no source of Debian {_RELEASE}: the base image cannot be made"
+        )
     settings = [path for path in _machine_settings() if path.exists()]
     wanted = content_hash(settings, _SLIM, *(f"{each.uri} {each.suite} {each.components}" for each in sources))
     mark = cache_directory() / "base-image"
-    if mark.exists() and mark.read_text() == wanted and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"]):
+    if (
+        mark.exists()
+        and mark.read_text() == wanted
+        and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"])
+    ):
         return
     packages.ensure(packages.IMAGE_BUILD)
     with step("making the base image (debootstrap)"), tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
@@ -86,7 +96,17 @@ def ensure(buildah: list[str]) -> None:
         container = run([*buildah, "from", "scratch"]).strip()
         try:
             run([*buildah, "add", "--quiet", container, root, "/"])
-            run([*buildah, "config", "--cmd", "bash", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container])
+            run(
+                [
+                    *buildah,
+                    "config",
+                    "--cmd",
+                    "bash",
+                    "--env",
+                    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                    container,
+                ]
+            )
             run([*buildah, "commit", "--quiet", "--format", "oci", container, NAME])
         finally:
             run([*buildah, "rm", container])
@@ -95,16 +115,29 @@ def ensure(buildah: list[str]) -> None:
 
 def _machine_settings() -> list[Path]:
     """What of the machine's configuration says how it reaches package registries."""
-    apt = [path for path in sorted(Path("/etc/apt/apt.conf.d").glob("*")) if "Acquire::" in path.read_text(errors="replace")]
+    apt = [
+        path
+        for path in sorted(Path("/etc/apt/apt.conf.d").glob("*"))
+        if "Acquire::" in path.read_text(errors="replace")
+    ]
     return [Path("/usr/local/share/ca-certificates"), Path("/etc/pip.conf"), *apt]
 
 
 def _slim_down(root: Path) -> None:
-    for pattern in ("usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "var/lib/apt/lists/*", "var/cache/apt/*", "usr/share/doc/*/[!c]*"):
+    for pattern in (
+        "usr/share/man/*",
+        "usr/share/info/*",
+        "usr/share/locale/*",
+        "var/lib/apt/lists/*",
+        "var/cache/apt/*",
+        "usr/share/doc/*/[!c]*",
+    ):
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     (root / "etc/dpkg/dpkg.cfg.d/slim").write_text(_SLIM)
-    (root / "etc/apt/apt.conf.d/clean").write_text('APT::Install-Recommends "false";\nAcquire::Languages "none";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n')
+    (root / "etc/apt/apt.conf.d/clean").write_text(
+        'APT::Install-Recommends "false";\nAcquire::Languages "none";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
+    )
 
 
 def _carry_settings(root: Path, settings: list[Path], sources: list[Source]) -> None:

@@ -20,7 +20,11 @@ class Authority:
         self.certificate = directory / "ca.crt"
         self.key = directory / "ca.key"
         if not self.certificate.exists():
-            self._make("ca", "/CN=firn-test-cluster", ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,digitalSignature,cRLSign"])
+            self._make(
+                "ca",
+                "/CN=firn-test-cluster",
+                ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,digitalSignature,cRLSign"],
+            )
 
     def client(self, name: str, common_name: str, organization: str = "") -> tuple[Path, Path]:
         """Certificate and key of a client whose user is `common_name` and whose group is `organization`."""
@@ -30,7 +34,9 @@ class Authority:
     def server(self, name: str, common_name: str, names: list[str], addresses: list[str]) -> tuple[Path, Path]:
         """Certificate and key of a server known by DNS names and IP addresses."""
         alternatives = ",".join([*(f"DNS:{each}" for each in names), *(f"IP:{each}" for each in addresses)])
-        return self._issue(name, f"/CN={common_name}", ["extendedKeyUsage=serverAuth", f"subjectAltName={alternatives}"])
+        return self._issue(
+            name, f"/CN={common_name}", ["extendedKeyUsage=serverAuth", f"subjectAltName={alternatives}"]
+        )
 
     def kubeconfig(self, path: Path, server: str, certificate: Path, key: Path) -> None:
         """Write a kubeconfig that needs no other file."""
@@ -41,8 +47,15 @@ class Authority:
         document = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "firn", "cluster": {"server": server, "certificate-authority-data": inline(self.certificate)}}],
-            "users": [{"name": "firn", "user": {"client-certificate-data": inline(certificate), "client-key-data": inline(key)}}],
+            "clusters": [
+                {"name": "firn", "cluster": {"server": server, "certificate-authority-data": inline(self.certificate)}}
+            ],
+            "users": [
+                {
+                    "name": "firn",
+                    "user": {"client-certificate-data": inline(certificate), "client-key-data": inline(key)},
+                }
+            ],
             "contexts": [{"name": "firn", "context": {"cluster": "firn", "user": "firn"}}],
             "current-context": "firn",
         }
@@ -51,14 +64,38 @@ class Authority:
 
     def _issue(self, name: str, subject: str, extensions: list[str]) -> tuple[Path, Path]:
         if not (self.directory / f"{name}.crt").exists():
-            self._make(name, subject, ["basicConstraints=critical,CA:FALSE", *extensions], ["-CA", self.certificate, "-CAkey", self.key])
+            self._make(
+                name,
+                subject,
+                ["basicConstraints=critical,CA:FALSE", *extensions],
+                ["-CA", self.certificate, "-CAkey", self.key],
+            )
         return self.directory / f"{name}.crt", self.directory / f"{name}.key"
 
     def _make(self, name: str, subject: str, extensions: list[str], issuer: list[str | Path] | None = None) -> None:
         # The certificate is renamed into place last: its presence says that the pair is whole.
         unfinished = self.directory / f"{name}.crt.unfinished"
-        words: list[str | Path] = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
-        words += ["-days", _DAYS, "-subj", subject, "-keyout", self.directory / f"{name}.key", "-out", unfinished, *(issuer or [])]
+        words: list[str | Path] = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-noenc",
+        ]
+        words += [
+            "-days",
+            _DAYS,
+            "-subj",
+            subject,
+            "-keyout",
+            self.directory / f"{name}.key",
+            "-out",
+            unfinished,
+            *(issuer or []),
+        ]
         for extension in extensions:
             words += ["-addext", extension]
         run([*words, "-config", self._empty_configuration()])

@@ -31,7 +31,9 @@ def run(
         else:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w") as output:
-                done = subprocess.run(words, cwd=directory, env=merged, input=stdin, stdout=output, stderr=output, text=True)
+                done = subprocess.run(
+                    words, cwd=directory, env=merged, input=stdin, stdout=output, stderr=output, text=True
+                )
     except FileNotFoundError as error:
         raise Failure(f"{words[0]} is not installed or not on PATH ({error})") from error
     if done.returncode:

@@ -30,7 +30,14 @@ class Component:
 
 def write_settings(layout: Layout, api_port: int) -> None:
     """Write certificates, kubeconfigs and configuration files. Repeatable."""
-    for directory in (layout.settings, layout.logs / "components", layout.volumes, layout.images, layout.node / "lib", layout.node / "etcd"):
+    for directory in (
+        layout.settings,
+        layout.logs / "components",
+        layout.volumes,
+        layout.images,
+        layout.node / "lib",
+        layout.node / "etcd",
+    ):
         directory.mkdir(parents=True, exist_ok=True)
     _write_keys(layout, api_port)
     files: dict[str, str | dict[str, object]] = {
@@ -49,7 +56,13 @@ def write_settings(layout: Layout, api_port: int) -> None:
 
 def _write_keys(layout: Layout, api_port: int) -> None:
     authority = Authority(layout.keys)
-    services = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"]
+    services = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ]
     authority.server("apiserver", "kube-apiserver", services, ["127.0.0.1", NODE_ADDRESS, API_SERVICE_ADDRESS])
     authority.server("kubelet-server", NODE, [NODE], [NODE_ADDRESS])
     authority.client("apiserver-kubelet", "kube-apiserver-kubelet-client", "system:masters")
@@ -64,7 +77,9 @@ def _write_keys(layout: Layout, api_port: int) -> None:
     }
     for name, (user, group) in users.items():
         authority.kubeconfig(layout.settings / f"{name}.kubeconfig", _INSIDE_API, *authority.client(name, user, group))
-    authority.kubeconfig(layout.kubeconfig, f"https://127.0.0.1:{api_port}", *authority.client("admin", "admin", "system:masters"))
+    authority.kubeconfig(
+        layout.kubeconfig, f"https://127.0.0.1:{api_port}", *authority.client("admin", "admin", "system:masters")
+    )
 
 
 def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int]) -> list[Component]:
@@ -77,7 +92,9 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
         return str(layout.keys / name)
 
     etcd = "http://127.0.0.1:2379"
-    forwards = [f"{descriptor}={'127.0.0.1' if port == 6443 else NODE_ADDRESS}:{port}" for port, descriptor in sockets.items()]
+    forwards = [
+        f"{descriptor}={'127.0.0.1' if port == 6443 else NODE_ADDRESS}:{port}" for port, descriptor in sockets.items()
+    ]
     return [
         Component(
             "etcd",
@@ -85,21 +102,48 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
                 *("etcd", "--name=node", f"--data-dir={layout.node / 'etcd'}"),
                 *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
                 *("--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380"),
-                *("--initial-cluster=node=http://127.0.0.1:2380", "--unsafe-no-fsync", "--logger=zap", "--log-level=warn"),
+                *(
+                    "--initial-cluster=node=http://127.0.0.1:2380",
+                    "--unsafe-no-fsync",
+                    "--logger=zap",
+                    "--log-level=warn",
+                ),
             ],
         ),
         Component("containerd", ["containerd", "--config", config("containerd.toml")]),
         Component(
             "kube-apiserver",
             [
-                *(str(kube), "kube-apiserver", f"--etcd-servers={etcd}", f"--advertise-address={NODE_ADDRESS}", "--secure-port=6443"),
+                *(
+                    str(kube),
+                    "kube-apiserver",
+                    f"--etcd-servers={etcd}",
+                    f"--advertise-address={NODE_ADDRESS}",
+                    "--secure-port=6443",
+                ),
                 *(f"--tls-cert-file={key('apiserver.crt')}", f"--tls-private-key-file={key('apiserver.key')}"),
-                *(f"--client-ca-file={key('ca.crt')}", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
-                *(f"--kubelet-client-certificate={key('apiserver-kubelet.crt')}", f"--kubelet-client-key={key('apiserver-kubelet.key')}"),
+                *(
+                    f"--client-ca-file={key('ca.crt')}",
+                    "--authorization-mode=Node,RBAC",
+                    "--enable-admission-plugins=NodeRestriction",
+                ),
+                *(
+                    f"--kubelet-client-certificate={key('apiserver-kubelet.crt')}",
+                    f"--kubelet-client-key={key('apiserver-kubelet.key')}",
+                ),
                 *(f"--kubelet-certificate-authority={key('ca.crt')}", "--kubelet-preferred-address-types=InternalIP"),
-                *("--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--api-audiences=kubernetes"),
-                *(f"--service-account-key-file={key('service-account.crt')}", f"--service-account-signing-key-file={key('service-account.key')}"),
-                *(f"--service-cluster-ip-range={SERVICE_RANGE}", f"--service-node-port-range={NODE_PORTS.start}-{NODE_PORTS.stop - 1}"),
+                *(
+                    "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+                    "--api-audiences=kubernetes",
+                ),
+                *(
+                    f"--service-account-key-file={key('service-account.crt')}",
+                    f"--service-account-signing-key-file={key('service-account.key')}",
+                ),
+                *(
+                    f"--service-cluster-ip-range={SERVICE_RANGE}",
+                    f"--service-node-port-range={NODE_PORTS.start}-{NODE_PORTS.stop - 1}",
+                ),
                 "--allow-privileged=true",
             ],
         ),
@@ -107,8 +151,15 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
             "kube-controller-manager",
             [
                 *(str(kube), "kube-controller-manager", f"--kubeconfig={config('kube-controller-manager.kubeconfig')}"),
-                *("--use-service-account-credentials", f"--service-account-private-key-file={key('service-account.key')}"),
-                *(f"--root-ca-file={key('ca.crt')}", f"--cluster-signing-cert-file={key('ca.crt')}", f"--cluster-signing-key-file={key('ca.key')}"),
+                *(
+                    "--use-service-account-credentials",
+                    f"--service-account-private-key-file={key('service-account.key')}",
+                ),
+                *(
+                    f"--root-ca-file={key('ca.crt')}",
+                    f"--cluster-signing-cert-file={key('ca.crt')}",
+                    f"--cluster-signing-key-file={key('ca.key')}",
+                ),
                 *("--leader-elect=false", "--bind-address=127.0.0.1"),
             ],
         ),
@@ -122,7 +173,12 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
         Component(
             "kubelet",
             [
-                *(str(kube), "kubelet", f"--config={config('kubelet.yaml')}", f"--kubeconfig={config('kubelet.kubeconfig')}"),
+                *(
+                    str(kube),
+                    "kubelet",
+                    f"--config={config('kubelet.yaml')}",
+                    f"--kubeconfig={config('kubelet.kubeconfig')}",
+                ),
                 *(f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}"),
             ],
         ),
@@ -147,7 +203,12 @@ def manifests() -> list[dict[str, object]]:
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": full}
         user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": full}
         return [
-            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": full}, "rules": rules},
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRole",
+                "metadata": {"name": full},
+                "rules": rules,
+            },
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "ClusterRoleBinding",
@@ -262,7 +323,11 @@ def _kubelet(layout: Layout) -> dict[str, object]:
         "kind": "KubeletConfiguration",
         "address": NODE_ADDRESS,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, "x509": {"clientCAFile": str(layout.keys / "ca.crt")}},
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(layout.keys / "ca.crt")},
+        },
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": str(layout.keys / "kubelet-server.crt"),
         "tlsPrivateKeyFile": str(layout.keys / "kubelet-server.key"),
@@ -276,7 +341,12 @@ def _kubelet(layout: Layout) -> dict[str, object]:
         "resolvConf": str(layout.settings / "resolv.conf"),
         "volumePluginDir": str(layout.node / "volume-plugins"),
         # The machine's disk is not the cluster's alone: its fill must neither evict pods nor remove the images that were loaded.
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+        },
         "imageGCHighThresholdPercent": 100,
         "serializeImagePulls": False,
         "maxPods": 250,

@@ -21,7 +21,9 @@ def files_below(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(
-        each for each in path.rglob("*") if each.is_file() and not _NOT_CONTENT.intersection(each.relative_to(path).parts)
+        each
+        for each in path.rglob("*")
+        if each.is_file() and not _NOT_CONTENT.intersection(each.relative_to(path).parts)
     )
 
 
@@ -66,7 +68,10 @@ def cached(kind: str, key: str, build: Callable[[Path], None], keep: int = 3) ->
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     os.utime(result)
-    older = sorted((each for each in shelf.iterdir() if each.is_dir() and each.name[0] != "."), key=lambda each: each.stat().st_mtime)
+    older = sorted(
+        (each for each in shelf.iterdir() if each.is_dir() and each.name[0] != "."),
+        key=lambda each: each.stat().st_mtime,
+    )
     for each in older[:-keep]:
         shutil.rmtree(each, ignore_errors=True)
         (shelf / f".lock-{each.name}").unlink(missing_ok=True)

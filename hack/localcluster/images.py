@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from . import base, packages, tools
+from . import base, jars, packages, tools
 from .command import run
-from .content import cached, content_hash, files_below, locked
+from .content import content_hash, files_below, locked
 from .layout import Layout
 from .places import REPOSITORY, cache_directory, cluster_directory
-from .progress import Failure, say, step
+from .progress import Failure, say, side_by_side, step
 from .provider import choose, container_engine
 from .store import Store
 
@@ -49,18 +49,6 @@ class Image:
         return content_hash(paths, *words)
 
 
-def jars(profile: str, *options: str) -> Path:
-    """The directory of a profile's jars, as `hack/images/jars/pom.xml` says, in the cache."""
-    pom = _SOURCE / "jars" / "pom.xml"
-
-    def fetch(directory: Path) -> None:
-        with step(f"fetching jars: {' '.join([profile, *options])}"):
-            command = ["mvn", "-B", "-q", "-f", pom, "-P", profile, *options, f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
-            run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{profile}.log")
-
-    return cached(f"jars/{profile}", content_hash([pom], *options), fetch)
-
-
 def pyspark_wheel() -> Path:
     """A directory that holds the PySpark wheel, built once from the hashed source package (it is large and takes minutes)."""
     requirement = REPOSITORY / "requirements" / "pyspark.txt"
@@ -70,7 +58,16 @@ def pyspark_wheel() -> Path:
         if not list(shelf.glob(f"pyspark-{version}-*.whl")):
             with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
                 run([sys.executable, "-m", "venv", f"{scratch}/venv"])
-                pip = [f"{scratch}/venv/bin/python", "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+                pip = [
+                    f"{scratch}/venv/bin/python",
+                    "-m",
+                    "pip",
+                    "wheel",
+                    "-q",
+                    "--disable-pip-version-check",
+                    "--no-deps",
+                    "--require-hashes",
+                ]
                 run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
                 for wheel in Path(scratch).glob("pyspark-*.whl"):
                     wheel.rename(shelf / wheel.name)
@@ -82,26 +79,40 @@ def _program(name: str) -> Callable[[], Path]:
 
 
 _NOUNS = {"app/firn": "firn"}
-_OPERATOR = {**_NOUNS, "app/operator": "operator", "app/controllers": "controllers", "requirements.txt": "requirements/operator.txt"}
-_SPARK = {**_NOUNS, "app/spark_apps": "spark_apps", "requirements.txt": "requirements/spark.txt", "pyspark.txt": "requirements/pyspark.txt"}
-_POM = "hack/images/jars/pom.xml"
+_OPERATOR = {
+    **_NOUNS,
+    "app/operator": "operator",
+    "app/controllers": "controllers",
+    "requirements.txt": "requirements/operator.txt",
+}
+_SPARK = {
+    **_NOUNS,
+    "app/spark_apps": "spark_apps",
+    "requirements.txt": "requirements/spark.txt",
+    "pyspark.txt": "requirements/pyspark.txt",
+}
+_POM = str(jars.POM.relative_to(REPOSITORY))
 
 
 def _kafka(version: str) -> Image:
-    return Image("kafka", contexts={"jars": lambda: jars("kafka", f"-Dkafka.version={version}")}, key=(_POM,), arguments={"KAFKA_VERSION": version})
+    def contexts() -> Path:
+        return (
+            jars.fetch("kafka")
+            if version == jars.kafka_version()
+            else jars.fetch("kafka", f"-Dkafka.version={version}")
+        )
 
-
-def _kafka_version() -> str:
-    pom = (_SOURCE / "jars" / "pom.xml").read_text()
-    return pom.partition("<kafka.version>")[2].partition("</kafka.version>")[0]
+    return Image("kafka", contexts={"jars": contexts}, key=(_POM,), arguments={"KAFKA_VERSION": version})
 
 
 IMAGES: dict[str, Callable[[], Image]] = {
     "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
     "firn-postgres": lambda: Image("postgres"),
-    "firn-kafka": lambda: _kafka(_kafka_version()),
+    "firn-kafka": lambda: _kafka(jars.kafka_version()),
     "firn-operator": lambda: Image("operator", _OPERATOR),
-    "firn-spark": lambda: Image("spark", _SPARK, {"jars": lambda: jars("spark"), "wheels": pyspark_wheel}, (_POM,)),
+    "firn-spark": lambda: Image(
+        "spark", _SPARK, {"jars": lambda: jars.fetch("spark"), "wheels": pyspark_wheel}, (_POM,)
+    ),
 }
 
 
@@ -132,7 +143,17 @@ class Buildah:
         packages.ensure(packages.IMAGE_BUILD)
         root = cache_directory("buildah")
         # In a mount namespace of its own: buildah leaves its storage mounted.
-        private = ["unshare", "--mount", "buildah", "--root", str(root / "storage"), "--runroot", str(root / "run"), "--storage-driver", "overlay"]
+        private = [
+            "unshare",
+            "--mount",
+            "buildah",
+            "--root",
+            str(root / "storage"),
+            "--runroot",
+            str(root / "run"),
+            "--storage-driver",
+            "overlay",
+        ]
         self._buildah = private
         self._store = Store()
         with locked(cache_directory() / "base.lock"):
@@ -150,20 +171,52 @@ class Buildah:
         log = cache_directory("logs") / f"image-{name}.log"
         with tempfile.TemporaryDirectory(prefix="tmp-", dir=cache_directory("buildah")) as scratch:
             run(
-                [*self._buildah, "bud", "--isolation=chroot", "--layers", "--pull-never", "--format=oci", *words, "--tag", reference, context],
+                [
+                    *self._buildah,
+                    "bud",
+                    "--isolation=chroot",
+                    "--layers",
+                    "--pull-never",
+                    "--format=oci",
+                    *words,
+                    "--tag",
+                    reference,
+                    context,
+                ],
                 environment={"TMPDIR": scratch},
                 log=log,
             )
             with self._store.locked():
                 target = f"oci:{self._store.directory}:{reference}"
-                run([*self._buildah, "push", "--quiet", "--disable-compression", "--format=oci", reference, target], environment={"TMPDIR": scratch})
+                run(
+                    [
+                        *self._buildah,
+                        "push",
+                        "--quiet",
+                        "--compression-format=gzip",
+                        "--compression-level=1",
+                        "--format=oci",
+                        reference,
+                        target,
+                    ],
+                    environment={"TMPDIR": scratch},
+                )
         for old in self._older(reference):
             subprocess.run([*self._buildah, "rmi", old], capture_output=True)
         self._store.prune(_KEPT)
 
     def _older(self, reference: str) -> list[str]:
         """Earlier images of the same name beyond those kept, newest first as buildah lists them."""
-        listed = run([*self._buildah, "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={reference.rpartition(':')[0]}"]).split()
+        listed = run(
+            [
+                *self._buildah,
+                "images",
+                "--format",
+                "{{.Name}}:{{.Tag}}",
+                "--filter",
+                f"reference={reference.rpartition(':')[0]}",
+            ]
+        ).split()
         return [each for each in listed if each != reference][_KEPT - 1 :]
 
 
@@ -177,7 +230,9 @@ class Engine:
         """Whether the engine has it."""
         return subprocess.run([self._program, "image", "inspect", reference], capture_output=True).returncode == 0
 
-    def command(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> list[str]:
+    def command(
+        self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]
+    ) -> list[str]:
         """The build's command line."""
         words = [self._program, "build", "--tag", reference]
         words += [f"--build-context={key}={path}" for key, path in contexts.items()]
@@ -188,12 +243,19 @@ class Engine:
         """Build with the engine's own layer cache."""
         name = reference.rpartition("/")[2].partition(":")[0]
         environment = {"DOCKER_BUILDKIT": "1"}
-        run(self.command(reference, context, contexts, arguments), environment=environment, log=cache_directory("logs") / f"image-{name}.log")
+        run(
+            self.command(reference, context, contexts, arguments),
+            environment=environment,
+            log=cache_directory("logs") / f"image-{name}.log",
+        )
 
 
 def stage(target: Path, chosen: Image) -> None:
     """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
-    for inside, path in {".": _SOURCE / chosen.directory, **{name: REPOSITORY / file for name, file in chosen.files.items()}}.items():
+    for inside, path in {
+        ".": _SOURCE / chosen.directory,
+        **{name: REPOSITORY / file for name, file in chosen.files.items()},
+    }.items():
         for file in files_below(path):
             copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +272,10 @@ def build(name: str, builder: Builder, prefix: str = "localhost") -> str:
     if builder.has(reference):
         return reference
     contexts = {key: make() for key, make in chosen.contexts.items()}
-    with step(f"building {reference}"), tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+    with (
+        step(f"building {reference}"),
+        tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory,
+    ):
         stage(Path(directory), chosen)
         builder.build(reference, Path(directory), contexts, chosen.arguments)
     return reference
@@ -222,30 +287,37 @@ def build_all(names: list[str], prefix: str = "localhost") -> dict[str, str]:
     builder: Builder = Engine(engine) if engine else Buildah()
     # Two at a time: a build alternates between waiting for downloads and using one core.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        running = {name: pool.submit(build, name, builder, prefix) for name in names}
-        built = {name: future.result() for name, future in running.items()}
+        running = {name: pool.submit(_build_and_record, name, builder, prefix) for name in names}
+        return {name: future.result() for name, future in running.items()}
+
+
+def _build_and_record(name: str, builder: Builder, prefix: str) -> str:
+    reference = build(name, builder, prefix)
     record = cluster_directory() / "images.json"
     with locked(record.with_suffix(".lock")):
-        everything = {**(json.loads(record.read_text()) if record.exists() else {}), **built}
+        everything = {**(json.loads(record.read_text()) if record.exists() else {}), name: reference}
         unfinished = record.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(everything, indent=2) + "\n")
         unfinished.rename(record)
-    return built
+    return reference
 
 
 def main() -> int:
     """Entry of `hack/images/build`."""
     parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given")
-    parser.add_argument("--prefix", default="localhost", help="registry and repository prefix of the references, for pushing them")
-    parser.add_argument("--no-load", action="store_true", help="do not load the images into the cluster that runs")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given"
+    )
+    parser.add_argument(
+        "--prefix", default="localhost", help="registry and repository prefix of the references, for pushing them"
+    )
+    parser.add_argument("--load", action="store_true", help="load the images into the cluster, which has to run")
     arguments = parser.parse_args()
     try:
         built = build_all(arguments.names or list(IMAGES), arguments.prefix)
-        provider = choose("auto", Layout(cluster_directory()))
-        if not arguments.no_load and provider.status()["running"]:
-            for reference in built.values():
-                provider.load(reference)
+        if arguments.load:
+            provider = choose("auto", Layout(cluster_directory()))
+            side_by_side(*(lambda reference=reference: provider.load(reference) for reference in built.values()))
     except Failure as failure:
         print(f"hack/images/build: {failure}", file=sys.stderr)
         return 1

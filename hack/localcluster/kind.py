@@ -64,14 +64,28 @@ class Kind:
         environment = self.environment()
         if self.name not in run(["kind", "get", "clusters"], environment=environment).split():
             with step(f"kind cluster {self.name}"):
-                create = [*self.command("create", "cluster"), "--config", "-", "--wait", "180s", "--kubeconfig", str(self._layout.kubeconfig)]
+                create = [
+                    *self.command("create", "cluster"),
+                    "--config",
+                    "-",
+                    "--wait",
+                    "180s",
+                    "--kubeconfig",
+                    str(self._layout.kubeconfig),
+                ]
                 run(create, environment=environment, stdin=json.dumps(self.configuration()))
         (self._layout.directory / "provider").write_text("kind")
-        run([*self.command("export", "kubeconfig"), "--kubeconfig", str(self._layout.kubeconfig)], environment=environment)
+        run(
+            [*self.command("export", "kubeconfig"), "--kubeconfig", str(self._layout.kubeconfig)],
+            environment=environment,
+        )
 
     def down(self) -> None:
         """Delete the cluster; kind removes its container and network."""
-        run([*self.command("delete", "cluster"), "--kubeconfig", str(self._layout.kubeconfig)], environment=self.environment())
+        run(
+            [*self.command("delete", "cluster"), "--kubeconfig", str(self._layout.kubeconfig)],
+            environment=self.environment(),
+        )
         for name in ("provider", "kubeconfig"):
             (self._layout.directory / name).unlink(missing_ok=True)
 
@@ -79,7 +93,11 @@ class Kind:
         """Whether the cluster's container exists."""
         environment = {**os.environ, **self.environment()}
         listed = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, env=environment)
-        return {"provider": "kind", "running": self.name in listed.stdout.split(), "kubeconfig": str(self._layout.kubeconfig)}
+        return {
+            "provider": "kind",
+            "running": self.name in listed.stdout.split(),
+            "kubeconfig": str(self._layout.kubeconfig),
+        }
 
     def load(self, reference: str) -> None:
         """Copy an image of the engine into the node; kind itself skips one that is there."""

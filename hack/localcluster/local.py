@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -45,9 +46,14 @@ class Local:
                 say("cluster is up")
                 return
             if os.geteuid() != 0:
-                raise Failure("provider local needs root (namespaces, mounts); use --provider kind with Docker or Podman")
+                raise Failure(
+                    "provider local needs root (namespaces, mounts); use --provider kind with Docker or Podman"
+                )
             names = ["kube", "coredns", "helm", "pause"]
-            side_by_side(lambda: packages.ensure(packages.LOCAL_CLUSTER), *(lambda name=name: tools.build(name) for name in names))
+            side_by_side(
+                lambda: packages.ensure(packages.LOCAL_CLUSTER),
+                *(lambda name=name: tools.build(name) for name in names),
+            )
             built = {name: tools.build(name) for name in names}
             if not self._alive():
                 self._clear()
@@ -81,7 +87,11 @@ class Local:
         """Whether the node's processes live and the API server answers."""
         report: dict[str, object] = {"provider": "local", "running": self._alive(), "healthy": self._healthy()}
         if self._alive():
-            report |= {"kubeconfig": str(self._layout.kubeconfig), "server": f"https://127.0.0.1:{self._port()}", "pid": self._first().pid}
+            report |= {
+                "kubeconfig": str(self._layout.kubeconfig),
+                "server": f"https://127.0.0.1:{self._port()}",
+                "pid": self._first().pid,
+            }
         return report
 
     def load(self, reference: str) -> None:
@@ -96,7 +106,12 @@ class Local:
             raise Failure(f"there is no built image {reference}; build it with hack/images/build")
         blobs = self._layout.images / "io.containerd.content.v1.content" / "blobs" / "sha256"
         started = time.monotonic()
-        with subprocess.Popen(self._inside("ctr", "images", "import", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        with subprocess.Popen(
+            self._inside("ctr", "images", "import", "-"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             size = _write_image(store, reference, process.stdin, lambda digest: (blobs / digest).exists())
@@ -126,7 +141,14 @@ class Local:
         descriptors = {port: listener.fileno() for port, listener in listeners.items()}
         with (layout.logs / "components" / "node.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", "localcluster.node", str(layout.directory), *map(str, (built["kube"], built["coredns"])), json.dumps(descriptors)],
+                [
+                    sys.executable,
+                    "-m",
+                    "localcluster.node",
+                    str(layout.directory),
+                    *map(str, (built["kube"], built["coredns"])),
+                    json.dumps(descriptors),
+                ],
                 cwd=REPOSITORY / "hack",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -195,9 +217,13 @@ class Local:
         deadline = time.monotonic() + _PATIENCE
         while not condition():
             if time.monotonic() > deadline:
-                raise Failure(f"{component} was not ready after {_PATIENCE:.0f}s. End of its log:\n{self._log_tail(component)}")
+                raise Failure(
+                    f"{component} was not ready after {_PATIENCE:.0f}s. End of its log:\n{self._log_tail(component)}"
+                )
             if component != "node" and not self._alive():
-                raise Failure(f"the node ended while waiting for {component}. End of its log:\n{self._log_tail('node')}")
+                raise Failure(
+                    f"the node ended while waiting for {component}. End of its log:\n{self._log_tail('node')}"
+                )
             time.sleep(0.1)
 
     def _log_tail(self, component: str) -> str:
@@ -221,10 +247,8 @@ def _write_image(store: Store, reference: str, output: IO[bytes], present: Calla
     except BrokenPipeError:
         return 0
     finally:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             output.close()
-        except BrokenPipeError:
-            pass
 
 
 def _remove_group(group: Path) -> None:

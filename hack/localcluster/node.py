@@ -28,7 +28,14 @@ _CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 
-_MACHINE_SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
+_MACHINE_SETTINGS = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
 """Kernel settings of the whole machine that a kubelet sets; inside the node they are files of its own."""
 
 
@@ -43,7 +50,9 @@ def main() -> None:
         sys.exit("the node of this cluster is running already")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET):
-        sys.exit(f"making namespaces was refused ({os.strerror(ctypes.get_errno())}): the local provider needs root with CAP_SYS_ADMIN")
+        sys.exit(
+            f"making namespaces was refused ({os.strerror(ctypes.get_errno())}): the local provider needs root with CAP_SYS_ADMIN"
+        )
     child = os.fork()
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -81,9 +90,18 @@ def _mount(layout: Layout) -> None:
 
 def _network() -> None:
     # A bridge, because not every kernel has dummy interfaces; the `kubernetes` Service may not point at a loopback address.
-    _shell("ip link set lo up", "ip link add node0 type bridge", f"ip address add {NODE_ADDRESS}/32 dev node0", "ip link set node0 up")
+    _shell(
+        "ip link set lo up",
+        "ip link add node0 type bridge",
+        f"ip address add {NODE_ADDRESS}/32 dev node0",
+        "ip link set node0 up",
+    )
     # Service addresses need a route to be looked at by the packet filter at all; no other address exists.
-    _shell(f"ip route add {SERVICE_RANGE} dev node0 src {NODE_ADDRESS}", f"ip route add unreachable {POD_RANGE}", "ip route add unreachable default")
+    _shell(
+        f"ip route add {SERVICE_RANGE} dev node0 src {NODE_ADDRESS}",
+        f"ip route add unreachable {POD_RANGE}",
+        "ip route add unreachable default",
+    )
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
@@ -113,7 +131,10 @@ def _supervise(layout: Layout, programs: list[Component]) -> None:
     """Start every program, start it again a second after it has ended, and reap orphans, for ever."""
     running: dict[int, Component] = {}
     due: list[tuple[float, Component]] = [(0.0, program) for program in programs]
-    environment = {"PATH": f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin", "HOME": "/root"}
+    environment = {
+        "PATH": f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin",
+        "HOME": "/root",
+    }
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)

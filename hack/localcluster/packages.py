@@ -29,7 +29,10 @@ IMAGE_BUILD = {"buildah": "/usr/bin/buildah", "debootstrap": "/usr/sbin/debootst
 
 def _present(file: str) -> bool:
     # Debian 12 reaches one directory by two names; another distribution may have the program elsewhere on PATH.
-    return Path(file).exists() or shutil.which(Path(file).name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+    return (
+        Path(file).exists()
+        or shutil.which(Path(file).name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+    )
 
 
 def ensure(packages: dict[str, str]) -> None:
@@ -39,7 +42,9 @@ def ensure(packages: dict[str, str]) -> None:
         return
     names = " ".join(missing)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise Failure(f"these Debian packages are missing and cannot be installed from here: {names}; run `apt-get install {names}` as root")
+        raise Failure(
+            f"these Debian packages are missing and cannot be installed from here: {names}; run `apt-get install {names}` as root"
+        )
     with locked(cache_directory() / "apt.lock"), step(f"installing Debian packages {names}"):
         log = cache_directory("logs") / "apt.log"
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -50,5 +55,3 @@ def ensure(packages: dict[str, str]) -> None:
 def _no_services(environment: dict[str, str]) -> dict[str, str]:
     # containerd and etcd ship services; RUNLEVEL=1 keeps their maintainer scripts from starting them.
     return {**environment, "RUNLEVEL": "1"}
-
-

@@ -53,7 +53,9 @@ class Process:
         deadline = time.monotonic() + seconds
         while self.alive:
             if time.monotonic() > deadline:
-                raise Failure(f"process {self.pid} did not end within {seconds:.0f}s of SIGKILL; see /proc/{self.pid}/stack")
+                raise Failure(
+                    f"process {self.pid} did not end within {seconds:.0f}s of SIGKILL; see /proc/{self.pid}/stack"
+                )
             time.sleep(0.02)
 
 

@@ -52,7 +52,9 @@ def choose(name: str, layout: Layout) -> Provider:
     if name == "auto":
         name = "kind" if engine else "local"
     if remembered.exists() and remembered.read_text().strip() != name:
-        raise Failure(f"this checkout has a cluster of provider {remembered.read_text().strip()}; run `hack/cluster down` before `up --provider {name}`")
+        raise Failure(
+            f"this checkout has a cluster of provider {remembered.read_text().strip()}; run `hack/cluster down` before `up --provider {name}`"
+        )
     if name == "kind" and engine is None:
         raise Failure("provider kind needs a Docker or Podman engine that answers; use --provider local")
     layout.directory.mkdir(parents=True, exist_ok=True)

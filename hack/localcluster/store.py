@@ -36,7 +36,11 @@ class Store:
 
     def images(self) -> dict[str, dict[str, Any]]:
         """Reference -> descriptor of its manifest."""
-        return {entry["annotations"][_REFERENCE]: entry for entry in self._entries() if _REFERENCE in entry.get("annotations", {})}
+        return {
+            entry["annotations"][_REFERENCE]: entry
+            for entry in self._entries()
+            if _REFERENCE in entry.get("annotations", {})
+        }
 
     def blobs_of(self, reference: str) -> list[str]:
         """Digests (hex) of what an image consists of: layers, configuration, manifest. Raises `KeyError` when it is not here."""
@@ -47,7 +51,10 @@ class Store:
     def stream(self, reference: str, output: IO[bytes], present: Callable[[str], bool]) -> int:
         """Write an image as a tar archive for `ctr images import`, without the blobs already `present` there; give back its size in bytes."""
         descriptor = self.images()[reference]
-        entry = {**descriptor, "annotations": {"io.containerd.image.name": reference, _REFERENCE: reference.rpartition(":")[2]}}
+        entry = {
+            **descriptor,
+            "annotations": {"io.containerd.image.name": reference, _REFERENCE: reference.rpartition(":")[2]},
+        }
         written = 0
         with tarfile.open(fileobj=output, mode="w|") as archive:
             for name, content in (
