@@ -1,0 +1,41 @@
+"""What a driver does around a landing, at its simplest: read the table, commit the files."""
+
+import json
+
+from firn_spark.data_files import TableSpec
+from firn_spark.landing import Kind
+
+
+def java_table(spark, identifier):
+    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, identifier)
+
+
+def table_spec(spark, identifier, **io):
+    table, iceberg = java_table(spark, identifier), spark._jvm.org.apache.iceberg
+    return TableSpec(
+        schema=iceberg.SchemaParser.toJson(table.schema()),
+        partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
+        sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
+        location=table.location(),
+        properties=dict(table.properties()),
+        io=io,
+    )
+
+
+def results(batches):
+    return [(row["kind"], json.loads(row["json"])) for batch in batches for row in batch.to_pylist()]
+
+
+def of_kind(found, kind):
+    return [content for name, content in found if name == kind]
+
+
+def commit(spark, identifier, found, kind=Kind.DATA):
+    """Appends the data files among ``found``."""
+    table, iceberg = java_table(spark, identifier), spark._jvm.org.apache.iceberg
+    append = table.newAppend()
+    for descriptor in of_kind(found, kind):
+        node = iceberg.util.JsonUtil.mapper().readTree(json.dumps(descriptor))
+        append.appendFile(iceberg.ContentFileParser.fromJson(node, table.specs()))
+    append.commit()
+    spark.catalog.refreshTable(identifier)
