@@ -1,0 +1,44 @@
+"""What reconcilers of shared things leave for those of topics: health of fleets, catalogs and groups, and what drivers say.
+
+A cache, rebuilt from the world after a restart. Topics read it instead of asking the same broker a thousand times.
+"""
+
+from dataclasses import dataclass, field
+
+from firn.model.progress import TopicProgress
+from firn_controllers.fleet import health as fleet_health
+from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.iceberg_topic.observed import CatalogHealth
+from firn_controllers.ingestion_group import health as group_health
+from firn_controllers.ingestion_group.health import GroupHealth
+
+
+@dataclass(slots=True)
+class Board:
+    """Newest findings by name. A topic is not judged before its fleet and group have been looked at (`complete_for`)."""
+
+    fleets: dict[str, FleetHealth] = field(default_factory=dict)
+    catalogs: dict[str, CatalogHealth] = field(default_factory=dict)
+    groups: dict[str, GroupHealth] = field(default_factory=dict)
+    progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
+    """Group -> uid of a topic resource -> what the driver says of it."""
+
+    def complete_for(self, profile: str, group: str) -> bool:
+        """Both have been looked at since this process started."""
+        return profile in self.fleets and group in self.groups
+
+    def fleet(self, profile: str) -> FleetHealth:
+        """Health of a profile's brokers."""
+        return self.fleets.get(profile, fleet_health.UNSEEN)
+
+    def catalog(self, name: str) -> CatalogHealth:
+        """Health of a catalog."""
+        return self.catalogs.get(name, CatalogHealth())
+
+    def group(self, name: str) -> GroupHealth:
+        """Health of an ingestion group's driver."""
+        return self.groups.get(name, group_health.UNSEEN)
+
+    def topic_progress(self, group: str, uid: str) -> TopicProgress | None:
+        """What the driver of ``group`` says of a topic resource."""
+        return self.progress.get(group, {}).get(uid)

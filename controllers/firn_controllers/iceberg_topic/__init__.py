@@ -1,0 +1,1 @@
+"""One IcebergTopic: gather -> checks -> plan -> apply -> status."""

@@ -1,0 +1,246 @@
+"""Ordered, named, pure checks of a spec. The first that fails is the reason of SpecValid False; none does any I/O.
+
+What only the broker or the catalog can judge (values of topic configs, a table that exists already) comes later, from them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from firn.model import evolution, rows, transforms, types
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, RecordSchema, TableTarget
+from firn.model.transforms import PartitionTerm
+from firn.model.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+from firn_controllers.iceberg_topic.index import Entry
+from firn_controllers.iceberg_topic.observed import Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a spec is refused: a reason of SpecValid False, and a sentence that names the field and the way out."""
+
+    reason: Reason
+    message: str
+
+
+Check = Callable[[Observed], Failure | None]
+
+_CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
+_TIMES = frozenset({"year", "month", "day", "hour"})
+_BUCKETS = frozenset(
+    {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"}
+)  # and decimal, fixed
+_TRUNCATES = frozenset({"int", "long", "string", "binary"})  # and decimal
+
+
+def profile_exists(observed: Observed) -> Failure | None:
+    """spec.profile names a profile of the configuration."""
+    return _known(observed.entry.profile, observed.config.profiles, "profile", Reason.PROFILE_NOT_FOUND)
+
+
+def group_exists(observed: Observed) -> Failure | None:
+    """spec.ingestion.group names an ingestion group of the configuration."""
+    return _known(observed.entry.group, observed.config.groups, "ingestion group", Reason.GROUP_NOT_FOUND)
+
+
+def catalog_exists(observed: Observed) -> Failure | None:
+    """spec.table.catalog names a catalog of the configuration."""
+    if isinstance(observed.target, InvalidSpecError):
+        return None
+    return _known(observed.target.catalog, observed.config.catalogs, "catalog", Reason.CATALOG_NOT_FOUND)
+
+
+def namespace_allowed(observed: Observed) -> Failure | None:
+    """The configuration lets this namespace use the profile, the group and the catalog."""
+    namespace = observed.entry.name[0]
+    config = observed.config
+    used = [
+        ("profile", observed.entry.profile, config.profiles[observed.entry.profile].namespaces),
+        ("ingestion group", observed.entry.group, config.groups[observed.entry.group].namespaces),
+    ]
+    if isinstance(observed.target, TableTarget):
+        used.append(("catalog", observed.target.catalog, config.catalogs[observed.target.catalog].namespaces))
+    for kind, name, namespaces in used:
+        if namespaces and namespace not in namespaces:
+            return Failure(
+                Reason.NOT_ALLOWED,
+                f"namespace {namespace} may not use {kind} {name}; whoever runs Firn lists namespaces in its configuration",
+            )
+    return None
+
+
+def schema_valid(observed: Observed) -> Failure | None:
+    """Every field has a type and a name of its own."""
+    if isinstance(observed.schema, InvalidSpecError):
+        return Failure(Reason(observed.schema.reason), str(observed.schema))
+    return None
+
+
+def table_name_valid(observed: Observed) -> Failure | None:
+    """The table's name is not one that a dead-letter table has."""
+    if isinstance(observed.target, InvalidSpecError):
+        return Failure(Reason(observed.target.reason), str(observed.target))
+    return None
+
+
+def topic_is_ours(observed: Observed) -> Failure | None:
+    """No older resource has the Kafka topic."""
+    if observed.topic_rival is None:
+        return None
+    return _conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
+
+
+def table_is_ours(observed: Observed) -> Failure | None:
+    """No older resource has the table."""
+    if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
+        return None
+    return _conflict(f"table {observed.target.identifier}", observed.table_rival)
+
+
+def config_keys_valid(observed: Observed) -> Failure | None:
+    """Topic configs have names that Kafka's could have, and values."""
+    for key, value in observed.resource.spec.config.items():
+        if not _CONFIG_KEY.fullmatch(key):
+            return Failure(
+                Reason.BAD_TOPIC_CONFIG, f"spec.config: {key!r} is not the name of a topic config, such as retention.ms"
+            )
+        if not value.strip():
+            return Failure(
+                Reason.BAD_TOPIC_CONFIG, f"spec.config: {key} has no value; leave it out for the broker's default"
+            )
+    return None
+
+
+def schema_evolves(observed: Observed) -> Failure | None:
+    """The schema can follow the one that ingestion runs under."""
+    if observed.job is None or isinstance(observed.schema, InvalidSpecError):
+        return None
+    found = evolution.problems(observed.job.job.record_schema, observed.schema)
+    if not found:
+        return None
+    return Failure(
+        Reason.INCOMPATIBLE_SCHEMA,
+        f"spec.schema: {'; '.join(found)}; ingestion goes on under the schema it had; put it back, or write to a new table",
+    )
+
+
+def partitioning_fits(observed: Observed) -> Failure | None:
+    """Every partition term names a column, with a transform that fits its type, and a partition field of its own."""
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    names: dict[str, str] = {}
+    timed: dict[str, str] = {}
+    for text in observed.target.partition_by:
+        field = f"spec.table.partitionBy: {text!r}"
+        try:
+            term = transforms.parse(text)
+            _fit(term, columns)
+        except InvalidSpecError as error:
+            return Failure(Reason(error.reason), f"spec.table.partitionBy: {error}")
+        if term.field_name in names:
+            return Failure(
+                Reason.BAD_TRANSFORM,
+                f"{field} and {names[term.field_name]!r} both make the partition field {term.field_name}",
+            )
+        if term.transform != "identity" and any(column.name == term.field_name for column in columns):
+            return Failure(
+                Reason.BAD_TRANSFORM, f"{field} makes the partition field {term.field_name}, which is a column's name"
+            )
+        if term.transform in _TIMES and term.column in timed:
+            return Failure(
+                Reason.BAD_TRANSFORM, f"{field} and {timed[term.column]!r} are both times of {term.column}: keep one"
+            )
+        names[term.field_name] = text
+        if term.transform in _TIMES:
+            timed[term.column] = text
+    return None
+
+
+def sorting_fits(observed: Observed) -> Failure | None:
+    """Every sort term names a column that can be sorted by."""
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    for text in observed.target.sort_by:
+        try:
+            _fit(transforms.parse_sort(text).term, columns)
+        except InvalidSpecError as error:
+            return Failure(Reason(error.reason), f"spec.table.sortBy: {error}")
+    return None
+
+
+CHECKS: tuple[Check, ...] = (
+    profile_exists,
+    group_exists,
+    catalog_exists,
+    namespace_allowed,
+    schema_valid,
+    table_name_valid,
+    topic_is_ours,
+    table_is_ours,
+    config_keys_valid,
+    schema_evolves,
+    partitioning_fits,
+    sorting_fits,
+)
+
+
+def first_failure(observed: Observed) -> Failure | None:
+    """Why the spec is refused, or None."""
+    return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
+
+
+def _known(name: str, known: Mapping[str, object], kind: str, reason: Reason) -> Failure | None:
+    if name in known:
+        return None
+    choice = ", ".join(sorted(known))
+    return Failure(reason, f"{kind} {name} is not in the operator's configuration, which has {choice}")
+
+
+def _conflict(what: str, rival: Entry) -> Failure:
+    namespace, name = rival.name
+    return Failure(
+        Reason.RESOURCE_CONFLICT,
+        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of them, or name another topic and table",
+    )
+
+
+def _column_type(path: str, columns: tuple[Column, ...]) -> Type:
+    """The type of a column or of a member of a struct column. Raises InvalidSpecError (UnknownColumn)."""
+    first, *rest = path.split(".")
+    found = next((column for column in columns if column.name == first), None)
+    if found is None:
+        known = ", ".join(column.name for column in columns)
+        raise InvalidSpecError(f"{path!r} is no column of the table, which has {known}", reason=Reason.UNKNOWN_COLUMN)
+    kind = types.parse(found.type)
+    for member in rest:
+        if not isinstance(kind, Struct) or member not in dict(kind.fields):
+            raise InvalidSpecError(
+                f"{path!r} is no member of column {first} ({found.type})", reason=Reason.UNKNOWN_COLUMN
+            )
+        kind = dict(kind.fields)[member]
+    return kind
+
+
+def _fit(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
+    """Raises InvalidSpecError where the column is unknown, or the transform is not defined for its type
+    (Iceberg spec, "Partition Transforms")."""
+    kind = _column_type(term.column, columns)
+    nested = isinstance(kind, Struct | ListOf | MapOf)
+    name = kind.name if isinstance(kind, Primitive) else ""
+    match term.transform:
+        case "identity" | "void":
+            fits = not nested
+        case "bucket":
+            fits = name in _BUCKETS or isinstance(kind, Decimal | Fixed)
+        case "truncate":
+            fits = name in _TRUNCATES or isinstance(kind, Decimal)
+        case "year" | "month" | "day":
+            fits = name in ("date", "timestamp", "timestamptz")
+        case "hour":
+            fits = name in ("timestamp", "timestamptz")
+    if not fits:
+        raise InvalidSpecError(f"{term}: {term.transform} is not defined for {kind}", reason=Reason.BAD_TRANSFORM)

@@ -1,0 +1,506 @@
+"""Carries out the reconcile of one IcebergTopic: gather -> checks -> plan -> apply -> status, in this order, from the top each time.
+
+Every step may fail or be the last one this process does; the next reconcile, here or in another process, finds what it left.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from firn.model import durations, names
+from firn.model.conditions import ConditionType, Reason
+from firn.model.config import Config
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers import announcements
+from firn_controllers.announcements import Announcement, EventReason
+from firn_controllers.board import Board
+from firn_controllers.iceberg_topic import checks, plan, status
+from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
+from firn_controllers.iceberg_topic.messages import steady
+from firn_controllers.iceberg_topic.observed import CatalogHealth, LiveJob, Observed
+from firn_controllers.iceberg_topic.status import Findings, Verdict
+from firn_controllers.ingestion_group import health as group_health
+from firn_controllers.ingestion_group.controller import selector
+from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import Manifest, Ports, TableState, TopicState
+from firn_controllers.queue import Outcome
+
+REFRESH = 60.0
+"""Seconds at least between two writes of a status in which only times and counts differ."""
+REFRESHES_PER_SECOND = 10
+"""With very many topics, so many such writes a second altogether."""
+DELETION_POLL = 2.0
+DELETION_GRACE = timedelta(seconds=3)
+"""A driver's word that it has dropped a topic counts from so long after its contract was gone."""
+BLOCKED_AFTER = timedelta(seconds=30)
+"""A deletion that waits longer for the driver says so in a condition."""
+SETTLED = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
+
+
+@dataclass(slots=True)
+class Visit:
+    """What the last complete look at a topic found: good until the next resync, as long as nothing says otherwise. A cache."""
+
+    uid: str
+    generation: int
+    at: float
+    topic: TopicState
+    table: TableState | None
+
+
+class TopicReconciler:
+    """Reconciles IcebergTopics."""
+
+    def __init__(
+        self, config: Config, owner: Owner, ports: Ports, index: Index, board: Board, jitter: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._owner = owner
+        self._ports = ports
+        self._index = index
+        self._board = board
+        self._jitter = jitter
+        self._resync = durations.milliseconds(config.resync) / 1000
+        self._visits: dict[Name, Visit] = {}
+        self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
+        self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
+        self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
+
+    async def reconcile(self, name: Name) -> Outcome:
+        """Bring the world closer to the resource ``name``, and its status to the world."""
+        for uid in self._index.gone(name):
+            await self._remove_contract(uid)
+            self._forget(name, uid)
+            self._index.cleared(name, uid)
+        found = self._index.get(name)
+        if found is None:
+            return Outcome()
+        if found.resource is None:
+            problem = found.problem or InvalidSpecError("cannot be read")
+            document = status.unreadable(found.status, found.generation, problem, self._ports.clock.now())
+            return await self._report(found, document)
+        if not self._judgeable(found):
+            return Outcome()
+        observed = await self._gather(found)
+        if observed.paused:
+            return await self._report(found, status.paused(observed))
+        if observed.deleting:
+            return await self._delete(observed)
+        return await self._converge(observed)
+
+    def _judgeable(self, found: Entry) -> bool:
+        """Fleet and group, where the configuration has them, have been looked at; the board wakes the topic when they are."""
+        fleet_known = found.profile not in self._config.profiles or found.profile in self._board.fleets
+        group_known = found.group not in self._config.groups or found.group in self._board.groups
+        return fleet_known and group_known
+
+    # Gather
+
+    async def _gather(self, found: Entry) -> Observed:
+        resource = found.resource
+        assert resource is not None
+        schema: RecordSchema | InvalidSpecError
+        target: TableTarget | InvalidSpecError
+        try:
+            schema = resource.record_schema()
+        except InvalidSpecError as error:
+            schema = error
+        try:
+            target = resource.table_target(self._config.default_catalog)
+        except InvalidSpecError as error:
+            target = error
+        return Observed(
+            config=self._config,
+            entry=found,
+            resource=resource,
+            schema=schema,
+            target=target,
+            topic_rival=self._rival(found, found.topic_claim),
+            table_rival=self._rival(found, found.table_claim),
+            fleet=self._board.fleet(found.profile),
+            catalog=self._board.catalog(target.catalog) if isinstance(target, TableTarget) else CatalogHealth(),
+            group=self._board.group(found.group) if found.group in self._config.groups else GroupHealth(),
+            progress=self._board.topic_progress(found.group, found.uid),
+            job=await self._live_job(found),
+            now=self._ports.clock.now(),
+        )
+
+    def _rival(self, found: Entry, claim: tuple[str, ...] | None) -> Entry | None:
+        holder = self._index.holder(claim) if claim is not None else None
+        return holder if holder is not None and holder.uid != found.uid else None
+
+    async def _live_job(self, found: Entry) -> LiveJob | None:
+        visit = self._visits.get(found.name)
+        if visit is not None and visit.uid == found.uid and found.uid in self._jobs and self._recent(visit):
+            return self._jobs[found.uid]
+        live = await self._ports.cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(found.uid))
+        job = LiveJob.read(live)
+        if job is not None:
+            self._jobs[found.uid] = job
+        return job
+
+    # Converge
+
+    async def _converge(self, observed: Observed) -> Outcome:
+        observed, gone = await self._agree_finalizers(observed)
+        if gone:
+            return Outcome()
+        failure = checks.first_failure(observed)
+        findings = Findings(failure=failure, job=observed.job)
+        done: list[Announcement] = []
+        if failure is None:
+            findings = await self._agree_topic(observed, findings, done)
+            if findings.failure is None:
+                findings = await self._agree_table(observed, findings, done)
+        findings = await self._agree_contract(observed, findings)
+        self._remember(observed, findings)
+        document = status.document(observed, findings)
+        outcome = await self._report(observed.entry, document, done)
+        # Somebody else's fault may pass at any time; the author's only with a new spec, which is an event.
+        for result in (findings.topic, findings.table):
+            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError):
+                return Outcome(failed=True)
+        return outcome
+
+    async def _agree_finalizers(self, observed: Observed) -> tuple[Observed, bool]:
+        """Put our finalizer on or take it off, before anything is created; True if the resource is gone."""
+        wanted = plan.finalizers(observed)
+        if wanted == observed.resource.metadata.finalizers:
+            return observed, False
+        live = await self._set_finalizers(observed.entry, wanted)
+        if live is None or live.resource is None:
+            return observed, True
+        return replace(observed, entry=live, resource=live.resource), False
+
+    async def _agree_topic(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
+        known = self._verified(observed)
+        if observed.fleet.problem is not None:
+            return findings
+        origin = self._origin(observed, ConditionType.TOPIC_READY)
+        if known is not None:
+            return replace(findings, topic=known.topic, topic_origin=origin or Reason.ADOPTED)
+        spec = observed.resource.spec
+        profile, topic = observed.entry.profile, observed.resource.topic_name
+        default = self._config.profiles[profile].default_partitions
+        owned = observed.job.owned_config if observed.job else frozenset()
+        topics = self._ports.topics
+        try:
+            live = await topics.describe(profile, topic)
+            steps = plan.topic(live, spec.partitions, default, spec.config, owned)
+            created = live is None
+            for step in steps:
+                match step:
+                    case plan.CreateTopic(partitions, configs):
+                        await topics.create(profile, topic, partitions, configs)
+                    case plan.GrowTopic(partitions):
+                        await topics.grow(profile, topic, partitions)
+                    case plan.AlterConfigs(put, remove):
+                        await topics.alter_configs(profile, topic, put, remove)
+            if steps:
+                live = await topics.describe(profile, topic)
+            if live is None:
+                raise NotReadyError(f"topic {topic} is created, but the brokers do not show it yet")
+        except InvalidSpecError as error:
+            return replace(findings, failure=Failure(_reason(error), str(error)))
+        except FirnError as error:
+            return replace(findings, topic=error)
+        if created:
+            origin = Reason.CREATED
+        elif origin is None:
+            origin = Reason.ADOPTED
+            done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
+        done += _topic_announcements(topic, steps, repaired=_settled(observed))
+        return replace(findings, topic=live, topic_origin=origin)
+
+    async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
+        if observed.catalog.problem is not None:
+            return findings
+        origin = self._origin(observed, ConditionType.TABLE_READY)
+        known = self._verified(observed)
+        if known is not None and known.table is not None:
+            return replace(findings, table=known.table, table_origin=origin or Reason.ADOPTED)
+        target, schema = observed.target, observed.schema
+        if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
+            return findings
+        try:
+            live = await self._ports.tables.ensure(target, schema, observed.entry.uid)
+        except InvalidSpecError as error:
+            if error.reason == Reason.SCHEMA_INCOMPATIBLE:
+                return replace(findings, table=error)
+            return replace(findings, failure=Failure(_reason(error), str(error)))
+        except FirnError as error:
+            return replace(findings, table=error)
+        if live is None:
+            return replace(findings, table_missing=True)
+        if live.created:
+            origin = Reason.CREATED
+            done.append(Announcement("Normal", EventReason.CREATED, f"created table {target.identifier}"))
+        elif origin is None and live.owner == observed.entry.uid:
+            origin = Reason.CREATED
+        elif origin is None:
+            origin = Reason.ADOPTED
+            done.append(
+                Announcement("Normal", EventReason.ADOPTED, f"took over table {target.identifier}, which was there")
+            )
+        if live.changed:
+            what = f"table {target.identifier}: {'; '.join(live.changed)}"
+            done.append(Announcement("Normal", EventReason.CHANGED, what))
+        return replace(findings, table=live, table_origin=origin)
+
+    async def _agree_contract(self, observed: Observed, findings: Findings) -> Findings:
+        if findings.failure is not None and findings.failure.reason is Reason.RESOURCE_CONFLICT:
+            if observed.job is not None:
+                await self._remove_contract(observed.entry.uid)
+            return replace(findings, job=None)
+        topic_id = findings.topic.topic_id if isinstance(findings.topic, TopicState) else None
+        agreed = findings.failure is None and (isinstance(findings.table, TableState) or findings.table_missing)
+        wanted = plan.contract(
+            observed,
+            topic_id,
+            table_agreed=agreed,
+            topic_origin=findings.topic_origin,
+            table_origin=findings.table_origin,
+        )
+        if wanted is None:
+            return findings
+        if self._jobs.get(observed.entry.uid) != wanted or self._verified(observed) is None:
+            await self._ports.cluster.apply(plan.config_map(wanted, self._owner))
+            self._jobs[observed.entry.uid] = wanted
+        return replace(findings, job=wanted)
+
+    def _origin(self, observed: Observed, kind: ConditionType) -> Reason | None:
+        """How topic or table was come by, if that was settled before."""
+        job = observed.job
+        kept = (job.topic_origin if kind is ConditionType.TOPIC_READY else job.table_origin) if job else None
+        return Reason(kept) if kept in status.ORIGINS else status.origin_before(observed.entry.status, kind)
+
+    # What the last visit knew
+
+    def _recent(self, visit: Visit) -> bool:
+        return self._ports.clock.monotonic() - visit.at < self._resync * 0.75
+
+    def _verified(self, observed: Observed) -> Visit | None:
+        """The last visit, where looking at topic and table again would be a waste: same spec, not long ago, driver content."""
+        visit = self._visits.get(observed.entry.name)
+        if visit is None or visit.uid != observed.entry.uid or visit.generation != observed.entry.generation:
+            return None
+        content = observed.progress is None or observed.progress.state in SETTLED
+        return visit if content and self._recent(visit) else None
+
+    def _remember(self, observed: Observed, findings: Findings) -> None:
+        name = observed.entry.name
+        complete = findings.failure is None and isinstance(findings.topic, TopicState)
+        agreed = isinstance(findings.table, TableState) or findings.table_missing
+        if not complete or not agreed:
+            self._visits.pop(name, None)
+        elif self._verified(observed) is None:
+            assert isinstance(findings.topic, TopicState)
+            table = findings.table if isinstance(findings.table, TableState) else None
+            settled = replace(table, created=False, changed=()) if table else None
+            self._visits[name] = Visit(
+                observed.entry.uid, observed.entry.generation, self._ports.clock.monotonic(), findings.topic, settled
+            )
+
+    def _forget(self, name: Name, uid: str) -> None:
+        visit = self._visits.get(name)
+        if visit is not None and visit.uid == uid:
+            del self._visits[name]
+        self._jobs.pop(uid, None)
+        self._refreshed.pop(uid, None)
+        self._contract_gone.pop(uid, None)
+
+    # Delete
+
+    async def _delete(self, observed: Observed) -> Outcome:
+        """Stop ingestion, wait until the driver has let go, drop what the policy says, take the finalizer off."""
+        uid = observed.entry.uid
+        if uid not in self._contract_gone:
+            await self._remove_contract(uid)
+            self._contract_gone[uid] = observed.now
+            self._visits.pop(observed.entry.name, None)
+        findings = Findings()
+        if names.FINALIZER not in observed.resource.metadata.finalizers:
+            return await self._report(observed.entry, status.document(observed, findings))
+        policy = observed.resource.spec.deletion_policy
+        forced = observed.annotations.get(names.FORCE_DELETION) == "true"
+        done: list[Announcement] = []
+        if "Delete" in (policy.topic, policy.table):
+            waited = observed.now - self._contract_gone[uid]
+            if not await self._driver_released(observed) and not (forced and waited > DELETION_GRACE):
+                blocked = self._blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still has the topic")
+                findings = replace(findings, blocked=blocked if waited > BLOCKED_AFTER else None)
+                await self._report(observed.entry, status.document(observed, findings))
+                return Outcome(after=DELETION_POLL)
+            problem = await self._drop(observed, done)
+            if problem is not None and not forced:
+                findings = replace(findings, blocked=problem)
+                await self._report(observed.entry, status.document(observed, findings), done)
+                return Outcome(failed=True)
+            if problem is not None:
+                done.append(
+                    Announcement(
+                        "Warning", EventReason.DATA_LEFT_BEHIND, f"{names.FORCE_DELETION} is set: {problem.message}"
+                    )
+                )
+        live = observed.resource.metadata.finalizers
+        await self._set_finalizers(observed.entry, tuple(it for it in live if it != names.FINALIZER))
+        await self._announce(observed.entry, done)
+        return Outcome()
+
+    async def _driver_released(self, observed: Observed) -> bool:
+        since = self._contract_gone[observed.entry.uid]
+        groups = {observed.entry.group} | ({observed.job.job.group} if observed.job else set())
+        for group in groups & self._config.groups.keys():
+            pods = await self._ports.cluster.pods(selector(group))
+            said = await self._ports.progress.read(group)
+            if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
+                return False
+        return True
+
+    async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
+        """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None."""
+        policy = observed.resource.spec.deletion_policy
+        target = observed.target
+        if policy.table == "Delete" and observed.table_rival is None and isinstance(target, TableTarget):
+            if target.catalog not in self._config.catalogs:
+                return self._blocked(
+                    observed,
+                    Reason.CATALOG_UNREACHABLE,
+                    f"catalog {target.catalog} is not in the configuration any more",
+                )
+            if observed.catalog.problem is not None:
+                return self._blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
+            try:
+                await self._ports.tables.drop(target, observed.entry.uid)
+            except FirnError as error:
+                return self._blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
+            done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
+        if policy.topic == "Delete" and observed.topic_rival is None:
+            profile, topic = observed.entry.profile, observed.resource.topic_name
+            if profile not in self._config.profiles:
+                return self._blocked(
+                    observed, Reason.BROKER_UNREACHABLE, f"profile {profile} is not in the configuration any more"
+                )
+            if observed.fleet.problem is not None:
+                return self._blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
+            try:
+                live = await self._ports.topics.describe(profile, topic)
+                if live is not None and self._topic_is_ours(observed, live):
+                    await self._ports.topics.delete(profile, topic)
+                    done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
+            except FirnError as error:
+                return self._blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
+        return None
+
+    def _topic_is_ours(self, observed: Observed, live: TopicState) -> bool:
+        """The topic is the one that status names; where it names none yet, the one a followed spec would have made or taken."""
+        remembered = observed.entry.status.get("topicId")
+        return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
+
+    def _blocked(self, observed: Observed, reason: Reason, problem: str) -> Verdict:
+        namespace, name = observed.entry.name
+        return Verdict(
+            "True",
+            reason,
+            f"{steady(problem)}; to give up the data instead: kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true",
+        )
+
+    async def _remove_contract(self, uid: str) -> None:
+        await self._ports.cluster.delete("v1", "ConfigMap", self._owner.namespace, names.job(uid))
+        self._jobs.pop(uid, None)
+
+    # Write back
+
+    async def _set_finalizers(self, found: Entry, finalizers: tuple[str, ...]) -> Entry | None:
+        namespace, name = found.name
+        live = await self._ports.cluster.set_finalizers(namespace, name, finalizers, found.resource_version)
+        return self._take_in(live)
+
+    async def _report(self, found: Entry, document: Manifest, done: list[Announcement] | None = None) -> Outcome:
+        """Write the status if it says something new, at most so often if only times and counts differ. Announce what came of it."""
+        now = self._ports.clock.monotonic()
+        resync = Outcome(after=self._resync * (0.8 + 0.2 * self._jitter()))
+        done = list(done or ())
+        if document == found.status:
+            await self._announce(found, done)
+            return resync
+        if status.significant(document) == status.significant(found.status):
+            interval = max(REFRESH, len(self._index) / REFRESHES_PER_SECOND)
+            wait = self._refreshed.setdefault(found.uid, now) + interval - now
+            if wait > 0:
+                await self._announce(found, done)
+                return Outcome(after=min(wait, resync.after or wait))
+        namespace, name = found.name
+        live = await self._ports.cluster.patch_status(namespace, name, document, found.resource_version)
+        self._refreshed[found.uid] = now
+        self._take_in(live)
+        await self._announce(found, done + announcements.transitions(found.status, document))
+        return resync
+
+    def _take_in(self, live: Manifest | None) -> Entry | None:
+        if live is None:
+            return None
+        found = entry(live, self._config)
+        self._index.put(found)
+        return found
+
+    async def _announce(self, found: Entry, done: list[Announcement]) -> None:
+        namespace, name = found.name
+        for item in _merged(done):
+            await self._ports.cluster.event(
+                namespace, name, found.uid, "IcebergTopic", item.type, str(item.reason), item.message
+            )
+
+
+def _reason(error: InvalidSpecError) -> Reason:
+    """The error's reason where SpecValid has it; else the broker refused a config."""
+    known: dict[str, Any] = {str(reason): reason for reason in Reason}
+    found: Reason = known.get(error.reason, Reason.BAD_TOPIC_CONFIG)
+    return Reason.BAD_TOPIC_CONFIG if found is Reason.INVALID_SPEC else found
+
+
+def _settled(observed: Observed) -> bool:
+    """This generation was followed before: what differs now was changed from outside."""
+    return observed.job is not None and observed.job.job.generation == observed.entry.generation
+
+
+def _topic_announcements(topic: str, steps: tuple[plan.TopicStep, ...], *, repaired: bool) -> list[Announcement]:
+    found = []
+    for step in steps:
+        match step:
+            case plan.CreateTopic(partitions, _):
+                found.append(
+                    Announcement(
+                        "Normal", EventReason.CREATED, f"created Kafka topic {topic} with {partitions} partitions"
+                    )
+                )
+            case plan.GrowTopic(partitions):
+                found.append(
+                    Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic} has {partitions} partitions now")
+                )
+            case plan.AlterConfigs(put, remove):
+                keys = ", ".join(sorted({*put, *remove}))
+                if repaired:
+                    found.append(
+                        Announcement(
+                            "Warning",
+                            EventReason.DRIFT_REPAIRED,
+                            f"Kafka topic {topic}: {keys} had been changed from outside and is as the spec says again",
+                        )
+                    )
+                else:
+                    found.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: {keys} set"))
+    return found
+
+
+def _merged(items: list[Announcement]) -> list[Announcement]:
+    """One announcement a reason: what happened together is told together."""
+    found: dict[EventReason, Announcement] = {}
+    for item in items:
+        before = found.get(item.reason)
+        found[item.reason] = replace(item, message=f"{before.message}; {item.message}") if before else item
+    return list(found.values())

@@ -1,0 +1,111 @@
+"""Everything that a decision about one IcebergTopic rests on, gathered first, in one value."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.model.progress import HaltedAt, TopicProgress
+from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.iceberg_topic.index import Entry
+from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.ports import Manifest
+
+OWNED_CONFIG = f"{names.GROUP}/topic-config"
+"""Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one can be unset."""
+SEEN_RESUME = f"{names.GROUP}/resume-seen"
+"""Annotation of a job ConfigMap: the resume annotation that has been acted upon."""
+TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
+TABLE_ORIGIN = f"{names.GROUP}/table-origin"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogHealth:
+    """``problem`` is None while the catalog answers. Equal healths wake nobody."""
+
+    problem: Reason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """The job contract in force, and what the operator remembers beside it."""
+
+    job: IngestJob
+    owned_config: frozenset[str] = frozenset()
+    seen_resume: str | None = None
+    topic_origin: str | None = None
+    """``Created`` or ``Adopted``: how this resource came by its Kafka topic."""
+    table_origin: str | None = None
+
+    @classmethod
+    def read(cls, config_map: Manifest | None) -> "LiveJob | None":
+        """The contract in a ConfigMap; None where there is none, or none that can be read (it is then written afresh)."""
+        if config_map is None:
+            return None
+        annotations = config_map["metadata"].get("annotations") or {}
+        try:
+            job = IngestJob.model_validate_json((config_map.get("data") or {})["job.json"])
+            owned = json.loads(annotations.get(OWNED_CONFIG, "[]"))
+        except (KeyError, ValidationError, ValueError):
+            return None
+        return cls(
+            job,
+            frozenset(owned),
+            annotations.get(SEEN_RESUME),
+            annotations.get(TOPIC_ORIGIN),
+            annotations.get(TABLE_ORIGIN),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One IcebergTopic and what surrounds it, at one moment. ``schema`` and ``target`` are the errors where they cannot be told."""
+
+    config: Config
+    entry: Entry
+    resource: IcebergTopic
+    schema: RecordSchema | InvalidSpecError
+    target: TableTarget | InvalidSpecError
+    topic_rival: Entry | None
+    """An older resource that has the Kafka topic."""
+    table_rival: Entry | None
+    """An older resource that has the table."""
+    fleet: FleetHealth
+    catalog: CatalogHealth
+    group: GroupHealth
+    progress: TopicProgress | None
+    job: LiveJob | None
+    now: datetime
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The resource's annotations."""
+        return self.resource.metadata.annotations
+
+    @property
+    def paused(self) -> bool:
+        """Reconciliation is paused by annotation."""
+        return self.annotations.get(names.PAUSE) == "true"
+
+    @property
+    def deleting(self) -> bool:
+        """The resource is on its way out."""
+        return self.resource.metadata.deletion_timestamp is not None
+
+    @property
+    def halted_at(self) -> HaltedAt | None:
+        """The record at which ingestion stopped, as the driver says, or else as status remembers."""
+        if self.progress is not None:
+            return self.progress.halted_at if self.progress.state == "Halted" else None
+        remembered: Any = (self.entry.status.get("ingestion") or {}).get("haltedAt")
+        return HaltedAt.model_validate(remembered) if remembered else None

@@ -1,0 +1,160 @@
+"""What to do for one IcebergTopic, decided from what was observed. Pure: `controller` carries it out."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from firn.model import names
+from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn_controllers import manifests
+from firn_controllers.iceberg_topic.observed import (
+    OWNED_CONFIG,
+    SEEN_RESUME,
+    TABLE_ORIGIN,
+    TOPIC_ORIGIN,
+    LiveJob,
+    Observed,
+)
+from firn_controllers.ports import Manifest, TopicState
+
+_SKIP_AT = re.compile(r"skip:\d+:\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """The topic does not exist."""
+
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """The topic has fewer partitions than the spec asks for. More than that is never undone, but reported."""
+
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    """Configs differ from the spec, or were in it before and are not any more."""
+
+    put: Mapping[str, str]
+    remove: tuple[str, ...]
+
+
+TopicStep = CreateTopic | GrowTopic | AlterConfigs
+
+
+def topic(
+    live: TopicState | None,
+    partitions: int | None,
+    default_partitions: int,
+    configs: Mapping[str, str],
+    owned: frozenset[str],
+) -> tuple[TopicStep, ...]:
+    """Steps that make the live topic agree with the spec. Configs that neither the spec has nor had (``owned``) are left alone."""
+    if live is None:
+        return (CreateTopic(partitions or default_partitions, configs),)
+    steps: list[TopicStep] = []
+    if partitions is not None and partitions > live.partitions:
+        steps.append(GrowTopic(partitions))
+    put = {key: value for key, value in configs.items() if live.configs.get(key) != value}
+    remove = tuple(sorted(key for key in owned - configs.keys() if key in live.configs))
+    if put or remove:
+        steps.append(AlterConfigs(put, remove))
+    return tuple(steps)
+
+
+def finalizers(observed: Observed) -> tuple[str, ...]:
+    """The resource's finalizers: ours is among them exactly while deleting the resource deletes data."""
+    others = tuple(it for it in observed.resource.metadata.finalizers if it != names.FINALIZER)
+    policy = observed.resource.spec.deletion_policy
+    deletes = "Delete" in (policy.topic, policy.table)
+    return (*others, names.FINALIZER) if deletes else others
+
+
+def resume(observed: Observed) -> tuple[str | None, str | None]:
+    """The contract's ``resume``, and the annotation that has been acted upon.
+
+    An annotation acts once, when it changes, on the record at which the topic is halted then: ``skip`` is bound to that record.
+    It does nothing while the topic is not halted. To skip the next one, set ``skip:PARTITION:OFFSET``, as the condition's
+    message says.
+    """
+    wanted = observed.annotations.get(names.RESUME)
+    if wanted is None:
+        return None, None
+    if observed.job is not None and wanted == observed.job.seen_resume:
+        return observed.job.job.resume, wanted
+    if _SKIP_AT.fullmatch(wanted):
+        return wanted, wanted
+    halted = observed.halted_at
+    if wanted == "skip" and halted is not None:
+        return f"skip:{halted.partition}:{halted.offset}", wanted
+    return None, wanted
+
+
+def contract(
+    observed: Observed, topic_id: str | None, *, table_agreed: bool, topic_origin: str | None, table_origin: str | None
+) -> LiveJob | None:
+    """The job contract to have in force, or None where there can be none yet.
+
+    It follows the spec only as far as topic and table do (``topic_id``, ``table_agreed``): until then, and while the spec is
+    refused, ingestion goes on under the contract it has, but suspending, resuming and restarting are obeyed.
+    """
+    live = observed.job
+    marked, seen = resume(observed)
+    restart = observed.annotations.get(names.RESTART) or (live.job.restart if live else None)
+    suspended = observed.resource.spec.suspend
+    if (
+        topic_id is None
+        or not table_agreed
+        or not isinstance(observed.schema, RecordSchema)
+        or not isinstance(observed.target, TableTarget)
+    ):
+        if live is None:
+            return None
+        job = live.job.model_copy(update={"suspended": suspended, "resume": marked, "restart": restart})
+        return LiveJob(job, live.owned_config, seen, live.topic_origin, live.table_origin)
+    resource = observed.resource
+    namespace, name = observed.entry.name
+    job = IngestJob(
+        uid=observed.entry.uid,
+        namespace=namespace,
+        name=name,
+        generation=observed.entry.generation,
+        group=observed.entry.group,
+        profile=observed.entry.profile,
+        topic=resource.topic_name,
+        topic_id=topic_id,
+        record_schema=observed.schema,
+        table=observed.target,
+        freshness_ms=resource.freshness_ms,
+        start_from=resource.start_from,
+        on_bad_record=resource.spec.ingestion.on_bad_record,
+        suspended=suspended,
+        resume=marked,
+        restart=restart,
+    )
+    return LiveJob(job, frozenset(resource.spec.config), seen, topic_origin, table_origin)
+
+
+def config_map(live: LiveJob, owner: manifests.Owner) -> Manifest:
+    """The ConfigMap ``firn-job-<uid>`` that carries the contract."""
+    job = live.job
+    labels = {
+        names.LABEL_JOB: job.uid,
+        names.LABEL_GROUP: job.group,
+        names.LABEL_TOPIC: job.name,
+        names.LABEL_TOPIC_NAMESPACE: job.namespace,
+    }
+    marks = {
+        OWNED_CONFIG: json.dumps(sorted(live.owned_config)),
+        SEEN_RESUME: live.seen_resume,
+        TOPIC_ORIGIN: live.topic_origin,
+        TABLE_ORIGIN: live.table_origin,
+    }
+    annotations = {key: value for key, value in marks.items() if value is not None}
+    data = {"job.json": job.model_dump_json()}
+    return manifests.child("v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data)

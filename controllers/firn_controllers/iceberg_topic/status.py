@@ -1,0 +1,466 @@
+"""The status document of one IcebergTopic, computed whole from what was observed and found, and when it is worth writing.
+
+Every condition says the generation it is about; ``lastTransitionTime`` moves only when ``status`` flips; messages hold no counts,
+times or ids of attempts. So a second look at an unchanged world comes out at the same document, which is not written again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from firn.model import names
+from firn.model.conditions import ConditionType, Reason
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
+from firn.model.jobs import TableTarget
+from firn.model.progress import TopicProgress
+from firn_controllers.fleet.layout import bootstrap_servers
+from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.messages import steady
+from firn_controllers.iceberg_topic.observed import LiveJob, Observed
+from firn_controllers.pods import FAST_FAILURES
+from firn_controllers.ports import Manifest, TableState, TopicState
+
+Status = Literal["True", "False", "Unknown"]
+ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
+BACK_IN_TIME = 0.8
+"""A topic that fell behind is within its freshness again below this share of it, so that it does not flap around the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a condition says."""
+
+    status: Status
+    reason: Reason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What this visit found out by acting. None: not tried, because something before it stood in the way."""
+
+    failure: Failure | None = None
+    topic: TopicState | FirnError | None = None
+    topic_origin: Reason | None = None
+    table: TableState | FirnError | None = None
+    table_origin: Reason | None = None
+    table_missing: bool = False
+    """The table will be created by the driver (format version 3)."""
+    job: LiveJob | None = None
+    blocked: Verdict | None = None
+    """Why a deletion waits."""
+
+
+def document(observed: Observed, findings: Findings) -> Manifest:
+    """The whole status."""
+    verdicts = conditions(observed, findings)
+    previous = observed.entry.status
+    generation = observed.entry.generation
+    status: Manifest = {
+        "observedGeneration": generation,
+        "conditions": rendered(verdicts, previous, generation, observed.now),
+    }
+    status |= _topic(observed, findings, previous)
+    table = _table(observed, findings, previous)
+    if table:
+        status["table"] = table
+    status["ingestion"] = _ingestion(observed, findings, previous)
+    return status
+
+
+def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Verdict]:
+    """What each condition says; those that exist only while True are there only then."""
+    spec = _spec_valid(observed, findings)
+    parts = {
+        ConditionType.SPEC_VALID: spec,
+        ConditionType.TOPIC_READY: _topic_ready(observed, findings),
+        ConditionType.TABLE_READY: _table_ready(observed, findings),
+        ConditionType.INGESTION_READY: _ingestion_ready(observed, findings),
+    }
+    stalled = _stalled(observed, findings, parts)
+    ready = _ready(observed, parts, stalled)
+    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings)}
+    if stalled is not None:
+        found[ConditionType.STALLED] = stalled
+    else:
+        reconciling = _reconciling(observed, findings, ready, parts)
+        if reconciling is not None:
+            found[ConditionType.RECONCILING] = reconciling
+    if findings.blocked is not None:
+        found[ConditionType.DELETION_BLOCKED] = findings.blocked
+    return found
+
+
+def rendered(
+    verdicts: Mapping[ConditionType, Verdict], previous: Mapping[str, Any], generation: int, now: datetime
+) -> list[Manifest]:
+    """The list of conditions, in the order of `ConditionType`."""
+    before = {item["type"]: item for item in previous.get("conditions") or []}
+    found = []
+    for kind in ConditionType:
+        verdict = verdicts.get(kind)
+        if verdict is None:
+            continue
+        old = before.get(kind)
+        since = old["lastTransitionTime"] if old and old["status"] == verdict.status else timestamp(now)
+        found.append(
+            {
+                "type": str(kind),
+                "status": verdict.status,
+                "reason": str(verdict.reason),
+                "message": verdict.message,
+                "lastTransitionTime": since,
+                "observedGeneration": generation,
+            }
+        )
+    return found
+
+
+def paused(observed: Observed) -> Manifest:
+    """The status while reconciliation is paused: as it was, and that it is paused."""
+    previous = observed.entry.status
+    generation = observed.entry.generation
+    message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
+    if observed.deleting:
+        message += "; the deletion waits for it too"
+    verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
+    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, observed.now)
+    others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
+    order = {str(kind): number for number, kind in enumerate(ConditionType)}
+    merged = sorted([*others, *mine], key=lambda item: order.get(item["type"], len(order)))
+    return {**previous, "observedGeneration": generation, "conditions": merged}
+
+
+def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpecError, now: datetime) -> Manifest:
+    """The status of an object that cannot be read as an IcebergTopic (stored under another version of the CRD)."""
+    message = steady(str(problem))
+    verdicts = {
+        ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
+        ConditionType.SPEC_VALID: Verdict("False", Reason.BAD_SCHEMA, message),
+        ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
+    }
+    return {
+        **previous,
+        "observedGeneration": generation,
+        "conditions": rendered(verdicts, previous, generation, now),
+    }
+
+
+def significant(status: Mapping[str, Any]) -> Manifest:
+    """What of a status is written at once when it changes: everything but times, counts, and Running against CaughtUp."""
+    copy = dict(status)
+    ingestion = dict(copy.get("ingestion") or {})
+    ingestion.pop("lastCommitTime", None)
+    ingestion.pop("deadLetters", None)
+    copy["ingestion"] = ingestion
+    copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
+    return copy
+
+
+def timestamp(moment: datetime) -> str:
+    """As Kubernetes writes times: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, ...]:
+    """What of a topic's progress can change a condition: only when this changes is the topic looked at again for it."""
+    lag = progress.lag_seconds
+    limit = freshness_ms / 1000
+    return (
+        progress.generation,
+        "Running" if progress.state == "CaughtUp" else progress.state,
+        progress.reason,
+        steady(progress.message),
+        progress.failures >= FAST_FAILURES,
+        progress.topic_id,
+        progress.table_uuid,
+        progress.table_location,
+        progress.table_ready,
+        progress.table_reason,
+        steady(progress.table_message),
+        progress.dead_letter_table,
+        progress.halted_at,
+        progress.last_commit is None and not progress.lag_records,
+        progress.backfilling,
+        (lag or 0.0) > limit,
+        (lag or 0.0) > limit * BACK_IN_TIME,
+    )
+
+
+# Conditions
+
+
+def _spec_valid(observed: Observed, findings: Findings) -> Verdict:
+    if observed.deleting:
+        return _as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
+    if findings.failure is not None:
+        return Verdict("False", findings.failure.reason, steady(findings.failure.message))
+    return Verdict("True", Reason.VALID, "the spec can be followed")
+
+
+def _topic_ready(observed: Observed, findings: Findings) -> Verdict:
+    if observed.entry.profile not in observed.config.profiles:
+        return _pending("waits for a profile that exists")
+    if observed.fleet.problem is not None:
+        return Verdict("False", observed.fleet.problem, steady(observed.fleet.message))
+    match findings.topic:
+        case TopicState() as live:
+            wanted = observed.resource.spec.partitions
+            if wanted is not None and wanted < live.partitions:
+                return Verdict(
+                    "False",
+                    Reason.PARTITION_DECREASE_REFUSED,
+                    f"topic {live.name} has {live.partitions} partitions, and Kafka cannot go down to {wanted}: set spec.partitions to"
+                    f" {live.partitions} or more, or leave it out",
+                )
+            return Verdict("True", findings.topic_origin or Reason.ADOPTED, f"topic {live.name} is as the spec says")
+        case AccessDeniedError() as error:
+            return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
+        case NotReadyError() as error:
+            return Verdict("False", Reason.BROKER_STARTING, steady(str(error)))
+        case FirnError() as error if not isinstance(error, InvalidSpecError):
+            return Verdict("False", Reason.BROKER_UNREACHABLE, steady(str(error)))
+    return _as_before(observed, ConditionType.TOPIC_READY) or _pending("waits for a spec that can be followed")
+
+
+def _table_ready(observed: Observed, findings: Findings) -> Verdict:
+    target = observed.target
+    if not isinstance(target, TableTarget) or target.catalog not in observed.config.catalogs:
+        return _pending("waits for a catalog and a name that exist")
+    if observed.catalog.problem is not None:
+        return Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
+    match findings.table:
+        case TableState():
+            return Verdict(
+                "True", findings.table_origin or Reason.ADOPTED, f"table {target.identifier} is as the spec says"
+            )
+        case InvalidSpecError() as error if error.reason == Reason.SCHEMA_INCOMPATIBLE:
+            return Verdict("False", Reason.SCHEMA_INCOMPATIBLE, steady(str(error)))
+        case AccessDeniedError() as error:
+            return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
+        case FirnError() as error if not isinstance(error, InvalidSpecError):
+            return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
+    if findings.table_missing:
+        return _table_of_driver(observed, target)
+    return _as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
+
+
+def _table_of_driver(observed: Observed, target: TableTarget) -> Verdict:
+    progress = observed.progress if observed.group.problem is None else None
+    if progress is not None and progress.table_ready:
+        return Verdict("True", Reason.CREATED, f"table {target.identifier} is as the spec says")
+    reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
+    if progress is not None and progress.table_reason in reasons:
+        return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
+    return Verdict(
+        "False",
+        Reason.WAITING_FOR_DRIVER,
+        f"table {target.identifier} of format version 3 is created by the ingestion driver",
+    )
+
+
+def _ingestion_ready(observed: Observed, findings: Findings) -> Verdict:
+    if observed.deleting:
+        return _pending("stops, as the resource is being deleted")
+    if observed.resource.spec.suspend:
+        return Verdict("False", Reason.SUSPENDED, "spec.suspend is true: records wait in the topic")
+    if findings.job is None:
+        if findings.failure is not None:
+            return _pending("waits for a spec that can be followed")
+        return Verdict("False", Reason.STARTING, "starts when topic and table are there")
+    if observed.group.problem is not None:
+        return Verdict("False", observed.group.problem, steady(observed.group.message))
+    progress = observed.progress
+    if progress is None:
+        return Verdict("False", Reason.STARTING, "the ingestion driver has not taken up the topic yet")
+    match progress.state:
+        case "Running":
+            return Verdict("True", Reason.RUNNING, "records are landing")
+        case "CaughtUp":
+            return Verdict("True", Reason.CAUGHT_UP, "records are landing")
+        case "Halted":
+            return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress))
+        case "Fenced":
+            return Verdict(
+                "False",
+                Reason.FENCED,
+                steady(progress.message) or "another ingestion driver with a newer epoch writes the table",
+            )
+        case "BackingOff":
+            reason = Reason.OUT_OF_MEMORY if progress.reason == Reason.OUT_OF_MEMORY else Reason.BACKING_OFF
+            return Verdict("False", reason, steady(progress.message) or "landing failed and is tried again")
+        case _:
+            return Verdict("False", Reason.STARTING, "the ingestion driver takes up the topic")
+
+
+def _halted(observed: Observed, progress: TopicProgress) -> str:
+    at = progress.halted_at
+    if at is None:
+        return "stopped at a record that does not fit"
+    namespace, name = observed.entry.name
+    why = steady(": ".join(part for part in (at.code, at.detail) if part))[:300]
+    return (
+        f"stopped at partition {at.partition}, offset {at.offset}{f' ({why})' if why else ''}; correct the spec, or send that record to"
+        f" the dead letters: kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
+    )
+
+
+def _fresh(observed: Observed, findings: Findings) -> Verdict:
+    progress = observed.progress
+    if progress is None or findings.job is None or observed.group.problem is not None:
+        return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver does not tell")
+    if observed.resource.spec.suspend:
+        return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
+    if progress.last_commit is None and not progress.lag_records:
+        return Verdict("Unknown", Reason.NO_RECORDS, "no record has been written yet")
+    freshness = observed.resource.spec.ingestion.freshness
+    lag = progress.lag_seconds or 0.0
+    limit = observed.resource.freshness_ms / 1000
+    before = _condition(observed.entry.status, ConditionType.FRESH)
+    if before is not None and before["status"] == "False":
+        limit *= BACK_IN_TIME
+    if lag <= limit:
+        return Verdict("True", Reason.WITHIN_TARGET, f"records are in the table within {freshness}")
+    if progress.backfilling:
+        return Verdict("False", Reason.BACKFILLING, "records that were there before are being landed")
+    return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
+
+
+def _ready(observed: Observed, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
+    spec = parts[ConditionType.SPEC_VALID]
+    if observed.deleting:
+        return Verdict("False", Reason.DELETING, "the resource is being deleted")
+    if spec.status == "False":
+        conflict = spec.reason == Reason.RESOURCE_CONFLICT
+        return Verdict("False", Reason.RESOURCE_CONFLICT if conflict else Reason.INVALID_SPEC, spec.message)
+    if observed.resource.spec.suspend:
+        return Verdict("False", Reason.SUSPENDED, parts[ConditionType.INGESTION_READY].message)
+    if stalled is not None:
+        return Verdict("False", Reason.STALLED, stalled.message)
+    for wanted in ("False", "Unknown"):
+        for kind, part in parts.items():
+            if part.status == wanted:
+                reason = Reason.NOT_READY if wanted == "False" else Reason.PENDING
+                return Verdict(part.status, reason, f"{kind} is {part.status}, {part.reason}: {part.message}")
+    return Verdict("True", Reason.ALL_READY, "topic, table and ingestion are ready")
+
+
+def _stalled(observed: Observed, findings: Findings, parts: Mapping[ConditionType, Verdict]) -> Verdict | None:
+    """Somebody has to act: trying again does not help."""
+    if observed.deleting:
+        return None
+    for kind in (ConditionType.SPEC_VALID, ConditionType.TOPIC_READY, ConditionType.TABLE_READY):
+        part = parts[kind]
+        author = part.reason in (Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE)
+        if part.status == "False" and (kind is ConditionType.SPEC_VALID or author):
+            return Verdict("True", Reason.INVALID_SPEC, part.message)
+    if observed.fleet.problem is not None and observed.fleet.stalled:
+        return Verdict("True", Reason.FAST_FAILURES, steady(observed.fleet.message))
+    if observed.resource.spec.suspend or findings.job is None:
+        return None
+    if observed.group.problem is not None:
+        if observed.group.stalled:
+            return Verdict("True", Reason.FAST_FAILURES, steady(observed.group.message))
+        return None
+    progress = observed.progress
+    if progress is not None and progress.state == "BackingOff" and progress.failures >= FAST_FAILURES:
+        return Verdict("True", Reason.FAST_FAILURES, parts[ConditionType.INGESTION_READY].message)
+    return None
+
+
+def _reconciling(
+    observed: Observed, findings: Findings, ready: Verdict, parts: Mapping[ConditionType, Verdict]
+) -> Verdict | None:
+    if observed.deleting or observed.resource.spec.suspend:
+        return None
+    if ready.status == "True":
+        progress = observed.progress
+        if findings.job is not None and progress is not None and progress.generation != findings.job.job.generation:
+            return Verdict("True", Reason.ROLLING_OUT, "the ingestion driver takes up the new spec")
+        return None
+    ingestion = parts[ConditionType.INGESTION_READY]
+    if ingestion.reason == Reason.BAD_RECORD_HALT and all(
+        part.status == "True" for kind, part in parts.items() if kind is not ConditionType.INGESTION_READY
+    ):
+        return None
+    if observed.fleet.rolling or observed.group.rolling:
+        return Verdict("True", Reason.ROLLING_OUT, ready.message)
+    return Verdict("True", Reason.WAITING_FOR_DEPENDENCY, ready.message)
+
+
+def _pending(message: str) -> Verdict:
+    return Verdict("Unknown", Reason.PENDING, message)
+
+
+def _as_before(observed: Observed, kind: ConditionType) -> Verdict | None:
+    before = _condition(observed.entry.status, kind)
+    if before is None or before["status"] == "Unknown":
+        return None
+    return Verdict(before["status"], Reason(before["reason"]), before["message"])
+
+
+def _condition(status: Mapping[str, Any], kind: ConditionType) -> Manifest | None:
+    return next((item for item in status.get("conditions") or [] if item["type"] == kind), None)
+
+
+def origin_before(status: Mapping[str, Any], kind: ConditionType) -> Reason | None:
+    """``Created`` or ``Adopted``, as the condition has it."""
+    before = _condition(status, kind)
+    return Reason(before["reason"]) if before and before["reason"] in ORIGINS else None
+
+
+def _coarse(condition: Mapping[str, Any]) -> Manifest:
+    copy = {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+    if copy["type"] == ConditionType.INGESTION_READY and copy["status"] == "True":
+        copy["reason"] = str(Reason.RUNNING)
+    return copy
+
+
+# The rest of the document. What cannot be told now is as it was.
+
+
+def _topic(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+    found: Manifest = {key: previous[key] for key in ("profile", "topicId", "partitions") if key in previous}
+    if isinstance(findings.topic, TopicState):
+        found["profile"] = observed.entry.profile
+        found["topicId"] = findings.topic.topic_id
+        found["partitions"] = findings.topic.partitions
+    found["topicName"] = observed.resource.topic_name
+    profile = observed.config.profiles.get(observed.entry.profile)
+    if profile is not None:
+        found["bootstrapServers"] = bootstrap_servers(observed.entry.profile, profile, observed.config.namespace)
+    return found
+
+
+def _table(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+    found: Manifest = dict(previous.get("table") or {})
+    target, progress = observed.target, observed.progress
+    if not isinstance(target, TableTarget):
+        return found
+    if isinstance(findings.table, TableState):
+        found |= {"identifier": target.identifier, "uuid": findings.table.uuid, "location": findings.table.location}
+    elif findings.table_missing and progress is not None and progress.table_uuid is not None:
+        found |= {"identifier": target.identifier, "uuid": progress.table_uuid}
+        if progress.table_location is not None:
+            found["location"] = progress.table_location
+    if progress is not None and progress.dead_letter_table is not None:
+        found["deadLetters"] = progress.dead_letter_table
+    return found
+
+
+def _ingestion(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+    before = dict(previous.get("ingestion") or {})
+    found: Manifest = {"group": findings.job.job.group if findings.job else observed.entry.group}
+    for key in ("lastCommitTime", "deadLetters"):
+        if key in before:
+            found[key] = before[key]
+    progress = observed.progress
+    if progress is not None:
+        if progress.last_commit is not None:
+            found["lastCommitTime"] = timestamp(datetime.fromtimestamp(progress.last_commit, UTC))
+        found["deadLetters"] = progress.dead_letters
+    halted = observed.halted_at
+    if halted is not None:
+        found["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}
+    return found

@@ -1,0 +1,136 @@
+"""One ingestion group: applies the driver's objects, and tells the board how it is and what it says of each topic."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from firn.model import durations, names
+from firn.model.conditions import Reason
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn.model.progress import TopicProgress
+from firn_controllers import manifests
+from firn_controllers.announcements import Announcement, EventReason
+from firn_controllers.board import Board
+from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic.index import Index, Name
+from firn_controllers.ingestion_group import health, service, settings, stateful_set
+from firn_controllers.ingestion_group.health import GroupHealth, Said
+from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.ports import PodState, Ports
+from firn_controllers.queue import Outcome
+
+Announce = Callable[[Announcement], None]
+
+
+class GroupReconciler:
+    """Reconciles groups; ``changed`` is told the group whose health changed, ``progressed`` each topic with news."""
+
+    def __init__(
+        self,
+        config: Config,
+        owner: Owner,
+        ports: Ports,
+        index: Index,
+        board: Board,
+        changed: Callable[[str], None],
+        progressed: Callable[[Name], None],
+        announce: Announce,
+    ) -> None:
+        self._config = config
+        self._owner = owner
+        self._ports = ports
+        self._index = index
+        self._board = board
+        self._changed = changed
+        self._progressed = progressed
+        self._announce = announce
+        self._interval = durations.milliseconds(config.progress_interval) / 1000
+        self._stale_after = timedelta(seconds=max(15.0, 3 * self._interval))
+        self._started = ports.clock.monotonic()
+        self._digests: dict[str, dict[str, tuple[object, ...]]] = {}
+
+    async def reconcile(self, group: str) -> Outcome:
+        """Look, apply, tell."""
+        cluster = self._ports.cluster
+        labels = selector(group)
+        live = await cluster.stateful_set(names.ingestion(group))
+        in_use = self._index.group_in_use(group)
+        if not in_use and live is None:
+            return Outcome()
+        try:
+            found = settings.settings(self._config, group)
+        except InvalidSpecError as error:
+            self._tell(group, GroupHealth(Reason.BACKING_OFF, str(error), stalled=True))
+            return Outcome(after=60.0)
+        wanted = stateful_set.build(self._config, found, self._owner, labels, in_use=in_use)
+        await cluster.apply(settings.build(found, self._owner, labels))
+        await cluster.apply(service.build(group, self._owner, labels))
+        await cluster.apply(wanted)
+        if not in_use:
+            self._hear(group, None)
+            self._tell(group, health.UNSEEN)
+            return Outcome()
+        pods = await cluster.pods(labels)
+        said = await self._ports.progress.read(group)
+        if said is None and group not in self._board.groups and self._first_reading_due(pods):
+            return Outcome(after=1.0)
+        template = manifests.template_hash(wanted)
+        rolling = live is not None and any(pod.template_hash != template or pod.deleting for pod in pods)
+        self._hear(group, said)
+        self._tell(
+            group,
+            health.of(
+                group,
+                pods,
+                said,
+                image=self._config.images.spark.image,
+                namespace=self._owner.namespace,
+                now=self._ports.clock.now(),
+                stale_after=self._stale_after,
+                rolling=rolling,
+            ),
+        )
+        return Outcome(after=self._interval)
+
+    def _first_reading_due(self, pods: Sequence[PodState]) -> bool:
+        """This process has only just started, and the driver is there: its word is waited for before anything is said of it."""
+        young = self._ports.clock.monotonic() - self._started < self._stale_after.total_seconds()
+        return young and any(pod.ready for pod in pods)
+
+    def _hear(self, group: str, said: Said | None) -> None:
+        """Keep what the driver says; wake the topics of which it says something new."""
+        topics: dict[str, TopicProgress] = {item.uid: item for item in said[0].topics} if said else {}
+        self._board.progress[group] = topics
+        before = self._digests.get(group, {})
+        digests: dict[str, tuple[object, ...]] = {}
+        for uid, progress in topics.items():
+            entry = self._index.with_uid(uid)
+            if entry is None or entry.resource is None:
+                continue
+            digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
+            if digests[uid] != before.get(uid):
+                self._progressed(entry.name)
+        for uid in before.keys() - digests.keys():
+            entry = self._index.with_uid(uid)
+            if entry is not None:
+                self._progressed(entry.name)
+        self._digests[group] = digests
+
+    def _tell(self, group: str, found: GroupHealth) -> None:
+        before = self._board.groups.get(group)
+        if found == before:
+            return
+        self._board.groups[group] = found
+        self._changed(group)
+        what = f"ingestion group {group}"
+        if found.problem is None and (before is None or before.problem is not None):
+            self._announce(Announcement("Normal", EventReason.AVAILABLE, f"{what}: the driver answers"))
+        elif found.problem not in (None, Reason.STARTING) and (before is None or before.problem != found.problem):
+            self._announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
+        if found.rolling and not (before is not None and before.rolling):
+            self._announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
+
+
+def selector(group: str) -> dict[str, str]:
+    """Labels of a group's objects; they select its pod, so they never change."""
+    return {COMPONENT: "ingestion", names.LABEL_GROUP: group}

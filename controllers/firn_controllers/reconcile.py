@@ -1,0 +1,173 @@
+"""The loop: what wakes which key, and who reconciles it.
+
+Keys: ``("topic", namespace, name)``, ``("fleet", profile)``, ``("catalog", name)``, ``("group", name)``, ``("orphans",)``. The wiring
+feeds what the watches show (`topic_seen`, `topic_gone`, `child_seen`) and calls `run`. Nothing is decided before `synced`: with half
+a list of resources, the wrong one could win a conflict, or a group look unused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from firn.model import durations, names
+from firn.model.config import Config
+from firn_controllers import orphans
+from firn_controllers.announcements import Announcement
+from firn_controllers.board import Board
+from firn_controllers.catalog import CatalogReconciler
+from firn_controllers.fleet.controller import FleetReconciler
+from firn_controllers.iceberg_topic.controller import TopicReconciler
+from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
+from firn_controllers.ingestion_group.controller import GroupReconciler
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import Manifest, Ports
+from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
+
+log = logging.getLogger(__name__)
+
+TOPIC, FLEET, CATALOG, GROUP, ORPHANS = "topic", "fleet", "catalog", "group", "orphans"
+
+
+class Controllers:
+    """All reconcilers of one operator process. Use from one event loop."""
+
+    def __init__(
+        self, config: Config, owner_uid: str, ports: Ports, jitter: Callable[[], float], meter: Meter | None = None
+    ) -> None:
+        self.queue = WorkQueue(ports.clock, jitter, meter)
+        self.index = Index()
+        self.board = Board()
+        self._config = config
+        self._ports = ports
+        self._owner = owner = Owner(config.namespace, owner_uid)
+        self._synced = asyncio.Event()
+        self._stopped = False
+        self._announcements: list[Announcement] = []
+        tell = self._announcements.append
+        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter)
+        self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
+        self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
+        self._groups = GroupReconciler(
+            config, owner, ports, self.index, self.board, self._group_changed, self._wake, tell
+        )
+
+    # What the watches show
+
+    def topic_seen(self, manifest: Manifest) -> None:
+        """An IcebergTopic as a list or a watch shows it."""
+        new = entry(manifest, self._config)
+        old = self.index.get(new.name)
+        if old is not None and old.uid == new.uid and _older(new, old):
+            return
+        affected = self.index.put(new)
+        for name in affected:
+            self._wake(name)
+        if new.name in affected:
+            for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
+                self.queue.add((GROUP, group))
+
+    def topic_gone(self, manifest: Manifest) -> None:
+        """An IcebergTopic that the watch says is deleted."""
+        metadata = manifest["metadata"]
+        name = (metadata["namespace"], metadata["name"])
+        old = self.index.get(name)
+        for affected in self.index.remove(name, metadata["uid"]):
+            self._wake(affected)
+        if old is not None and old.group in self._config.groups:
+            self.queue.add((GROUP, old.group))
+
+    def child_seen(self, labels: Mapping[str, str]) -> None:
+        """A StatefulSet, pod or other child changed; its labels say whose."""
+        profile, group = labels.get(names.LABEL_PROFILE), labels.get(names.LABEL_GROUP)
+        uid = labels.get(names.LABEL_JOB)
+        if uid is not None:
+            return  # contracts are ours alone; a lost one is found at the next resync
+        if profile in self._config.profiles:
+            self.queue.add((FLEET, str(profile)))
+        if group in self._config.groups:
+            self.queue.add((GROUP, str(group)))
+
+    def synced(self) -> None:
+        """Every IcebergTopic there is has been seen once."""
+        self._synced.set()
+
+    # The loop
+
+    async def run(self) -> None:
+        """Reconcile until `stop`."""
+        await self._synced.wait()
+        if self._stopped:
+            return
+        for kind, known in (
+            (FLEET, self._config.profiles),
+            (CATALOG, self._config.catalogs),
+            (GROUP, self._config.groups),
+        ):
+            for name in known:
+                self.queue.add((kind, name))
+        self.queue.add((ORPHANS,), fresh=False)
+        await self.queue.run(self.reconcile, self._config.workers)
+
+    def stop(self) -> None:
+        """Finish what is being worked on and return from `run`."""
+        self._stopped = True
+        self._synced.set()
+        self.queue.stop()
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """One look at one key."""
+        match key:
+            case (kind, namespace, name) if kind == TOPIC:
+                outcome = await self._topics.reconcile((namespace, name))
+            case (kind, name) if kind == FLEET:
+                outcome = await self._fleets.reconcile(name)
+            case (kind, name) if kind == CATALOG:
+                outcome = await self._catalogs.reconcile(name)
+            case (kind, name) if kind == GROUP:
+                outcome = await self._groups.reconcile(name)
+            case _:
+                await orphans.prune(self._ports, self._owner, self.index)
+                outcome = Outcome(after=durations.milliseconds(self._config.resync) / 1000)
+        await self._announce()
+        return outcome
+
+    async def _announce(self) -> None:
+        """Record the Events of fleets and groups, on the object that owns their children."""
+        while self._announcements:
+            item = self._announcements.pop(0)
+            await self._ports.cluster.event(
+                self._owner.namespace,
+                names.CONFIG_OBJECT,
+                self._owner.uid,
+                "ConfigMap",
+                item.type,
+                str(item.reason),
+                item.message,
+            )
+
+    # Who is woken by whom
+
+    def _wake(self, name: Name) -> None:
+        self.queue.add((TOPIC, *name))
+
+    def _wake_where(self, concerned: Callable[[Entry], bool]) -> None:
+        for found in self.index.all():
+            if concerned(found):
+                self._wake(found.name)
+
+    def _fleet_changed(self, profile: str) -> None:
+        self._wake_where(lambda found: found.profile == profile)
+
+    def _group_changed(self, group: str) -> None:
+        self._wake_where(lambda found: found.group == group)
+
+    def _catalog_changed(self, catalog: str) -> None:
+        self._wake_where(lambda found: found.table_claim is not None and found.table_claim[1] == catalog)
+
+
+def _older(new: Entry, old: Entry) -> bool:
+    """``new`` was read before ``old``. Versions are numbers in practice; where they are not, the newest message wins."""
+    try:
+        return int(new.resource_version) < int(old.resource_version)
+    except ValueError:
+        return False

@@ -1,0 +1,50 @@
+"""Which changes of a record schema keep the table readable: add a field, widen a type, drop ``required``, change a doc
+(Iceberg spec, "Schema Evolution"; resources.md, "Schema changes")."""
+
+from firn.model import types
+from firn.model.jobs import RecordSchema
+from firn.model.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
+
+_WIDER = {("int", "long"), ("float", "double")}
+
+
+def can_become(old: Type, new: Type) -> bool:
+    """Values of ``old`` can be read as ``new`` without rewriting a file. Structs may get more members, in any order."""
+    match old, new:
+        case Primitive(a), Primitive(b):
+            return a == b or (a, b) in _WIDER
+        case Decimal(p, s), Decimal(q, t):
+            return s == t and q >= p
+        case ListOf(a), ListOf(b):
+            return can_become(a, b)
+        case MapOf(k, v), MapOf(m, w):
+            return k == m and can_become(v, w)
+        case Struct(before), Struct(after):
+            members = dict(after)
+            return all(name in members and can_become(kind, members[name]) for name, kind in before)
+        case _:
+            return old == new
+
+
+def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
+    """Why a table made for ``old`` cannot go on with ``new``, a sentence each; none if it can."""
+    if (old.format, old.raw_as) != (new.format, new.raw_as):
+        before, after = (f"Raw {it.raw_as}" if it.format == "Raw" else it.format for it in (old, new))
+        return [f"the format cannot change from {before} to {after}"]
+    found = []
+    fields = {field.name: field for field in new.fields}
+    known = {field.name for field in old.fields}
+    for field in old.fields:
+        after_field = fields.get(field.name)
+        if after_field is None:
+            found.append(f"field {field.name} cannot be removed")
+        elif not can_become(types.parse(field.type), types.parse(after_field.type)):
+            found.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
+        elif after_field.required and not field.required:
+            found.append(f"field {field.name} cannot become required")
+    found += [
+        f"field {name} is new and cannot be required"
+        for name, it in fields.items()
+        if it.required and name not in known
+    ]
+    return found
