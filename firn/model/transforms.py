@@ -2,14 +2,11 @@
 (Iceberg spec, "Partition Transforms" and "Sort Orders")."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from firn.model import types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column
 
 Transform = Literal["identity", "bucket", "truncate", "year", "month", "day", "hour", "void"]
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
@@ -18,17 +15,6 @@ _COLUMN = re.compile(_NAME)
 _SORT = re.compile(r"(.+?)(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?", re.IGNORECASE)
 _PLURAL = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 WITH_ARGUMENT = frozenset({"bucket", "truncate"})
-_OF_TIME = frozenset({"year", "month", "day", "hour"})
-_DAYS = frozenset({"date", "timestamp", "timestamptz"})
-_APPLIES: dict[str, frozenset[str]] = {
-    "bucket": _DAYS | {"int", "long", "decimal", "time", "string", "uuid", "fixed", "binary"},
-    "truncate": frozenset({"int", "long", "decimal", "string", "binary"}),
-    "year": _DAYS,
-    "month": _DAYS,
-    "day": _DAYS,
-    "hour": _DAYS - {"date"},
-}
-"""Types that a transform takes (Iceberg spec, "Partition Transforms"); identity and void take every single value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,51 +83,6 @@ def parse_sort(text: str) -> SortTerm:
     descending = (match[2] or "asc").lower() == "desc"
     nulls = (match[3] or ("last" if descending else "first")).lower()
     return SortTerm(parse(match[1]), descending, nulls == "first")
-
-
-def check(partition_by: Sequence[str], sort_by: Sequence[str], columns: Sequence[Column]) -> None:
-    """Whether a table with these columns can be partitioned and sorted so. Raises InvalidSpecError (BadTransform, UnknownColumn)."""
-    said: dict[tuple[str, str], PartitionTerm] = {}
-    for text in partition_by:
-        term = parse(text)
-        _applied(term, columns)
-        key = (term.column, "time" if term.transform in _OF_TIME else f"{term.transform}{term.argument}")
-        if key in said:
-            raise _error(text, f"says the same of {term.column} as {str(said[key])!r}; keep one of them")
-        said[key] = term
-    for text in sort_by:
-        _applied(parse_sort(text).term, columns)
-
-
-def _applied(term: PartitionTerm, columns: Sequence[Column]) -> None:
-    """Find the term's column, a dotted path through structs, and see that the transform takes its type."""
-    first, *members = term.column.split(".")
-    known = {column.name: types.parse(column.type) for column in columns}
-    if first not in known:
-        raise _unknown(term, f"there is no column {first!r}; columns are {', '.join(known)}")
-    kind = known[first]
-    for member in members:
-        if not isinstance(kind, types.Struct):
-            raise _error(str(term), f"there is nothing to name inside a {kind}; members of structs only")
-        inside = dict(kind.fields)
-        if member not in inside:
-            raise _unknown(term, f"there is no member {member!r}; members are {', '.join(inside)}")
-        kind = inside[member]
-    match kind:
-        case types.Primitive(name):
-            family = name
-        case types.Decimal():
-            family = "decimal"
-        case types.Fixed():
-            family = "fixed"
-        case _:
-            raise _error(str(term), f"{term.column} is a {kind}; only single values can be used")
-    if family not in _APPLIES.get(term.transform, {family}):
-        raise _error(str(term), f"{term.transform} does not apply to {term.column}, a {kind}")
-
-
-def _unknown(term: PartitionTerm, problem: str) -> InvalidSpecError:
-    return InvalidSpecError(f"{str(term)!r}: {problem}", reason=Reason.UNKNOWN_COLUMN)
 
 
 def _error(text: str, problem: str) -> InvalidSpecError:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Duration, ObjectMeta, Rule
-from firn.model import durations, names, rows, transforms, types
+from firn.model import durations, names, types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, StartFrom, TableTarget
@@ -249,7 +249,7 @@ class IcebergTopicSpec(ApiModel):
 class TableStatus(ApiModel):
     """The table as it is."""
 
-    identifier: str | None = Field(default=None, max_length=512, description="catalog.namespace.name")
+    identifier: str | None = Field(default=None, max_length=512, description="catalog.namespace.name.")
     uuid: str | None = Field(default=None, max_length=64, description="Iceberg's id of the table.")
     location: str | None = Field(default=None, max_length=2048, description="Where its files are.")
     dead_letters: str | None = Field(
@@ -376,12 +376,9 @@ class IcebergTopic(ApiModel):
     def table_target(self, default_catalog: str) -> TableTarget:
         """The table, with the catalog it was made in where the spec names none, or else ``default_catalog``.
 
-        Raises InvalidSpecError: BadSchema as `record_schema`; BadTransform, UnknownColumn for partitioning and order that the columns
-        do not allow; ResourceConflict for a derived name that is a dead-letter table's.
+        Raises InvalidSpecError (ResourceConflict) for a derived name that a dead-letter table could have.
         """
         table = self.spec.table
-        columns = rows.table_columns(self.record_schema(), table.metadata_columns)
-        transforms.check(table.partition_by, table.sort_by, columns)
         made_in = ((self.status.table and self.status.table.identifier) or "").partition(".")[0]
         name = table.name or names.table_part(self.topic_name)
         if name.endswith(names.DEAD_LETTER_SUFFIX):

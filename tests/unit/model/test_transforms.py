@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model import rows, transforms
+from firn.model import transforms
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema
 from firn.model.transforms import PartitionTerm, SortTerm
 
 _columns = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}(\.[a-z_][a-z0-9_]{0,4}){0,2}", fullmatch=True)
@@ -104,80 +103,3 @@ def test_ways_to_write_an_order() -> None:
     for text in ("a descending", "a nulls", "a nulls middle", "a asc desc"):
         with pytest.raises(InvalidSpecError):
             transforms.parse_sort(text)
-
-
-COLUMNS = (
-    *(
-        Column(name=name, type=name)
-        for name in ("boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string")
-    ),
-    Column(name="uuid", type="uuid"),
-    Column(name="binary", type="binary"),
-    Column(name="decimal", type="decimal(9, 2)"),
-    Column(name="fixed", type="fixed[4]"),
-    Column(name="inner", type="struct<a: int, deep: struct<at: timestamp>, many: list<int>>"),
-    Column(name="many", type="list<int>"),
-    Column(name="pairs", type="map<string, int>"),
-)
-SINGLE = {column.name for column in COLUMNS} - {"inner", "many", "pairs"}
-TIMES = {"date", "timestamp", "timestamptz"}
-TAKES = {
-    "identity({})": SINGLE,
-    "void({})": SINGLE,
-    "bucket(8, {})": SINGLE - {"boolean", "float", "double"},
-    "truncate(8, {})": {"int", "long", "decimal", "string", "binary"},
-    "year({})": TIMES,
-    "month({})": TIMES,
-    "day({})": TIMES,
-    "hour({})": TIMES - {"date"},
-}
-
-
-@pytest.mark.parametrize("template", TAKES)
-@pytest.mark.parametrize("column", [column.name for column in COLUMNS])
-def test_a_transform_takes_the_types_that_the_iceberg_spec_says(template: str, column: str) -> None:
-    term = template.format(column)
-    if column in TAKES[template]:
-        transforms.check([term], [f"{term} desc"], COLUMNS)
-        return
-    for partition_by, sort_by in (([term], []), ([], [term])):
-        with pytest.raises(InvalidSpecError) as refused:
-            transforms.check(partition_by, sort_by, COLUMNS)
-        assert refused.value.reason == Reason.BAD_TRANSFORM
-        assert column in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("term", "reason", "problem"),
-    [
-        ("missing", Reason.UNKNOWN_COLUMN, "there is no column 'missing'; columns are boolean, int"),
-        ("month(inner.missing)", Reason.UNKNOWN_COLUMN, "there is no member 'missing'; members are a, deep, many"),
-        ("INT", Reason.UNKNOWN_COLUMN, "there is no column 'INT'"),
-        ("int.a", Reason.BAD_TRANSFORM, "nothing to name inside a int"),
-        ("many.element", Reason.BAD_TRANSFORM, "members of structs only"),
-        ("pairs.value", Reason.BAD_TRANSFORM, "members of structs only"),
-        ("inner.deep", Reason.BAD_TRANSFORM, "only single values"),
-        ("inner.many", Reason.BAD_TRANSFORM, "only single values"),
-    ],
-)
-def test_a_column_that_is_not_there_or_not_a_single_value(term: str, reason: Reason, problem: str) -> None:
-    for partition_by, sort_by in (([term], []), ([], [term])):
-        with pytest.raises(InvalidSpecError) as refused:
-            transforms.check(partition_by, sort_by, COLUMNS)
-        assert (refused.value.reason, problem in str(refused.value)) == (reason, True), str(refused.value)
-
-
-def test_members_of_structs_and_kafka_s_columns_can_be_used() -> None:
-    transforms.check(["hour(inner.deep.at)", "bucket(4, inner.a)"], ["inner.deep.at"], COLUMNS)
-    for shape, columns in (
-        ("Struct", ["day(_kafka.timestamp)", "_kafka.partition"]),
-        ("Flat", ["day(_kafka_timestamp)", "_kafka_partition"]),
-    ):
-        transforms.check(columns, columns, rows.table_columns(RecordSchema(format="Raw"), shape))
-
-
-def test_what_says_the_same_twice_is_refused() -> None:
-    for partition_by in (["int", "identity(int)"], ["day(date)", "month(date)"], ["bucket(8, int)", "bucket(8, int)"]):
-        with pytest.raises(InvalidSpecError, match="keep one of them"):
-            transforms.check(partition_by, [], COLUMNS)
-    transforms.check(["bucket(8, int)", "bucket(16, int)", "int", "truncate(8, int)"], ["int", "int"], COLUMNS)
