@@ -1,4 +1,5 @@
-"""What the driver tells the world over HTTP: ``/progress`` for the operator, ``/metrics`` for Prometheus, ``/readyz`` and ``/livez`` for the kubelet."""
+"""What the driver tells the world over HTTP: ``/progress`` for the operator, ``/metrics`` for Prometheus, ``/readyz`` and ``/livez`` for
+the kubelet."""
 
 import threading
 from collections.abc import Callable

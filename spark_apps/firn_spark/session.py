@@ -84,12 +84,18 @@ def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt:
         }
     else:
         conf |= _executor_conf(settings, environment, attempt)
-    for name, connection in settings.catalogs.items():
-        conf |= {f"spark.sql.catalog.{name}": "org.apache.iceberg.spark.SparkCatalog"}
-        conf |= {
-            f"spark.sql.catalog.{name}.{key}": value for key, value in catalog_properties(name, connection).items()
-        }
     return conf | settings.spark_conf
+
+
+def catalog_conf(settings: GroupSettings) -> dict[str, str]:
+    """What the session has to be told of the catalogs, secrets included: set on the running session, because Spark's own
+    configuration stands on the JVM's command line. Raises InvalidSpecError as `catalog_properties` does."""
+    conf: dict[str, str] = {}
+    for name, connection in settings.catalogs.items():
+        prefix = f"spark.sql.catalog.{name}"
+        conf[prefix] = "org.apache.iceberg.spark.SparkCatalog"
+        conf |= {f"{prefix}.{key}": value for key, value in catalog_properties(name, connection).items()}
+    return conf
 
 
 def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], attempt: str) -> dict[str, str]:

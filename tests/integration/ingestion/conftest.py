@@ -1,0 +1,76 @@
+"""A Kafka, a Spark session and drivers in this process, shared by all tests of this folder; each test has topics and tables of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firn.model.jobs import CatalogConnection, GroupSettings
+from firn_spark import session
+from tests.integration.ingestion.world import World, jars
+from tests.servers.kafka import Kafka, kafka
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.s3 import S3, s3
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with kafka(
+        tmp_path_factory.mktemp("kafka") / "broker",
+        secure=True,
+        message__max__bytes="2000000",
+        log__cleaner__backoff__ms="500",
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Postgres]:
+    with directory_for_postgres() as directory, postgres(directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory, database: Postgres, storage: S3) -> CatalogConnection:
+    """The usual catalog: PostgreSQL and S3."""
+    secret = tmp_path_factory.mktemp("secrets") / "database-password"
+    secret.write_text(database.password + "\n")
+    return CatalogConnection(
+        type="sql",
+        uri=database.uri,
+        warehouse=f"s3://{storage.bucket}/lake",
+        properties={**storage.properties, "user": database.user},
+        secret_properties={**storage.secret_properties, "password": str(secret)},
+    )
+
+
+@pytest.fixture(scope="session")
+def settings(broker: Kafka, lake: CatalogConnection) -> GroupSettings:
+    return GroupSettings(
+        group="test",
+        cores=2,
+        heap="1g",
+        kafka={"classic": broker.connection, "secure": broker.secure_connection()},
+        catalogs={"lake": lake},
+        listen="127.0.0.1:0",
+        spark_conf={"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""},
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(settings: GroupSettings) -> Iterator[object]:
+    running = session.start(settings)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def world(settings: GroupSettings, broker: Kafka, spark: object, tmp_path: Path) -> Iterator[World]:
+    with World(settings, broker, spark, tmp_path) as world:
+        yield world

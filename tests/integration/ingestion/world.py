@@ -1,0 +1,250 @@
+"""What the tests of ingestion are told in: topics with records, contracts, drivers, and what the tables then hold."""
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, TableTarget
+from firn.model.progress import TopicProgress
+from firn_spark.driver import Driver
+from firn_spark.failpoints import Failpoints
+from firn_spark.jobs import DirectoryJobs
+from firn_spark.session import Catalogs
+from firn_spark.tables import Tables
+from tests.servers.kafka import Kafka
+from tests.servers.process import await_true, cache
+
+WAIT = 90.0
+FIELDS = (
+    Column(name="id", type="long", required=True),
+    Column(name="name", type="string"),
+    Column(name="score", type="double"),
+)
+
+
+def jars(*kinds: str) -> str:
+    found = [str(path) for kind in kinds for path in sorted((cache() / "jars" / kind).glob("*.jar"))]
+    assert found, f"no jars in {cache() / 'jars'}: run make setup"
+    return ",".join(found)
+
+
+def value(number: int, **more: object) -> bytes:
+    return json.dumps({"id": number, "name": f"n{number}", "score": number / 2, **more}).encode()
+
+
+@dataclass
+class Record:
+    """A record to produce; ``partition`` None leaves it to the client."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = 0
+    headers: list[tuple[str, bytes | None]] | None = None
+    timestamp: int = 0
+
+
+class World(AbstractContextManager["World"]):
+    """Everything of one test; ends its drivers and fails if one of them ended badly."""
+
+    def __init__(self, settings: GroupSettings, broker: Kafka, spark: Any, directory: Path) -> None:
+        self.suffix = uuid.uuid4().hex[:8]
+        self.jobs_directory = directory / "jobs"
+        self.jobs_directory.mkdir()
+        self.directory = directory
+        self.settings = settings.model_copy(update={"jobs_directory": str(self.jobs_directory)})
+        self.broker = broker
+        self.spark = spark
+        self.tables = Tables(Catalogs(spark)) if spark is not None else None
+        self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self.producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "message.max.bytes": 2_000_000}
+        )
+        self.drivers: list[tuple[Driver, threading.Thread]] = []
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # Kafka
+
+    def topic(self, name: str = "orders", partitions: int = 1, **config: str) -> str:
+        """Creates a topic; its name is unique to this test."""
+        name = f"{name}_{self.suffix}"
+        self.create(name, partitions, **config)
+        return name
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> None:
+        new = NewTopic(name, partitions, 1, config={key.replace("_", "."): setting for key, setting in config.items()})
+        self.admin.create_topics([new])[name].result(30)
+
+    def delete(self, name: str) -> None:
+        self.admin.delete_topics([name])[name].result(30)
+
+    def topic_id(self, name: str) -> str:
+        return str(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+
+    def produce(self, topic: str, records: Iterable[Record | bytes | None], producer: Producer | None = None) -> None:
+        """Produces and waits until all are acknowledged."""
+        failures: list[object] = []
+        producer = producer or self.producer
+        for record in records:
+            one = record if isinstance(record, Record) else Record(record)
+            more: dict[str, Any] = {} if one.partition is None else {"partition": one.partition}
+            while True:
+                try:
+                    producer.produce(
+                        topic,
+                        value=one.value,
+                        key=one.key,
+                        headers=one.headers,
+                        timestamp=one.timestamp,
+                        on_delivery=lambda error, _: failures.append(error) if error else None,
+                        **more,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(60) == 0
+        assert not failures, failures
+
+    # Contracts
+
+    def job(self, topic: str, **changes: Any) -> IngestJob:
+        table = {"catalog": "lake", "namespace": f"ns_{self.suffix}", "name": topic, **changes.pop("table", {})}
+        return IngestJob(
+            **{
+                "uid": f"uid-{topic}",
+                "namespace": "tests",
+                "name": topic,
+                "generation": 1,
+                "group": "test",
+                "profile": "classic",
+                "topic": topic,
+                "topic_id": None,
+                "record_schema": RecordSchema(format="Json", fields=FIELDS),
+                "table": TableTarget(**table),
+                "freshness_ms": 1000,
+                **changes,
+            }
+        )
+
+    def apply(self, *jobs: IngestJob) -> None:
+        for job in jobs:
+            draft = self.jobs_directory / f"{job.uid}.draft"
+            draft.write_text(job.model_dump_json())
+            os.replace(draft, self.jobs_directory / f"{job.uid}.json")
+
+    def remove(self, job: IngestJob) -> None:
+        (self.jobs_directory / f"{job.uid}.json").unlink()
+
+    # Drivers
+
+    def start(self, failpoints: str = "", **settings: Any) -> Driver:
+        configured = self.settings.model_copy(update=settings)
+        driver = Driver(
+            configured,
+            self.spark,
+            DirectoryJobs(str(self.jobs_directory), configured.group, interval=0.1),
+            Failpoints(failpoints),
+        )
+        thread = threading.Thread(target=driver.run, name="driver", daemon=True)
+        thread.start()
+        self.drivers.append((driver, thread))
+        return driver
+
+    def stop(self) -> None:
+        for driver, thread in self.drivers:
+            driver.loop.stop()
+            thread.join(60)
+            assert not thread.is_alive(), "the driver does not end"
+        self.drivers.clear()
+
+    def progress(self, job: IngestJob, driver: Driver | None = None) -> TopicProgress | None:
+        driver = driver or self.drivers[-1][0]
+        return next((topic for topic in driver.loop.progress().topics if topic.uid == job.uid), None)
+
+    def await_state(self, job: IngestJob, state: str, driver: Driver | None = None, **also: object) -> TopicProgress:
+        def reached() -> bool:
+            found = self.progress(job, driver)
+            return (
+                found is not None
+                and found.state == state
+                and all(getattr(found, key) == want for key, want in also.items())
+            )
+
+        try:
+            await_true(f"{job.topic} in state {state} {also}", reached, WAIT)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {self.progress(job, driver)}") from None
+        found = self.progress(job, driver)
+        assert found is not None
+        return found
+
+    # Tables
+
+    def await_rows(self, job: IngestJob, count: int, seconds: float = WAIT) -> list[dict[str, Any]]:
+        """The table's rows once there are ``count`` of them. More is as wrong as fewer."""
+        self.await_offsets(
+            lambda: len(self.rows(job)) >= count, f"{count} rows in {job.table.identifier}", job, seconds
+        )
+        rows = self.rows(job)
+        assert len(rows) == count
+        return rows
+
+    def await_offsets(self, check: Callable[[], bool], what: str, job: IngestJob, seconds: float = WAIT) -> None:
+        try:
+            await_true(what, check, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.progress(job) if self.drivers else ''}") from None
+
+    def table(self, job: IngestJob, suffix: str = "") -> Any:
+        assert self.tables is not None
+        return self.tables.load(job.table.catalog, job.table.namespace, job.table.name + suffix)
+
+    def rows(self, job: IngestJob, suffix: str = "") -> list[dict[str, Any]]:
+        """All rows, by partition and offset. Read by Spark, which does not share code with the writer."""
+        if self.table(job, suffix) is None:
+            return []
+        frame = self.spark.read.format("iceberg").load(job.table.identifier + suffix)
+        order = (
+            ["_kafka.partition", "_kafka.offset"]
+            if "_kafka" in frame.columns
+            else ["_kafka_partition", "_kafka_offset"]
+        )
+        return [row.asDict(recursive=True) for row in frame.orderBy(*order).collect()]
+
+    def dead(self, job: IngestJob) -> list[dict[str, Any]]:
+        return self.rows(job, "__dlq")
+
+    def landed(self, job: IngestJob) -> Mapping[int, int]:
+        from firn_spark.commits import read_landed
+
+        table = self.table(job)
+        state = read_landed(table) if table is not None else None
+        return state.offsets if state is not None else {}
+
+    def snapshots(self, job: IngestJob, suffix: str = "") -> list[Any]:
+        return list(self.table(job, suffix).snapshots())
+
+
+def places(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
+    """How often each (partition, offset) is among ``rows``."""
+    return Counter((row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in rows)
+
+
+def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
+    """Every offset of every partition, once."""
+    return Counter({(part, offset): 1 for part, end in partition_ends.items() for offset in range(end)})
+
+
+__all__ = ["FIELDS", "Record", "Self", "World", "exactly", "jars", "places", "time", "value"]
