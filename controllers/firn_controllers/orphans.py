@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 async def prune(ports: Ports, owner: Owner, index: Index) -> list[str]:
     """Delete them; their uids. Only with two proofs: the index, complete by now, lacks the uid, and so does a live look."""
     pruned = []
-    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_JOB: ""}
+    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
     prefix = names.job("")
     for name in await ports.cluster.list_names("v1", "ConfigMap", labels):
         uid = name.removeprefix(prefix)
-        if uid == name or index.with_uid(uid) is not None:
+        if not name.startswith(prefix) or index.with_uid(uid) is not None:
             continue
         config_map = await ports.cluster.get("v1", "ConfigMap", owner.namespace, name)
         if config_map is None:

@@ -11,7 +11,7 @@ from typing import Any
 from firn.model import durations, names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
-from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers import announcements
 from firn_controllers.announcements import Announcement, EventReason
@@ -33,12 +33,17 @@ REFRESH = 60.0
 """Seconds at least between two writes of a status in which only times and counts differ."""
 REFRESHES_PER_SECOND = 10
 """With very many topics, so many such writes a second altogether."""
+VISIBLE_SOON = 0.5
 DELETION_POLL = 2.0
 DELETION_GRACE = timedelta(seconds=3)
 """A driver's word that it has dropped a topic counts from so long after its contract was gone."""
 BLOCKED_AFTER = timedelta(seconds=30)
 """A deletion that waits longer for the driver says so in a condition."""
 SETTLED = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
+
+
+class _NotVisibleYet(Exception):
+    """A topic was created, and the brokers do not describe it yet."""
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class TopicReconciler:
         self._visits: dict[Name, Visit] = {}
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
+        self._created: set[str] = set()  # uids whose Kafka topic this process created
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
 
     async def reconcile(self, name: Name) -> Outcome:
@@ -153,7 +159,10 @@ class TopicReconciler:
         findings = Findings(failure=failure, job=observed.job)
         done: list[Announcement] = []
         if failure is None:
-            findings = await self._agree_topic(observed, findings, done)
+            try:
+                findings = await self._agree_topic(observed, findings, done)
+            except _NotVisibleYet:
+                return Outcome(after=VISIBLE_SOON)
             if findings.failure is None:
                 findings = await self._agree_table(observed, findings, done)
         findings = await self._agree_contract(observed, findings)
@@ -191,24 +200,24 @@ class TopicReconciler:
         try:
             live = await topics.describe(profile, topic)
             steps = plan.topic(live, spec.partitions, default, spec.config, owned)
-            created = live is None
             for step in steps:
                 match step:
                     case plan.CreateTopic(partitions, configs):
                         await topics.create(profile, topic, partitions, configs)
+                        self._created.add(observed.entry.uid)
+                        live = await topics.describe(profile, topic)
                     case plan.GrowTopic(partitions):
                         await topics.grow(profile, topic, partitions)
                     case plan.AlterConfigs(put, remove):
                         await topics.alter_configs(profile, topic, put, remove)
-            if steps:
-                live = await topics.describe(profile, topic)
-            if live is None:
-                raise NotReadyError(f"topic {topic} is created, but the brokers do not show it yet")
         except InvalidSpecError as error:
             return replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
             return replace(findings, topic=error)
-        if created:
+        if live is None:  # brokers hear of a new topic from their controller, a moment later
+            raise _NotVisibleYet
+        live = plan.after(steps, live)
+        if observed.entry.uid in self._created:
             origin = Reason.CREATED
         elif origin is None:
             origin = Reason.ADOPTED
@@ -312,6 +321,7 @@ class TopicReconciler:
         self._jobs.pop(uid, None)
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
+        self._created.discard(uid)
 
     # Delete
 

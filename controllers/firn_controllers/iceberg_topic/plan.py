@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firn.model import names
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
@@ -65,6 +65,20 @@ def topic(
     if put or remove:
         steps.append(AlterConfigs(put, remove))
     return tuple(steps)
+
+
+def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:
+    """The topic once the steps are done: brokers may describe it as it was for a moment longer."""
+    for step in steps:
+        match step:
+            case CreateTopic():
+                pass
+            case GrowTopic(partitions):
+                live = replace(live, partitions=partitions)
+            case AlterConfigs(put, remove):
+                kept = {key: value for key, value in live.configs.items() if key not in remove}
+                live = replace(live, configs=kept | dict(put))
+    return live
 
 
 def finalizers(observed: Observed) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class GroupReconciler:
                 group,
                 pods,
                 said,
-                image=self._config.images.spark.image,
+                image=(self._config.groups[group].image or self._config.images.spark).image,
                 namespace=self._owner.namespace,
                 now=self._ports.clock.now(),
                 stale_after=self._stale_after,

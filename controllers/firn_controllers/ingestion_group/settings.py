@@ -15,24 +15,21 @@ PYTHON_AT_LEAST = 384 * 2**20
 def settings(config: Config, group: str) -> GroupSettings:
     """Settings of ``group``. Raises InvalidSpecError where the heap does not fit into the pod's memory."""
     configured = config.groups[group]
-    try:
-        memory, heap = quantities.size(configured.memory), quantities.heap(configured.heap)
-        bytes_per_commit = quantities.size(configured.bytes_per_commit)
-    except ValueError as error:
-        raise InvalidSpecError(f"configuration groups.{group}: {error}") from error
+    memory, heap = quantities.size(configured.memory), quantities.heap(configured.heap)
     if heap + PYTHON_AT_LEAST > memory:
         raise InvalidSpecError(
             f"configuration groups.{group}: a heap of {configured.heap} and 384Mi for Python do not fit into memory {configured.memory}"
         )
+    image = configured.image or config.images.spark
     return GroupSettings(
         group=group,
         namespace=config.namespace,
         cores=configured.cores,
         heap=configured.heap,
-        bytes_per_commit=bytes_per_commit,
+        bytes_per_commit=quantities.size(configured.bytes_per_commit),
         executors=configured.executors,
-        executor_image=config.images.spark.image if configured.executors else None,
-        executor_pull_policy=config.images.spark.pull_policy,
+        executor_image=image.image if configured.executors else None,
+        executor_pull_policy=image.pull_policy,
         pull_secrets=tuple(config.images.pull_secrets) if configured.executors else (),
         service_account=configured.service_account,
         spark_conf=configured.spark_conf,

@@ -37,12 +37,13 @@ def build(
 
 def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> Manifest:
     group = config.groups[found.group]
+    image = group.image or config.images.spark
     volumes, mounts = manifests.secret_volumes(config.secret_names())
     probe = {"port": "progress"}
     container = {
         "name": "driver",
-        "image": config.images.spark.image,
-        "imagePullPolicy": config.images.spark.pull_policy,
+        "image": image.image,
+        "imagePullPolicy": image.pull_policy,
         "command": ["python", "-m", "firn_spark.ingest"],
         "env": _environment(found.group, group.environment),
         "ports": [
