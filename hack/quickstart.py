@@ -90,6 +90,12 @@ def cluster_up() -> None:
     subprocess.run([str(ROOT / "hack" / "setup")], check=True, env=environment())
 
 
+def apply_sample(name: str, namespace: str = "demo") -> None:
+    """Apply ``crds/samples/NAME.yaml``, and the namespace that it names."""
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    apply(ROOT / "crds" / "samples" / f"{name}.yaml")
+
+
 def images() -> dict[str, str]:
     """Image name -> reference, as built for this checkout."""
     return dict(json.loads((STATE / "images.json").read_text()))

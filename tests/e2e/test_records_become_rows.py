@@ -3,12 +3,12 @@
 import json
 
 import quickstart
-from quickstart import ROOT, apply, get
+from quickstart import apply, get
 from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_flights_become_typed_rows_and_pass_the_audit(release: None) -> None:
-    apply(ROOT / "crds" / "samples" / "flights.yaml")
+    quickstart.apply_sample("flights")
     topic = await_ready("flights", "demo", timeout=420)
     before = rows("select count(*) as n from lake.demo.flights")[0]["n"]
     count = quickstart.produce_flights("flights", topic["status"]["bootstrapServers"], limit=5_000)
