@@ -29,6 +29,10 @@ _KEPT = 3
 """Images of one name that stay in the store: the present one and a few to go back to."""
 
 
+CODE = "/opt/firn/app"
+"""Where an image holds the project's code, in a last layer of its own."""
+
+
 @dataclass(frozen=True)
 class Image:
     """One image: where its Dockerfile is, what its context holds beside that directory, and its further named contexts."""
@@ -36,6 +40,9 @@ class Image:
     directory: str
     files: Mapping[str, str] = field(default_factory=dict)
     """Path in the context -> path in the repository."""
+    code: tuple[str, ...] = ()
+    """Directories of the project's code; below `app` in the context. With code, the Dockerfile's last stage adds just that to
+    its stage `runtime`."""
     contexts: Mapping[str, Callable[[], Path]] = field(default_factory=dict)
     """Named context -> what makes its directory. Its content counts only through `key`."""
     key: tuple[str, ...] = ()
@@ -44,9 +51,25 @@ class Image:
 
     def tag(self) -> str:
         """The hash of all content."""
+        return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag())
+
+    def runtime_tag(self) -> str:
+        """The hash of all content but the code."""
         words = [f"{name}={value}" for name, value in {**self.files, **self.arguments}.items()]
         paths = [_SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
         return content_hash(paths, *words)
+
+    def stage(self, target: Path) -> None:
+        """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
+        sources = {".": _SOURCE / self.directory, **{name: REPOSITORY / path for name, path in self.files.items()}}
+        for inside, path in {**sources, **{f"app/{name}": REPOSITORY / name for name in self.code}}.items():
+            for file in files_below(path):
+                copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+        for each in [target, *target.rglob("*")]:
+            each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+            os.utime(each, (0, 0))
 
 
 def pyspark_wheel() -> Path:
@@ -58,16 +81,7 @@ def pyspark_wheel() -> Path:
         if not list(shelf.glob(f"pyspark-{version}-*.whl")):
             with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
                 run([sys.executable, "-m", "venv", f"{scratch}/venv"])
-                pip = [
-                    f"{scratch}/venv/bin/python",
-                    "-m",
-                    "pip",
-                    "wheel",
-                    "-q",
-                    "--disable-pip-version-check",
-                    "--no-deps",
-                    "--require-hashes",
-                ]
+                pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
                 run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
                 for wheel in Path(scratch).glob("pyspark-*.whl"):
                     wheel.rename(shelf / wheel.name)
@@ -78,19 +92,6 @@ def _program(name: str) -> Callable[[], Path]:
     return lambda: tools.build(name).parent
 
 
-_NOUNS = {"app/firn": "firn"}
-_OPERATOR = {
-    **_NOUNS,
-    "app/operator": "operator",
-    "app/controllers": "controllers",
-    "requirements.txt": "requirements/operator.txt",
-}
-_SPARK = {
-    **_NOUNS,
-    "app/spark_apps": "spark_apps",
-    "requirements.txt": "requirements/spark.txt",
-    "pyspark.txt": "requirements/pyspark.txt",
-}
 _POM = str(jars.POM.relative_to(REPOSITORY))
 
 
@@ -105,14 +106,28 @@ def _kafka(version: str) -> Image:
     return Image("kafka", contexts={"jars": contexts}, key=(_POM,), arguments={"KAFKA_VERSION": version})
 
 
+def _operator() -> Image:
+    return Image(
+        "operator", {"requirements.txt": "requirements/operator.txt"}, code=("firn", "operator", "controllers")
+    )
+
+
+def _spark() -> Image:
+    return Image(
+        "spark",
+        {"requirements.txt": "requirements/spark.txt", "pyspark.txt": "requirements/pyspark.txt"},
+        code=("firn", "spark_apps"),
+        contexts={"jars": lambda: jars.fetch("spark"), "wheels": pyspark_wheel},
+        key=(_POM,),
+    )
+
+
 IMAGES: dict[str, Callable[[], Image]] = {
     "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
     "firn-postgres": lambda: Image("postgres"),
     "firn-kafka": lambda: _kafka(jars.kafka_version()),
-    "firn-operator": lambda: Image("operator", _OPERATOR),
-    "firn-spark": lambda: Image(
-        "spark", _SPARK, {"jars": lambda: jars.fetch("spark"), "wheels": pyspark_wheel}, (_POM,)
-    ),
+    "firn-operator": _operator,
+    "firn-spark": _spark,
 }
 
 
@@ -127,95 +142,91 @@ def image(name: str) -> Image:
 
 
 class Builder(Protocol):
-    """What turns a context into an image."""
+    """What makes images of Dockerfiles."""
 
     def has(self, reference: str) -> bool:
         """Whether the image was built before."""
 
-    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
-        """Build the context's Dockerfile."""
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build the image."""
 
 
 class Buildah:
-    """Builds without an engine, in a chroot, on a base image made on this machine; images end up in the store."""
+    """Builds without an engine, in a chroot, on a base image made on this machine; images end up in the store.
+
+    The layer with the code is added in the store, as the Dockerfile's last stage says it: buildah would read and pack all the layers
+    below it again, which takes the better part of a minute after every change of a line.
+    """
 
     def __init__(self) -> None:
         packages.ensure(packages.IMAGE_BUILD)
         root = cache_directory("buildah")
         # In a mount namespace of its own: buildah leaves its storage mounted.
-        private = [
+        self._buildah = [
             "unshare",
             "--mount",
             "buildah",
-            "--root",
-            str(root / "storage"),
-            "--runroot",
-            str(root / "run"),
-            "--storage-driver",
-            "overlay",
+            "--storage-driver=overlay",
+            f"--root={root / 'storage'}",
+            f"--runroot={root / 'run'}",
         ]
-        self._buildah = private
         self._store = Store()
         with locked(cache_directory() / "base.lock"):
-            base.ensure(private)
+            base.ensure(self._buildah)
 
     def has(self, reference: str) -> bool:
         """Whether the store has it."""
         return reference in self._store.images()
 
-    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
-        """Build with layers, so that a change of the last one takes seconds, and put the image into the store."""
-        name = reference.rpartition("/")[2].partition(":")[0]
-        words = [f"--build-context={key}={path}" for key, path in contexts.items()]
-        words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
-        log = cache_directory("logs") / f"image-{name}.log"
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build what changed: the runtime, when anything but the code did, and the layer with the code."""
+        with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+            context = Path(directory)
+            chosen.stage(context)
+            if chosen.code:
+                runtime = f"{reference.rpartition(':')[0]}-runtime:{chosen.runtime_tag()}"
+                with locked(cache_directory() / f"build-{chosen.directory}.lock"):
+                    if not self.has(runtime):
+                        self._bud(runtime, context, chosen, "--target=runtime")
+                self._store.append(reference, runtime, context / "app", CODE)
+            else:
+                self._bud(reference, context, chosen)
+        self._store.prune(_KEPT)
+
+    def _bud(self, reference: str, context: Path, chosen: Image, *options: str) -> None:
+        words = [f"--build-context={key}={make()}" for key, make in chosen.contexts.items()]
+        words += [f"--build-arg={key}={value}" for key, value in chosen.arguments.items()]
+        log = cache_directory("logs") / f"image-{chosen.directory}.log"
         with tempfile.TemporaryDirectory(prefix="tmp-", dir=cache_directory("buildah")) as scratch:
-            run(
-                [
-                    *self._buildah,
-                    "bud",
-                    "--isolation=chroot",
-                    "--layers",
-                    "--pull-never",
-                    "--format=oci",
-                    *words,
-                    "--tag",
-                    reference,
-                    context,
-                ],
-                environment={"TMPDIR": scratch},
-                log=log,
-            )
+            command = [
+                *self._buildah,
+                "bud",
+                "--isolation=chroot",
+                "--layers",
+                "--pull-never",
+                "--format=oci",
+                *options,
+                *words,
+            ]
+            run([*command, "--tag", reference, context], environment={"TMPDIR": scratch}, log=log)
             with self._store.locked():
-                target = f"oci:{self._store.directory}:{reference}"
-                run(
-                    [
-                        *self._buildah,
-                        "push",
-                        "--quiet",
-                        "--compression-format=gzip",
-                        "--compression-level=1",
-                        "--format=oci",
-                        reference,
-                        target,
-                    ],
-                    environment={"TMPDIR": scratch},
-                )
+                push = [
+                    *self._buildah,
+                    "push",
+                    "--quiet",
+                    "--compression-format=gzip",
+                    "--compression-level=1",
+                    "--format=oci",
+                ]
+                run([*push, reference, f"oci:{self._store.directory}:{reference}"], environment={"TMPDIR": scratch})
         for old in self._older(reference):
             subprocess.run([*self._buildah, "rmi", old], capture_output=True)
-        self._store.prune(_KEPT)
 
     def _older(self, reference: str) -> list[str]:
         """Earlier images of the same name beyond those kept, newest first as buildah lists them."""
+        name = reference.rpartition(":")[0]
         listed = run(
-            [
-                *self._buildah,
-                "images",
-                "--format",
-                "{{.Name}}:{{.Tag}}",
-                "--filter",
-                f"reference={reference.rpartition(':')[0]}",
-            ]
+            [*self._buildah, "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={name}"]
         ).split()
         return [each for each in listed if each != reference][_KEPT - 1 :]
 
@@ -239,45 +250,23 @@ class Engine:
         words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
         return [*words, str(context)]
 
-    def build(self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]) -> None:
-        """Build with the engine's own layer cache."""
-        name = reference.rpartition("/")[2].partition(":")[0]
-        environment = {"DOCKER_BUILDKIT": "1"}
-        run(
-            self.command(reference, context, contexts, arguments),
-            environment=environment,
-            log=cache_directory("logs") / f"image-{name}.log",
-        )
-
-
-def stage(target: Path, chosen: Image) -> None:
-    """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
-    for inside, path in {
-        ".": _SOURCE / chosen.directory,
-        **{name: REPOSITORY / file for name, file in chosen.files.items()},
-    }.items():
-        for file in files_below(path):
-            copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
-    for each in [target, *target.rglob("*")]:
-        each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
-        os.utime(each, (0, 0))
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build the whole Dockerfile with the engine's own layer cache."""
+        contexts = {key: make() for key, make in chosen.contexts.items()}
+        log = cache_directory("logs") / f"image-{chosen.directory}.log"
+        with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+            chosen.stage(Path(directory))
+            command = self.command(reference, Path(directory), contexts, chosen.arguments)
+            run(command, environment={"DOCKER_BUILDKIT": "1"}, log=log)
 
 
 def build(name: str, builder: Builder, prefix: str = "localhost") -> str:
     """Build an image unless its content was built before; its full reference."""
     chosen = image(name)
     reference = f"{prefix}/{name.partition('@')[0]}:{chosen.tag()}"
-    if builder.has(reference):
-        return reference
-    contexts = {key: make() for key, make in chosen.contexts.items()}
-    with (
-        step(f"building {reference}"),
-        tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory,
-    ):
-        stage(Path(directory), chosen)
-        builder.build(reference, Path(directory), contexts, chosen.arguments)
+    if not builder.has(reference):
+        with step(f"building {reference}"):
+            builder.build(reference, chosen)
     return reference
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from .content import locked
+from .content import files_below, locked
 from .places import cache_directory
 
 _REFERENCE = "org.opencontainers.image.ref.name"
@@ -92,6 +92,27 @@ class Store:
             }
             descriptor = {**self._put(_MANIFEST, json.dumps(manifest).encode()), "annotations": {_REFERENCE: reference}}
             self._write_entries([*self._entries(), descriptor])
+
+    def append(self, reference: str, onto: str, directory: Path, place: str) -> None:
+        """Add an image that is `onto` with one more layer: the files of `directory` at `place`, owned by root."""
+        layer = io.BytesIO()
+        with tarfile.open(fileobj=layer, mode="w") as archive:
+            for file in files_below(directory):
+                mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+                _add(archive, f"{place.strip('/')}/{file.relative_to(directory)}", file.read_bytes(), mode)
+        content = layer.getvalue()
+        with self.locked():
+            manifest = json.loads(self._blob(self.images()[onto]).read_text())
+            configuration = json.loads(self._blob(manifest["config"]).read_text())
+            configuration["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(content).hexdigest()}")
+            configuration.setdefault("history", []).append({"created_by": f"COPY {directory.name} {place}"})
+            manifest["layers"].append(self._put("application/vnd.oci.image.layer.v1.tar", content))
+            manifest["config"] = self._put(
+                "application/vnd.oci.image.config.v1+json", json.dumps(configuration).encode()
+            )
+            descriptor = {**self._put(_MANIFEST, json.dumps(manifest).encode()), "annotations": {_REFERENCE: reference}}
+            others = [each for each in self._entries() if each.get("annotations", {}).get(_REFERENCE) != reference]
+            self._write_entries([*others, descriptor])
 
     def prune(self, keep: int) -> None:
         """Forget all but the `keep` last images of every name, and delete the blobs that no image needs any more."""
