@@ -7,7 +7,7 @@ import yaml
 from lupa import lua51
 
 from firn.model.conditions import ConditionType, Reason
-from tests.unit.chart.helm import CHART, ROOT
+from tests.chart import CHART, ROOT
 
 SCRIPT = (CHART / "argocd" / "health.lua").read_text()
 

@@ -11,7 +11,7 @@ import yaml
 from firn.api.chart_values import Values
 from firn.model import names
 from firn.model.config import Config
-from tests.unit.chart.helm import CHART, ChartError, Manifest, Render, manifests, one
+from tests.chart import CHART, ChartError, Manifest, manifests, one, render
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = {"images": {"registry": "registry.example.com/data"}}
@@ -59,9 +59,7 @@ def rules_of(objects: list[Manifest], account: str) -> list[tuple[str | None, Ma
         ("production.yaml", ("values-production.yaml",), {"crds": {"enabled": False}}),
     ],
 )
-def test_rendered_chart_is_the_golden_one(
-    render: Render, golden: str, files: tuple[str, ...], values: dict[str, Any]
-) -> None:
+def test_rendered_chart_is_the_golden_one(golden: str, files: tuple[str, ...], values: dict[str, Any]) -> None:
     text = render(values, files=files)
     path = GOLDEN / golden
     if os.environ.get("FIRN_UPDATE_GOLDEN"):
@@ -69,7 +67,7 @@ def test_rendered_chart_is_the_golden_one(
     assert text == path.read_text(), "rendered differently; FIRN_UPDATE_GOLDEN=1 accepts it"
 
 
-def test_rendering_twice_gives_the_same_bytes(render: Render) -> None:
+def test_rendering_twice_gives_the_same_bytes() -> None:
     assert render(EVERYTHING_ON) == render(EVERYTHING_ON)
 
 
@@ -83,7 +81,7 @@ def test_no_template_looks_up_the_cluster_or_makes_random_values() -> None:
 # The configuration
 
 
-def test_quick_start_configuration_is_what_the_operator_accepts(render: Render) -> None:
+def test_quick_start_configuration_is_what_the_operator_accepts() -> None:
     config = config_of(manifests(render(IMAGES, namespace="elsewhere")))
     assert config.namespace == "elsewhere"
     assert config.profiles["classic"].managed
@@ -94,7 +92,7 @@ def test_quick_start_configuration_is_what_the_operator_accepts(render: Render) 
     assert config.default_profile == "classic"
 
 
-def test_production_configuration_is_what_the_operator_accepts(render: Render) -> None:
+def test_production_configuration_is_what_the_operator_accepts() -> None:
     values = yaml.safe_load((CHART / "values-production.yaml").read_text())
     config = config_of(manifests(render(files=("values-production.yaml",))))
     assert config.watch_namespaces == values["watchNamespaces"]
@@ -108,14 +106,14 @@ def test_default_values_are_complete_and_of_the_schema() -> None:
     Values.model_validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_configuration_change_rolls_the_operator_and_nothing_else(render: Render) -> None:
+def test_configuration_change_rolls_the_operator_and_nothing_else() -> None:
     before, after = (
         pod_templates(manifests(render({**IMAGES, "operator": {"logLevel": level}}))) for level in ("info", "debug")
     )
     assert {name for name in before if before[name] != after[name]} == {"Deployment/firn-operator"}
 
 
-def test_chart_version_is_in_no_pod_template_or_claim(render: Render) -> None:
+def test_chart_version_is_in_no_pod_template_or_claim() -> None:
     objects = manifests(render({**IMAGES, "images": {"operator": "o:1", "spark": "s:1"}}))
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
     for name, template in pod_templates(objects).items():
@@ -130,7 +128,7 @@ def test_chart_version_is_in_no_pod_template_or_claim(render: Render) -> None:
 
 
 @pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
-def test_operator_mounts_every_secret_of_the_configuration_and_no_other(render: Render, files: tuple[str, ...]) -> None:
+def test_operator_mounts_every_secret_of_the_configuration_and_no_other(files: tuple[str, ...]) -> None:
     objects = manifests(render(IMAGES, files=files))
     pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
@@ -140,7 +138,7 @@ def test_operator_mounts_every_secret_of_the_configuration_and_no_other(render: 
         assert f"{mounts[volume]}/some-key" == names.secret_file(secret, "some-key")
 
 
-def test_operator_finds_its_configuration(render: Render) -> None:
+def test_operator_finds_its_configuration() -> None:
     container = one(manifests(render(IMAGES)), "Deployment", "firn-operator")["spec"]["template"]["spec"]["containers"][
         0
     ]
@@ -148,11 +146,11 @@ def test_operator_finds_its_configuration(render: Render) -> None:
     assert names.CONFIG_PATH in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
-def test_no_manifest_holds_a_secret(render: Render) -> None:
+def test_no_manifest_holds_a_secret() -> None:
     assert "Secret" not in {item["kind"] for item in manifests(render(IMAGES))}
 
 
-def test_quick_start_generates_every_secret_that_it_refers_to(render: Render) -> None:
+def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
     objects = manifests(render(IMAGES))
     arguments = one(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]["spec"]["containers"][0]["args"]
     generated = {
@@ -167,7 +165,7 @@ def test_quick_start_generates_every_secret_that_it_refers_to(render: Render) ->
     assert generated == wanted
 
 
-def test_production_bundles_no_store(render: Render) -> None:
+def test_production_bundles_no_store() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     assert not {item["kind"] for item in objects} & {"StatefulSet", "Job"}
 
@@ -177,16 +175,14 @@ def test_production_bundles_no_store(render: Render) -> None:
 
 @pytest.mark.parametrize("values", [IMAGES, EVERYTHING_ON, {**IMAGES, "watchNamespaces": ["a", "b"]}])
 @pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])
-def test_no_long_lived_account_may_touch_secrets_or_everything(
-    render: Render, values: dict[str, Any], account: str
-) -> None:
+def test_no_long_lived_account_may_touch_secrets_or_everything(values: dict[str, Any], account: str) -> None:
     for _, rule in rules_of(manifests(render(values)), account):
         assert not {"secrets", "*", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
         assert "*" not in rule["verbs"]
         assert "*" not in rule["apiGroups"]
 
 
-def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere(render: Render) -> None:
+def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere() -> None:
     rules = rules_of(manifests(render(IMAGES)), "firn-operator")
     everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
     assert everywhere == {
@@ -198,7 +194,7 @@ def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere(render: 
     }
 
 
-def test_operator_with_watched_namespaces_has_no_right_elsewhere(render: Render) -> None:
+def test_operator_with_watched_namespaces_has_no_right_elsewhere() -> None:
     objects = manifests(render({**IMAGES, "watchNamespaces": ["b", "a", "b"]}))
     topics = [
         namespace for namespace, rule in rules_of(objects, "firn-operator") if "icebergtopics" in rule["resources"]
@@ -208,13 +204,13 @@ def test_operator_with_watched_namespaces_has_no_right_elsewhere(render: Render)
     assert (crd["verbs"], crd["resourceNames"]) == (["get"], ["icebergtopics.firn.dev"])
 
 
-def test_driver_may_only_read_config_maps(render: Render) -> None:
+def test_driver_may_only_read_config_maps() -> None:
     assert rules_of(manifests(render(IMAGES)), "firn-ingest") == [
         ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]})
     ]
 
 
-def test_driver_with_executors_may_make_pods_and_the_others_still_may_not(render: Render) -> None:
+def test_driver_with_executors_may_make_pods_and_the_others_still_may_not() -> None:
     objects = manifests(render(EVERYTHING_ON))
     pods = {
         account: [
@@ -226,7 +222,7 @@ def test_driver_with_executors_may_make_pods_and_the_others_still_may_not(render
     assert {"create", "delete", "deletecollection", "get", "list", "watch", "patch"} <= set(pods["spark"])
 
 
-def test_rights_to_secrets_go_when_the_passwords_are_made(render: Render) -> None:
+def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
     objects = manifests(render(EVERYTHING_ON))
     holders = [
         item
@@ -239,7 +235,7 @@ def test_rights_to_secrets_go_when_the_passwords_are_made(render: Render) -> Non
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get"}
 
 
-def test_workload_identity_reaches_the_service_accounts(render: Render) -> None:
+def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     for account in ("firn-operator", "firn-ingest"):
         annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
@@ -250,7 +246,7 @@ def test_workload_identity_reaches_the_service_accounts(render: Render) -> None:
 
 
 @pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
-def test_pods_meet_pod_security_restricted(render: Render, files: tuple[str, ...]) -> None:
+def test_pods_meet_pod_security_restricted(files: tuple[str, ...]) -> None:
     templates = pod_templates(manifests(render(IMAGES, files=files)))
     assert "Deployment/firn-operator" in templates
     for name, template in templates.items():
@@ -307,7 +303,7 @@ def violations(pod: Manifest) -> list[str]:
     return found
 
 
-def test_pull_secrets_reach_every_pod(render: Render) -> None:
+def test_pull_secrets_reach_every_pod() -> None:
     objects = manifests(render({"images": {"registry": "r.example.com", "pullSecrets": ["mine"]}}))
     for name, template in pod_templates(objects).items():
         assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}], name
@@ -317,7 +313,7 @@ def test_pull_secrets_reach_every_pod(render: Render) -> None:
 # CRDs
 
 
-def test_crds_come_with_the_chart_and_stay(render: Render) -> None:
+def test_crds_come_with_the_chart_and_stay() -> None:
     crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     unkept = one(
@@ -350,7 +346,7 @@ def test_crds_come_with_the_chart_and_stay(render: Render) -> None:
         ({**IMAGES, "profiles": {"p": {"config": {"log.retention.hours": 1}}}}, "want string"),
     ],
 )
-def test_wrong_values_are_refused_by_name(render: Render, values: dict[str, Any], message: str) -> None:
+def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ChartError) as refused:
         render(values)
     assert message in str(refused.value)

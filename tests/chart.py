@@ -1,16 +1,18 @@
-"""`helm template`, and what it rendered."""
+"""The Helm chart as tests see it: `helm template` as a function, and what it rendered."""
 
+import functools
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+from hack.localcluster import tools
+
+ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "firn"
 Manifest = dict[str, Any]
 
@@ -19,21 +21,27 @@ class ChartError(Exception):
     """Helm refused the values; the message is Helm's."""
 
 
-class Render(Protocol):
-    def __call__(
-        self, values: Mapping[str, Any] | None = None, *, files: tuple[str, ...] = (), namespace: str = "firn-system"
-    ) -> str: ...
-
-
-def find_helm() -> str:
+@functools.cache
+def helm() -> str:
     """Helm's binary: $FIRN_HELM, the one beside the test cluster, the one on PATH, or else built (a minute, once) from its Go module."""
     for candidate in (os.environ.get("FIRN_HELM"), str(ROOT / ".cluster" / "bin" / "helm"), shutil.which("helm")):
         if candidate and Path(candidate).is_file():
             return candidate
-    build = "from localcluster import tools; print(tools.build('helm'))"
-    return subprocess.run(
-        [sys.executable, "-c", build], cwd=ROOT / "hack", check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.split()[-1]
+    return str(tools.build("helm"))
+
+
+def render(
+    values: Mapping[str, Any] | None = None, *, files: tuple[str, ...] = (), namespace: str = "firn-system"
+) -> str:
+    """What `helm template` prints for these values over those of the chart and its ``files``. Raises ChartError."""
+    command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
+    for file in files:
+        command += ["--values", str(CHART / file)]
+    text = yaml.safe_dump(dict(values or {}))
+    done = subprocess.run([*command, "--values", "-"], input=text, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ChartError(done.stderr)
+    return done.stdout
 
 
 def manifests(text: str) -> list[Manifest]:

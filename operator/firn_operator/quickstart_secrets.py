@@ -1,0 +1,108 @@
+"""`firn quickstart-secrets`: the passwords of the quick start's stores, made once. The chart runs it in a hook Job before every
+installation and upgrade; a Secret that is there is left as it is."""
+
+import argparse
+import os
+import secrets
+import string
+import sys
+from collections.abc import Sequence
+
+import urllib3.exceptions
+from kubernetes import client, config
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, ConflictError, ExitCode, FirnError, UnavailableError
+
+_ALPHABET = string.ascii_letters + string.digits
+_LENGTH = 32
+_TIMEOUT = 20
+LABELS = {
+    names.LABEL_MANAGED_BY: names.MANAGED_BY,
+    "app.kubernetes.io/name": "firn",
+    "app.kubernetes.io/part-of": "firn",
+    "app.kubernetes.io/component": "quickstart-secrets",
+}
+
+
+def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
+    """Make the Secret ``name`` with a random value of letters and digits for each key; True when this call made it.
+
+    Raises ConflictError when it exists without one of the keys, AccessDeniedError, UnavailableError.
+    """
+    try:
+        if _create(api, namespace, name, keys):
+            return True
+        found = api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
+    except client.ApiException as error:
+        if error.status in (401, 403):
+            raise AccessDeniedError(f"secret {namespace}/{name}: {error.reason}: {error.body}") from error
+        raise UnavailableError(f"secret {namespace}/{name}: {error.status} {error.reason}") from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise UnavailableError(f"secret {namespace}/{name}: the API server does not answer: {error}") from error
+    missing = [key for key in keys if not (found.data or {}).get(key)]
+    if missing:
+        raise ConflictError(
+            f"secret {namespace}/{name} exists without {', '.join(missing)}: add what the stores on their volumes were made with, "
+            "or delete the Secret together with the stores' volumes"
+        )
+    return False
+
+
+def _create(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
+    """False when a Secret of that name exists already."""
+    values = {key: "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH)) for key in keys}
+    body = client.V1Secret(metadata=client.V1ObjectMeta(name=name, labels=LABELS), string_data=values)
+    try:
+        api.create_namespaced_secret(namespace, body, _request_timeout=_TIMEOUT)
+    except client.ApiException as error:
+        if error.status == 409:
+            return False
+        raise
+    return True
+
+
+def _wanted(text: str) -> tuple[str, list[str]]:
+    name, separator, keys = text.partition("=")
+    if not (name and separator and all(keys.split(","))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=KEY[,KEY...]")
+    return name, keys.split(",")
+
+
+def _connection() -> client.Configuration:
+    """How to reach the API server: as the pod's ServiceAccount, or as KUBECONFIG says."""
+    settings = client.Configuration()
+    path = os.environ.get("KUBECONFIG")
+    if path:
+        config.load_kube_config(path, client_configuration=settings)  # type: ignore[no-untyped-call]
+    else:
+        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+    return settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry of the command; the exit code is a firn.model.errors.ExitCode."""
+    parser = argparse.ArgumentParser(
+        prog="firn quickstart-secrets", description="Make Secrets with random values, once."
+    )
+    parser.add_argument("--namespace", required=True, help="where the Secrets belong")
+    parser.add_argument(
+        "--secret",
+        action="append",
+        required=True,
+        type=_wanted,
+        metavar="NAME=KEY[,KEY...]",
+        help="a Secret and its keys",
+    )
+    given = parser.parse_args(arguments)
+    with client.ApiClient(_connection()) as connection:
+        api = client.CoreV1Api(connection)
+        for name, keys in given.secret:
+            try:
+                made = ensure(api, given.namespace, name, keys)
+            except FirnError as error:
+                print(f"firn quickstart-secrets: {error}", file=sys.stderr)
+                temporary = isinstance(error, UnavailableError)
+                return ExitCode.TEMPORARY if temporary else ExitCode.CONFIGURATION
+            print(f"secret/{name} {'created' if made else 'unchanged'}")
+    return ExitCode.DONE

@@ -1,0 +1,33 @@
+"""One API server with the chart's rights in it, for all tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import apiserver
+from tests.apiserver import ApiServer
+from tests.chart import manifests, render
+
+NAMESPACES = ("firn-system", "watched", "elsewhere")
+VALUES = {
+    "images": {"registry": "registry.example.com/data"},
+    "watchNamespaces": ["watched"],
+    "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
+}
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture(scope="session")
+def api() -> Iterator[ApiServer]:
+    with apiserver.running() as server:
+        for namespace in NAMESPACES:
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        for item in manifests(render(VALUES)):
+            if item["kind"] == "ServiceAccount":
+                server.call("POST", f"/api/v1/namespaces/{item['metadata']['namespace']}/serviceaccounts", item)
+            elif item["apiVersion"] == RBAC:
+                namespace = item["metadata"].get("namespace")
+                scope = f"namespaces/{namespace}/" if namespace else ""
+                plural = item["kind"].lower() + "s"
+                server.call("POST", f"/apis/{RBAC}/{scope}{plural}", item)
+        yield server

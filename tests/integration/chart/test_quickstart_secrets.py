@@ -1,0 +1,98 @@
+"""The passwords of the quick start: made once, with the rights that the chart gives, against a real API server."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client, config
+
+from firn.model.errors import AccessDeniedError, ExitCode, UnavailableError
+from firn_operator import quickstart_secrets
+from tests.apiserver import ApiServer
+
+NAMESPACE = "firn-system"
+PATH = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+ARGUMENTS = [
+    "--namespace",
+    NAMESPACE,
+    "--secret",
+    "firn-postgres=password",
+    "--secret",
+    "firn-s3=access-key,secret-key",
+]
+
+
+@pytest.fixture
+def kubeconfig(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """How the hook's ServiceAccount connects; no Secret is there before and after."""
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/firn-quickstart-secrets/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.call("POST", account, request)["status"]["token"]
+    document = json.loads(api.kubeconfig.read_text())
+    document["users"][0]["user"] = {"token": token}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    api.call("DELETE", PATH)
+    yield path
+    api.call("DELETE", PATH)
+
+
+def values(api: ApiServer, name: str) -> dict[str, str]:
+    data = api.call("GET", f"{PATH}/{name}")["data"]
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def test_made_once_and_then_left_alone(api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
+    first = {name: values(api, name) for name in ("firn-postgres", "firn-s3")}
+    assert {name: set(found) for name, found in first.items()} == {
+        "firn-postgres": {"password"},
+        "firn-s3": {"access-key", "secret-key"},
+    }
+    every = [value for found in first.values() for value in found.values()]
+    assert len(set(every)) == 3
+    assert all(len(value) == 32 and value.isalnum() for value in every)
+
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
+    assert {name: values(api, name) for name in first} == first
+    printed = capsys.readouterr().out
+    assert printed.split("\n")[:4] == [
+        "secret/firn-postgres created",
+        "secret/firn-s3 created",
+        "secret/firn-postgres unchanged",
+        "secret/firn-s3 unchanged",
+    ]
+    assert not any(value in printed for value in every)
+
+
+def test_a_secret_that_lacks_a_key_is_refused_and_left_alone(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"metadata": {"name": "firn-s3"}, "stringData": {"access-key": "mine"}}
+    api.call("POST", PATH, own)
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.CONFIGURATION
+    assert "secret firn-system/firn-s3 exists without secret-key" in capsys.readouterr().err
+    assert values(api, "firn-s3") == {"access-key": "mine"}
+
+
+def test_the_hook_may_not_read_other_secrets(api: ApiServer, kubeconfig: Path) -> None:
+    api.call("POST", PATH, {"metadata": {"name": "other"}, "stringData": {"key": "value"}})
+    config.load_kube_config(str(kubeconfig))
+    with client.ApiClient() as connection, pytest.raises(AccessDeniedError, match="firn-system/other"):
+        quickstart_secrets.ensure(client.CoreV1Api(connection), NAMESPACE, "other", ["key"])
+
+
+def test_an_api_server_that_does_not_answer_is_worth_another_try() -> None:
+    settings = client.Configuration(host="http://127.0.0.1:1")
+    settings.retries = False
+    with client.ApiClient(settings) as connection, pytest.raises(UnavailableError, match="firn-system/firn-s3"):
+        quickstart_secrets.ensure(client.CoreV1Api(connection), NAMESPACE, "firn-s3", ["access-key"])
+
+
+@pytest.mark.parametrize("text", ["firn-s3", "=key", "firn-s3=", "firn-s3=a,,b"])
+def test_a_malformed_wish_is_a_usage_error(text: str) -> None:
+    with pytest.raises(SystemExit):
+        quickstart_secrets.main(["--namespace", NAMESPACE, "--secret", text])

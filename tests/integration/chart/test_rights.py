@@ -1,0 +1,99 @@
+"""What the chart's service accounts may do, asked of a real API server."""
+
+import pytest
+
+from tests.apiserver import ApiServer
+
+
+def allowed(
+    api: ApiServer, account: str, verb: str, resource: str, namespace: str = "", group: str = "", name: str = ""
+) -> bool:
+    """Whether the API server lets the service account of firn-system do this."""
+    plain, _, subresource = resource.partition("/")
+    attributes = {"verb": verb, "resource": plain, "subresource": subresource, "namespace": namespace}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:firn-system:{account}",
+            "groups": ["system:serviceaccounts", "system:serviceaccounts:firn-system", "system:authenticated"],
+            "resourceAttributes": {**attributes, "group": group, "name": name},
+        },
+    }
+    answer = api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "group"),
+    [
+        ("list", "icebergtopics", "watched", "firn.dev"),
+        ("watch", "icebergtopics", "watched", "firn.dev"),
+        ("patch", "icebergtopics", "watched", "firn.dev"),
+        ("patch", "icebergtopics/status", "watched", "firn.dev"),
+        ("create", "events", "watched", ""),
+        ("patch", "events", "firn-system", ""),
+        ("patch", "statefulsets", "firn-system", "apps"),
+        ("create", "services", "firn-system", ""),
+        ("delete", "configmaps", "firn-system", ""),
+        ("update", "configmaps/finalizers", "firn-system", ""),
+        ("create", "poddisruptionbudgets", "firn-system", "policy"),
+        ("create", "jobs", "firn-system", "batch"),
+        ("watch", "pods", "firn-system", ""),
+    ],
+)
+def test_operator_may(api: ApiServer, verb: str, resource: str, namespace: str, group: str) -> None:
+    assert allowed(api, "firn-operator", verb, resource, namespace, group)
+
+
+@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "group"),
+    [
+        ("get", "secrets", "firn-system", ""),
+        ("list", "secrets", "", ""),
+        ("create", "secrets", "firn-system", ""),
+        ("create", "pods/exec", "firn-system", ""),
+        ("create", "serviceaccounts/token", "firn-system", ""),
+        ("patch", "roles", "firn-system", "rbac.authorization.k8s.io"),
+        ("list", "icebergtopics", "elsewhere", "firn.dev"),
+        ("list", "icebergtopics", "", "firn.dev"),
+        ("create", "configmaps", "watched", ""),
+        ("patch", "statefulsets", "watched", "apps"),
+        ("delete", "persistentvolumeclaims", "elsewhere", ""),
+    ],
+)
+def test_nobody_may(api: ApiServer, account: str, verb: str, resource: str, namespace: str, group: str) -> None:
+    assert not allowed(api, account, verb, resource, namespace, group)
+
+
+def test_operator_may_look_at_its_own_crd_only(api: ApiServer) -> None:
+    group = "apiextensions.k8s.io"
+    crds = "customresourcedefinitions"
+    assert allowed(api, "firn-operator", "get", crds, group=group, name="icebergtopics.firn.dev")
+    assert not allowed(api, "firn-operator", "get", crds, group=group, name="others.example.com")
+    assert not allowed(api, "firn-operator", "patch", crds, group=group, name="icebergtopics.firn.dev")
+
+
+@pytest.mark.parametrize(("account", "may"), [("firn-ingest", False), ("spark", True)])
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        ("create", "pods"),
+        ("watch", "pods"),
+        ("deletecollection", "pods"),
+        ("create", "configmaps"),
+        ("deletecollection", "services"),
+        ("deletecollection", "persistentvolumeclaims"),
+    ],
+)
+def test_only_drivers_with_executors_may_make_pods(
+    api: ApiServer, account: str, may: bool, verb: str, resource: str
+) -> None:
+    assert allowed(api, account, verb, resource, "firn-system") is may
+
+
+@pytest.mark.parametrize("account", ["firn-ingest", "spark"])
+def test_drivers_watch_contracts(api: ApiServer, account: str) -> None:
+    assert allowed(api, account, "watch", "configmaps", "firn-system")
+    assert not allowed(api, account, "watch", "configmaps", "watched")
