@@ -276,7 +276,7 @@ class TopicReconciler:
         )
         if wanted is None:
             return findings
-        if self._jobs.get(observed.entry.uid) != wanted or self._verified(observed) is None:
+        if observed.job != wanted:
             await self._ports.cluster.apply(plan.config_map(wanted, self._owner))
             self._jobs[observed.entry.uid] = wanted
         return replace(findings, job=wanted)

@@ -6,7 +6,6 @@ from datetime import timedelta
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
 from firn.model.progress import TopicProgress
 from firn_controllers import manifests
 from firn_controllers.announcements import Announcement, EventReason
@@ -57,11 +56,8 @@ class GroupReconciler:
         in_use = self._index.group_in_use(group)
         if not in_use and live is None:
             return Outcome()
-        try:
-            found = settings.settings(self._config, group)
-        except InvalidSpecError as error:
-            self._tell(group, GroupHealth(Reason.BACKING_OFF, str(error), stalled=True))
-            return Outcome(after=60.0)
+        configured = self._config.groups[group]
+        found = settings.settings(self._config, group)
         wanted = stateful_set.build(self._config, found, self._owner, labels, in_use=in_use)
         await cluster.apply(settings.build(found, self._owner, labels))
         await cluster.apply(service.build(group, self._owner, labels))
@@ -83,7 +79,8 @@ class GroupReconciler:
                 group,
                 pods,
                 said,
-                image=(self._config.groups[group].image or self._config.images.spark).image,
+                image=(configured.image or self._config.images.spark).image,
+                memory_hint=settings.memory_hint(configured),
                 namespace=self._owner.namespace,
                 now=self._ports.clock.now(),
                 stale_after=self._stale_after,

@@ -32,6 +32,7 @@ def of(
     said: Said | None,
     *,
     image: str,
+    memory_hint: str = "",
     namespace: str,
     now: datetime,
     stale_after: timedelta,
@@ -40,7 +41,9 @@ def of(
     """The health of ``group``'s driver. ``stale_after``: a document older than that says nothing any more."""
     trouble = pod_troubles.worst(pods, image, namespace)
     if trouble is not None:
-        return GroupHealth(trouble.reason, f"ingestion group {group}: {trouble.message}", trouble.stalled, rolling)
+        hint = memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
+        message = f"ingestion group {group}: {trouble.message}{hint}"
+        return GroupHealth(trouble.reason, message, trouble.stalled, rolling)
     running = [pod for pod in pods if pod.running and not pod.deleting]
     current = said is not None and now - said[1] <= stale_after
     if running and current:

@@ -1,8 +1,7 @@
 """What a driver is started with: `firn.model.jobs.GroupSettings`, from the configuration."""
 
 from firn.model import names, quantities
-from firn.model.config import Catalog, Config, KafkaSecurity, Profile
-from firn.model.errors import InvalidSpecError
+from firn.model.config import Catalog, Config, IngestionGroup, KafkaSecurity, Profile
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_controllers import manifests
 from firn_controllers.fleet.layout import bootstrap_servers
@@ -13,13 +12,8 @@ PYTHON_AT_LEAST = 384 * 2**20
 
 
 def settings(config: Config, group: str) -> GroupSettings:
-    """Settings of ``group``. Raises InvalidSpecError where the heap does not fit into the pod's memory."""
+    """Settings of ``group``."""
     configured = config.groups[group]
-    memory, heap = quantities.size(configured.memory), quantities.heap(configured.heap)
-    if heap + PYTHON_AT_LEAST > memory:
-        raise InvalidSpecError(
-            f"configuration groups.{group}: a heap of {configured.heap} and 384Mi for Python do not fit into memory {configured.memory}"
-        )
     image = configured.image or config.images.spark
     return GroupSettings(
         group=group,
@@ -36,6 +30,14 @@ def settings(config: Config, group: str) -> GroupSettings:
         kafka={name: kafka(name, profile, config.namespace) for name, profile in config.profiles.items()},
         catalogs={name: catalog(found) for name, found in config.catalogs.items()},
     )
+
+
+def memory_hint(group: IngestionGroup) -> str:
+    """What to say beside "out of memory" where arithmetic alone explains it: nobody but us adds up heap and Python in client mode."""
+    needed = quantities.heap(group.heap) + PYTHON_AT_LEAST
+    if needed <= quantities.size(group.memory):
+        return ""
+    return f"; memory {group.memory} holds no heap of {group.heap} and 384Mi for Python"
 
 
 def kafka(name: str, profile: Profile, namespace: str) -> KafkaConnection:

@@ -1,7 +1,7 @@
 """The driver's StatefulSet: one pod by one name, so that there is at most one; never a second beside it while rolling.
 
 What is read at run time (job contracts) is no part of the template, so topics come and go without a restart. The settings are
-read at start: their hash is in the template.
+read at start: their hash is in the template. Image contract: an entry point that runs its arguments, with ``firn-ingest`` on PATH.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
         "name": "driver",
         "image": image.image,
         "imagePullPolicy": image.pull_policy,
-        "command": ["python", "-m", "firn_spark.ingest"],
+        "args": ["firn-ingest"],
         "env": _environment(found.group, group.environment),
         "ports": [
             {"name": "progress", "containerPort": PROGRESS_PORT},
