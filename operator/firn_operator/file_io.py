@@ -6,6 +6,7 @@ PyIceberg loads it by the property ``py-io-impl`` (`IMPLEMENTATION`). Properties
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -20,7 +21,7 @@ IMPLEMENTATION = "firn_operator.file_io.ObjectFileIO"
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _AZURE_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "30s"}
-_RETRIES = {"max_retries": 2, "retry_timeout": {"seconds": 20}}
+_RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 Store = S3Store | GCSStore | AzureStore | LocalStore
 

@@ -24,8 +24,9 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import Compressor
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import CommitTableResponse, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.update import AddSchemaUpdate, TableRequirement, TableUpdate
 from requests.adapters import HTTPAdapter
 from sqlalchemy import exc as sql_errors
 from sqlalchemy import select, tuple_
@@ -70,23 +71,49 @@ Result = TypeVar("Result")
 TableKey = tuple[str, str]
 
 
-class _PatientAdapter(HTTPAdapter):
-    """Requests that end: PyIceberg's own wait for ever."""
+class _Requests(HTTPAdapter):
+    """Requests that end, where PyIceberg's own wait for ever, and commits with the ``last-column-id`` that servers older than
+    Iceberg 1.5 insist on and PyIceberg leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.committing = threading.local()
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         if kwargs.get("timeout") is None:
             kwargs["timeout"] = _REQUEST_TIMEOUT
+        last_column_id: int | None = getattr(self.committing, "last_column_id", None)
+        if last_column_id is not None and isinstance(request.body, bytes):
+            body = json.loads(request.body)
+            for update in body.get("updates", []):
+                if update.get("action") == "add-schema":
+                    update["last-column-id"] = last_column_id
+            request.prepare_body(json.dumps(body).encode(), None)
         return super().send(request, *args, **kwargs)
 
 
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's REST catalog with time-outs."""
+    """PyIceberg's REST catalog with the requests of `_Requests`."""
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
-        session.mount("http://", _PatientAdapter())
-        session.mount("https://", _PatientAdapter())
+        self._requests = _Requests()
+        session.mount("http://", self._requests)
+        session.mount("https://", self._requests)
         return session
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """See `Catalog.commit_table`."""
+        added = [update.schema_.highest_field_id for update in updates if isinstance(update, AddSchemaUpdate)]
+        committing = self._requests.committing
+        committing.last_column_id = max([table.metadata.last_column_id, *added]) if added else None
+        try:
+            response: CommitTableResponse = super().commit_table(table, requirements, updates)
+            return response
+        finally:
+            committing.last_column_id = None
 
 
 def sql_url(uri: str, properties: Mapping[str, str]) -> URL:

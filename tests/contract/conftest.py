@@ -6,7 +6,7 @@ import pytest
 
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
-from tests.servers.postgres import Postgres, postgres
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.s3 import S3, s3
 
 
@@ -17,8 +17,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with postgres(tmp_path_factory.mktemp("postgres") / "database") as server:
+def database() -> Iterator[Postgres]:
+    with directory_for_postgres() as directory, postgres(directory) as server:
         yield server
 
 

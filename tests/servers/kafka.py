@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,21 +45,32 @@ class Kafka:
         )
 
 
-def _java(main: str, *arguments: str, heap: str = "256m") -> list[str]:
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Flags of a JVM that starts fast and stays small."""
+STOCK = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""Flags as Kafka's own start script sets them: for what is measured."""
+
+
+def _java(main: str, *arguments: str, flags: Sequence[str] = SMALL) -> list[str]:
     jars = cache() / "jars" / "kafka"
     assert jars.is_dir(), f"{jars} is missing: run make setup"
-    options = [
-        f"-Xmx{heap}",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    ]
-    return ["java", *options, "-cp", f"{jars}/*", main, *arguments]
+    return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*", main, *arguments]
 
 
 @contextmanager
-def kafka(directory: Path, *, secure: bool = False, port: int | None = None, **settings: str) -> Iterator[Kafka]:
-    """A broker with its log in ``directory`` (made, or gone on with). ``settings``: server properties, dots written as ``__``."""
+def kafka(
+    directory: Path, *, secure: bool = False, port: int | None = None, java: Sequence[str] = SMALL, **settings: str
+) -> Iterator[Kafka]:
+    """A broker with its log in ``directory`` (made, or gone on with). ``java``: flags of its JVM; ``settings``: server properties,
+    dots written as ``__``."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = directory / "ports"
     if ports.exists():
@@ -104,7 +115,7 @@ def kafka(directory: Path, *, secure: bool = False, port: int | None = None, **s
             check=True,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-    with running(_java("kafka.Kafka", str(file), heap="512m"), lambda: listens(plain), directory / "server.log"):
+    with running(_java("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
         yield Kafka(f"127.0.0.1:{plain}", f"localhost:{tls}" if secure else None, directory)
 
 

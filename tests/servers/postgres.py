@@ -5,6 +5,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,8 +36,17 @@ def _binary(name: str) -> str:
 
 
 @contextmanager
+def directory_for_postgres() -> Iterator[Path]:
+    """A temporary directory that another user can reach."""
+    with tempfile.TemporaryDirectory(prefix="firn-postgres-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name) / "server"
+
+
+@contextmanager
 def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
-    """A server with its data in ``directory`` (made, or gone on with); as user postgres where we are root, which initdb refuses."""
+    """A server with its data in ``directory`` (made, or gone on with). Where we are root, which initdb refuses, it runs as user postgres,
+    to whom pytest's own temporary directories are closed: use `directory_for_postgres`."""
     server = Postgres(port or free_port())
     user = "postgres" if os.geteuid() == 0 else None
     data = directory / "data"
@@ -48,11 +58,10 @@ def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
             account = pwd.getpwnam(user)
             for path in (directory, secret):
                 os.chown(path, account.pw_uid, account.pw_gid)
-            _open_way(directory)
         subprocess.run(
             [_binary("initdb"), "-D", data, "-U", server.user, "--pwfile", secret, "-A", "scram-sha-256", "-N"],
             check=True,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
             user=user,
             cwd="/",
         )
@@ -64,11 +73,3 @@ def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
     with running(command, lambda: listens(server.port), log, user=user) as process:
         yield server
         process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
-
-
-def _open_way(directory: Path) -> None:
-    """Let another user reach ``directory``: pytest's temporary directories are closed to others."""
-    for parent in directory.parents:
-        mode = parent.stat().st_mode
-        if not mode & 0o001:
-            parent.chmod(mode | 0o001)

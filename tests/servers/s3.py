@@ -40,7 +40,8 @@ class S3:
 
 
 def _binary() -> str:
-    candidates = [os.environ.get("FIRN_VERSITYGW"), str(cache() / "bin" / "versitygw"), shutil.which("versitygw")]
+    built = sorted((cache() / "tools" / "versitygw").glob("*/versitygw"), key=lambda path: path.stat().st_mtime)
+    candidates = [os.environ.get("FIRN_VERSITYGW"), *map(str, reversed(built)), shutil.which("versitygw")]
     found = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
     assert found, "versitygw is missing: run make setup"
     return found

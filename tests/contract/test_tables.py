@@ -1,0 +1,435 @@
+"""Port `Tables` against real catalogs: SQL on PostgreSQL with local files and with S3, and REST (Nessie) with S3."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
+from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn_operator.iceberg import OWNER, CatalogTables, open_catalog
+from tests.servers.nessie import Nessie
+from tests.servers.postgres import Postgres
+from tests.servers.process import free_port
+from tests.servers.s3 import S3
+
+_numbers = itertools.count()
+JSON = RecordSchema(
+    format="Json",
+    fields=(
+        Column(name="carrier", type="string", required=True, doc="Airline"),
+        Column(name="delay", type="int"),
+        Column(name="price", type="decimal(9, 2)"),
+        Column(name="at", type="timestamptz"),
+        Column(name="legs", type="list<struct<from: string, miles: int>>"),
+        Column(name="tags", type="map<string, string>"),
+    ),
+)
+
+
+def sql_connection(database: Postgres, warehouse: str, directory: Path, **properties: str) -> CatalogConnection:
+    password = directory / "database-password"
+    password.write_text(database.password)
+    return CatalogConnection(
+        type="sql",
+        uri=database.uri,
+        warehouse=warehouse,
+        properties={"user": database.user, **properties},
+        secret_properties={"password": str(password)},
+    )
+
+
+@pytest.fixture(scope="module", params=["sql-files", "sql-s3", "rest-s3"])
+def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CatalogConnection:
+    directory = tmp_path_factory.mktemp("catalog")
+    if request.param == "rest-s3":
+        nessie: Nessie = request.getfixturevalue("rest_catalog")
+        return nessie.connection
+    database: Postgres = request.getfixturevalue("database")
+    if request.param == "sql-files":
+        return sql_connection(database, f"file://{directory}/warehouse", directory)
+    storage: S3 = request.getfixturevalue("storage")
+    connection = sql_connection(database, f"s3://{storage.bucket}/warehouse", directory, **storage.properties)
+    secrets = {**connection.secret_properties, **storage.secret_properties}
+    return connection.model_copy(update={"secret_properties": secrets})
+
+
+@pytest.fixture
+def tables(connection: CatalogConnection) -> Iterator[CatalogTables]:
+    port = CatalogTables({"lake": connection})
+    yield port
+    port.close()
+
+
+@pytest.fixture
+def catalog(connection: CatalogConnection) -> Catalog:
+    return open_catalog("lake", connection)
+
+
+@pytest.fixture
+def target() -> TableTarget:
+    number = next(_numbers)
+    return TableTarget(catalog="lake", namespace=f"space{number}", name=f"orders{number}")
+
+
+def changed(schema: RecordSchema, *columns: Column, without: str = "") -> RecordSchema:
+    """The schema with these columns put in place of those of the same name, or added."""
+    kept = [next((new for new in columns if new.name == old.name), old) for old in schema.fields if old.name != without]
+    known = {old.name for old in schema.fields}
+    return schema.model_copy(update={"fields": (*kept, *(new for new in columns if new.name not in known))})
+
+
+async def test_the_catalog_answers(tables: CatalogTables) -> None:
+    await tables.check("lake")
+
+
+async def test_a_table_is_created_as_wanted(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+    wanted = target.model_copy(
+        update={
+            "partition_by": ("month(at)", "bucket(8, carrier)"),
+            "sort_by": ("at desc nulls last", "carrier"),
+            "properties": {"write.parquet.compression-codec": "zstd"},
+        }
+    )
+    state = await tables.ensure(wanted, JSON, "uid-1")
+    assert state is not None
+    assert (state.created, state.owner, state.format_version) == (True, None, 2)
+    table = catalog.load_table((target.namespace, target.name))
+    assert (str(table.metadata.table_uuid), table.metadata.location) == (state.uuid, state.location)
+    assert [str(field.field_type) for field in table.schema().fields[:4]] == [
+        "string", "int", "decimal(9, 2)", "timestamptz",
+    ]  # fmt: skip
+    assert [field.name for field in table.schema().fields] == [
+        "carrier", "delay", "price", "at", "legs", "tags", "_kafka",
+    ]  # fmt: skip
+    assert [field.required for field in table.schema().fields] == [True] + [False] * 6
+    assert table.schema().find_field("carrier").doc == "Airline"
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [
+        ("at_month", "month"), ("carrier_bucket", "bucket[8]"),
+    ]  # fmt: skip
+    assert [(field.direction.value, field.null_order.value) for field in table.sort_order().fields] == [
+        ("desc", "nulls-last"), ("asc", "nulls-first"),
+    ]  # fmt: skip
+    assert table.properties["write.parquet.compression-codec"] == "zstd"
+    assert table.properties[OWNER] == "uid-1"
+
+
+async def test_a_table_partitioned_by_a_nested_column(
+    tables: CatalogTables, connection: CatalogConnection, catalog: Catalog, target: TableTarget
+) -> None:
+    if connection.type == "rest":
+        pytest.skip("Nessie 0.99 knows no partition fields of nested columns")
+    await tables.ensure(target.model_copy(update={"partition_by": ("day(_kafka.timestamp)",)}), JSON, "uid-1")
+    table = catalog.load_table((target.namespace, target.name))
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("_kafka.timestamp_day", "day")]
+
+
+async def test_a_raw_table_with_flat_metadata(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+    flat = target.model_copy(update={"metadata_columns": "Flat", "partition_by": ("_kafka_partition",)})
+    await tables.ensure(flat, RecordSchema(format="Raw"), "uid-1")
+    table = catalog.load_table((target.namespace, target.name))
+    assert [field.name for field in table.schema().fields][:4] == ["key", "value", "_kafka_partition", "_kafka_offset"]
+    assert [field.name for field in table.spec().fields] == ["_kafka_partition"]
+
+
+async def test_nothing_is_written_where_nothing_differs(
+    tables: CatalogTables, connection: CatalogConnection, catalog: Catalog, target: TableTarget
+) -> None:
+    wanted = target.model_copy(update={"partition_by": ("carrier",), "properties": {"a": "1"}})
+    await tables.ensure(wanted, JSON, "uid-1")
+    before = catalog.load_table((target.namespace, target.name)).metadata_location
+    fresh = CatalogTables({"lake": connection})
+    states = [await port.ensure(wanted, JSON, "uid-1") for port in (tables, tables, fresh, fresh)]
+    fresh.close()
+    assert all(state is not None and not state.created and state.changed == () for state in states)
+    assert {state.owner for state in states if state is not None} == {"uid-1"}
+    assert catalog.load_table((target.namespace, target.name)).metadata_location == before
+
+
+async def test_many_at_once_create_one_table(
+    connection: CatalogConnection, catalog: Catalog, target: TableTarget
+) -> None:
+    ports = [CatalogTables({"lake": connection}) for _ in range(3)]
+    states = await asyncio.gather(*(port.ensure(target, JSON, "uid-1") for port in ports for _ in range(2)))
+    for port in ports:
+        port.close()
+    uuid = str(catalog.load_table((target.namespace, target.name)).metadata.table_uuid)
+    assert {state.uuid for state in states if state is not None} == {uuid}
+    assert sum(state.created for state in states if state is not None) == 1
+
+
+async def test_columns_are_added_widened_and_made_optional(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    wider = changed(
+        JSON,
+        Column(name="carrier", type="string", doc="Carrier's code"),
+        Column(name="delay", type="long"),
+        Column(name="price", type="decimal(12, 2)"),
+        Column(name="legs", type="list<struct<from: string, miles: long, to: struct<city: string>>>"),
+        Column(name="tail", type="map<string, struct<n: int>>"),
+    )
+    state = await tables.ensure(target, wider, "uid-1")
+    assert state is not None
+    assert any("tail" in change for change in state.changed)
+    schema = catalog.load_table((target.namespace, target.name)).schema()
+    assert not schema.find_field("carrier").required
+    assert schema.find_field("carrier").doc == "Carrier's code"
+    assert [str(schema.find_field(name).field_type) for name in ("delay", "price", "legs.element.miles")] == [
+        "long", "decimal(12, 2)", "long",
+    ]  # fmt: skip
+    assert schema.find_field("legs.element.to.city").field_type == StringType()
+    assert schema.find_field("tail.value.n").field_type == IntegerType()
+    again = await tables.ensure(target, wider, "uid-1")
+    assert again is not None
+    assert again.changed == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        (Column(name="delay", type="string"), "delay.*int.*string"),
+        (Column(name="price", type="decimal(9, 3)"), "price"),
+        (Column(name="delay", type="int", required=True), "delay.*required"),
+        (Column(name="fresh", type="int", required=True), "fresh.*required"),
+        (Column(name="legs", type="list<struct<from: string, miles: string>>"), "legs.element.miles"),
+        (Column(name="Carrier", type="string"), "Carrier.*case"),
+    ],
+)
+async def test_other_changes_of_our_table_are_refused(
+    tables: CatalogTables, target: TableTarget, column: Column, problem: str
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    with pytest.raises(InvalidSpecError, match=f"{target.identifier}.*{problem}") as refusal:
+        await tables.ensure(target, changed(JSON, column), "uid-1")
+    assert refusal.value.reason == Reason.INCOMPATIBLE_SCHEMA
+
+
+async def test_partitioning_and_sort_order_evolve(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+    steps: list[tuple[tuple[str, ...], tuple[str, ...], list[str]]] = [
+        (("month(at)", "bucket(8, carrier)"), (), ["month", "bucket[8]"]),
+        (("day(at)", "bucket(16, carrier)"), ("at",), ["day", "bucket[16]"]),
+        (("bucket(8, carrier)",), ("delay desc", "at"), ["bucket[8]"]),
+        ((), (), []),
+        (("month(at)", "truncate(2, carrier)"), (), ["month", "truncate[2]"]),
+    ]
+    for partition_by, sort_by, transforms in steps:
+        wanted = target.model_copy(update={"partition_by": partition_by, "sort_by": sort_by})
+        await tables.ensure(wanted, JSON, "uid-1")
+        table = catalog.load_table((target.namespace, target.name))
+        assert [str(field.transform) for field in table.spec().fields] == transforms
+        assert len(table.sort_order().fields) == len(sort_by)
+        state = await tables.ensure(wanted, JSON, "uid-1")
+        assert state is not None
+        assert state.changed == ()
+
+
+async def test_a_column_and_a_partition_by_it_in_one_step(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    wanted = target.model_copy(update={"partition_by": ("origin",)})
+    await tables.ensure(wanted, changed(JSON, Column(name="origin", type="string")), "uid-1")
+    assert [field.name for field in catalog.load_table((target.namespace, target.name)).spec().fields] == ["origin"]
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "reason", "problem"),
+    [
+        (("month(carrier)",), Reason.BAD_TRANSFORM, "month does not apply"),
+        (("bucket(8, price", "x"), Reason.BAD_TRANSFORM, "bucket"),
+        (("nobody",), Reason.UNKNOWN_COLUMN, "nobody"),
+        (("legs",), Reason.BAD_TRANSFORM, "legs"),
+        (("legs.element.miles",), Reason.BAD_TRANSFORM, "legs"),
+        (("month(at)", "day(at)"), Reason.BAD_TRANSFORM, "same"),
+        (("carrier", "carrier"), Reason.BAD_TRANSFORM, "same"),
+    ],
+)
+async def test_impossible_partitioning_is_refused_and_makes_no_table(
+    tables: CatalogTables,
+    catalog: Catalog,
+    target: TableTarget,
+    partition_by: tuple[str, ...],
+    reason: Reason,
+    problem: str,
+) -> None:
+    with pytest.raises(InvalidSpecError, match=problem) as refusal:
+        await tables.ensure(target.model_copy(update={"partition_by": partition_by}), JSON, "uid-1")
+    assert refusal.value.reason == reason
+    assert not catalog.table_exists((target.namespace, target.name))
+
+
+async def test_properties_are_set_put_back_and_taken_away(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    wanted = target.model_copy(update={"properties": {"a": "1", "b": "2"}})
+    await tables.ensure(wanted, JSON, "uid-1")
+    table = catalog.load_table((target.namespace, target.name))
+    with table.transaction() as transaction:
+        transaction.set_properties({"a": "changed", "theirs": "kept"})
+    await tables.ensure(wanted.model_copy(update={"properties": {"a": "1"}}), JSON, "uid-1")
+    properties = catalog.load_table((target.namespace, target.name)).properties
+    assert (properties["a"], properties["theirs"], properties.get("b")) == ("1", "kept", None)
+
+
+async def test_offsets_in_the_properties_are_no_difference(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, "uid-1")
+    table = catalog.load_table((target.namespace, target.name))
+    with table.transaction() as transaction:
+        transaction.set_properties({"firn.offsets": '{"0":5}', "firn.epoch": "3", "firn.topic-id": "x"})
+    state = await tables.ensure(target, JSON, "uid-1")
+    assert state is not None
+    assert state.changed == ()
+    assert catalog.load_table((target.namespace, target.name)).properties["firn.offsets"] == '{"0":5}'
+
+
+async def test_a_column_dropped_by_somebody_comes_back(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, "uid-1")
+    with catalog.load_table((target.namespace, target.name)).update_schema() as update:
+        update.delete_column("delay")
+    state = await tables.ensure(target, JSON, "uid-1")
+    assert state is not None
+    assert state.changed
+
+
+async def test_a_table_dropped_by_somebody_is_made_again(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    first = await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, "uid-1")
+    catalog.drop_table((target.namespace, target.name))
+    second = await tables.ensure(target, JSON, "uid-1")
+    assert first is not None
+    assert second is not None
+    assert second.created
+    assert second.uuid != first.uuid
+
+
+async def test_a_table_found_is_adopted_with_what_it_lacks(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    catalog.create_namespace(target.namespace)
+    catalog.create_table(
+        (target.namespace, target.name),
+        Schema(
+            NestedField(1, "carrier", StringType(), required=True), NestedField(2, "theirs", LongType(), required=False)
+        ),
+    )
+    state = await tables.ensure(target, JSON, "uid-1")
+    assert state is not None
+    assert (state.created, state.owner) == (False, None)
+    table = catalog.load_table((target.namespace, target.name))
+    assert {field.name for field in table.schema().fields} >= {"carrier", "theirs", "delay", "_kafka"}
+    assert table.properties[OWNER] == "uid-1"
+    other = await tables.ensure(target, JSON, "uid-2")
+    assert other is not None
+    assert other.owner == "uid-1"
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        (NestedField(1, "delay", StringType(), required=False), "delay"),
+        (NestedField(1, "theirs", LongType(), required=True), "theirs.*required"),
+    ],
+)
+async def test_a_table_found_that_cannot_hold_the_records_is_left_alone(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget, field: NestedField, problem: str
+) -> None:
+    catalog.create_namespace(target.namespace)
+    carrier = NestedField(2, "carrier", StringType(), required=True)
+    before = catalog.create_table((target.namespace, target.name), Schema(field, carrier)).metadata_location
+    with pytest.raises(InvalidSpecError, match=problem) as refusal:
+        await tables.ensure(target, JSON, "uid-1")
+    assert refusal.value.reason == Reason.SCHEMA_INCOMPATIBLE
+    assert catalog.load_table((target.namespace, target.name)).metadata_location == before
+
+
+async def test_a_table_of_version_3_is_left_to_the_driver(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    newer = target.model_copy(update={"format_version": 3})
+    assert await tables.ensure(newer, JSON, "uid-1") is None
+    with pytest.raises(InvalidSpecError):
+        await tables.ensure(newer.model_copy(update={"partition_by": ("nobody",)}), JSON, "uid-1")
+    await tables.ensure(target, JSON, "uid-1")
+    before = catalog.load_table((target.namespace, target.name)).metadata_location
+    state = await tables.ensure(newer, changed(JSON, Column(name="more", type="int")), "uid-1")
+    assert state is not None
+    assert state.format_version == 2
+    assert catalog.load_table((target.namespace, target.name)).metadata_location == before
+
+
+async def test_dropping_takes_table_dead_letters_and_files(
+    tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
+) -> None:
+    state = await tables.ensure(target, JSON, "uid-1")
+    assert state is not None
+    dead = target.model_copy(update={"name": f"{target.name}__dlq"})
+    await tables.ensure(dead, RecordSchema(format="Raw"), "uid-1")
+    place = catalog.load_table((target.namespace, target.name)).metadata_location
+    await tables.drop(target, "somebody-else")
+    assert catalog.table_exists((target.namespace, target.name))
+    await tables.drop(target, "uid-1")
+    assert not catalog.table_exists((target.namespace, target.name))
+    assert not catalog.table_exists((dead.namespace, dead.name))
+    assert not open_catalog("lake", connection)._load_file_io().new_input(place).exists()
+    await tables.drop(target, "uid-1")
+
+
+async def test_a_reserved_property_is_refused(tables: CatalogTables, target: TableTarget) -> None:
+    with pytest.raises(InvalidSpecError, match=r"firn\.offsets"):
+        await tables.ensure(target.model_copy(update={"properties": {"firn.offsets": "{}"}}), JSON, "uid-1")
+
+
+async def test_a_database_that_is_down_is_unavailable(tmp_path: Path, target: TableTarget) -> None:
+    port = CatalogTables({"lake": sql_connection(Postgres(free_port()), f"file://{tmp_path}", tmp_path)})
+    with pytest.raises(UnavailableError, match="refused") as down:
+        await port.check("lake")
+    port.close()
+    assert down.value.reason == Reason.CATALOG_UNREACHABLE
+
+
+async def test_a_rest_server_that_is_down_is_unavailable(tmp_path: Path) -> None:
+    connection = CatalogConnection(type="rest", uri=f"http://127.0.0.1:{free_port()}/", warehouse="w")
+    port = CatalogTables({"lake": connection})
+    with pytest.raises(UnavailableError):
+        await port.check("lake")
+    port.close()
+
+
+async def test_a_wrong_password_is_access_denied_until_its_file_changes(database: Postgres, tmp_path: Path) -> None:
+    connection = sql_connection(database, f"file://{tmp_path}", tmp_path)
+    password = tmp_path / "database-password"
+    password.write_text("wrong")
+    port = CatalogTables({"lake": connection})
+    with pytest.raises(AccessDeniedError, match="password"):
+        await port.check("lake")
+    password.unlink()
+    password.write_text(database.password)
+    await port.check("lake")
+    port.close()
+
+
+async def test_wrong_storage_credentials_are_access_denied(
+    database: Postgres, storage: S3, tmp_path: Path, target: TableTarget
+) -> None:
+    properties = {**storage.properties, "s3.secret-access-key": "wrong"}
+    connection = sql_connection(database, f"s3://{storage.bucket}/denied", tmp_path, **properties)
+    port = CatalogTables({"lake": connection})
+    with pytest.raises(AccessDeniedError, match=target.identifier):
+        await port.ensure(target, JSON, "uid-1")
+    port.close()
