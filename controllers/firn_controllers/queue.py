@@ -162,7 +162,7 @@ class WorkQueue:
 
     def __init__(self, clock: Clock, jitter: Callable[[], float], meter: Meter | None = None) -> None:
         self._clock = clock
-        self._schedule = Schedule(clock, jitter)
+        self.schedule = Schedule(clock, jitter)
         self._meter = meter or NoMeter()
         self._changed = asyncio.Event()
         self._stopping = False
@@ -171,12 +171,12 @@ class WorkQueue:
 
     def add(self, key: Key, *, fresh: bool = True) -> None:
         """See `Schedule.add`."""
-        self._schedule.add(key, fresh=fresh)
+        self.schedule.add(key, fresh=fresh)
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """See `Schedule.add_after`."""
-        self._schedule.add_after(key, seconds)
+        self.schedule.add_after(key, seconds)
         self._changed.set()
 
     def stop(self) -> None:
@@ -187,14 +187,14 @@ class WorkQueue:
     @property
     def depth(self) -> int:
         """Keys that wait for a worker."""
-        return self._schedule.depth
+        return self.schedule.depth
 
     @property
     def stuck_seconds(self) -> float:
         """How long nothing has moved although there was work: what a liveness probe looks at. 0 while there is none."""
-        if not self._schedule.depth and not self._schedule.working:
+        if not self.schedule.depth and not self.schedule.working:
             return 0.0
-        waited_since = self._schedule.oldest
+        waited_since = self.schedule.oldest
         reference = self._last_progress if waited_since is None else max(self._last_progress, waited_since)
         return max(0.0, self._clock.monotonic() - reference)
 
@@ -207,16 +207,16 @@ class WorkQueue:
     ) -> None:
         """Work until `stop`; then give what is being worked on ``grace`` seconds before it is cancelled."""
         while not self._stopping:
-            self._schedule.release()
-            while len(self._tasks) < workers and (key := self._schedule.take()) is not None:
+            self.schedule.release()
+            while len(self._tasks) < workers and (key := self.schedule.take()) is not None:
                 if not self._tasks:
                     self._last_progress = self._clock.monotonic()
                 task = asyncio.create_task(self._work(key, reconcile, deadline))
                 self._tasks.add(task)
                 task.add_done_callback(self._ended)
-            self._meter.depth(self._schedule.depth)
+            self._meter.depth(self.schedule.depth)
             self._changed.clear()
-            due = self._schedule.next_due
+            due = self.schedule.next_due
             pause = None if due is None else max(0.0, due - self._clock.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), pause)
@@ -239,7 +239,7 @@ class WorkQueue:
         except Exception:
             log.exception("reconcile of %s failed", key)
         finally:
-            self._schedule.done(key, outcome)
+            self.schedule.done(key, outcome)
             self._last_progress = self._clock.monotonic()
             self._meter.reconciled(key, self._last_progress - started, verdict)
 

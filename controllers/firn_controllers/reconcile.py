@@ -96,8 +96,12 @@ class Controllers:
     async def run(self) -> None:
         """Reconcile until `stop`."""
         await self._synced.wait()
-        if self._stopped:
-            return
+        if not self._stopped:
+            self.begin()
+            await self.queue.run(self.reconcile, self._config.workers)
+
+    def begin(self) -> None:
+        """Have everything looked at that no watch tells of."""
         for kind, known in (
             (FLEET, self._config.profiles),
             (CATALOG, self._config.catalogs),
@@ -106,7 +110,6 @@ class Controllers:
             for name in known:
                 self.queue.add((kind, name))
         self.queue.add((ORPHANS,), fresh=False)
-        await self.queue.run(self.reconcile, self._config.workers)
 
     def stop(self) -> None:
         """Finish what is being worked on and return from `run`."""

@@ -1,0 +1,20 @@
+"""A clock that stands still until it is told."""
+
+from datetime import datetime, timedelta
+
+from tests.gen import NOW
+
+
+class FakeClock:
+    def __init__(self, now: datetime = NOW) -> None:
+        self._start = now
+        self._seconds = 0.0
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._seconds)
+
+    def monotonic(self) -> float:
+        return 1000.0 + self._seconds
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds

@@ -1,0 +1,205 @@
+"""Port `Cluster` in memory: objects, resource versions, finalizers, and StatefulSets whose pods come and go when told."""
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from firn.model import names
+from firn.model.errors import CommitConflictError
+from firn_controllers.ports import Manifest, PodState, StatefulSetState
+from tests.fakes.faults import Faults, effect
+from tests.gen import pod
+
+Place = tuple[str, str, str, str]
+KIND = "IcebergTopic"
+
+
+class FakeCluster:
+    """``watch`` is told of every change of an IcebergTopic, as ``("seen" | "gone", manifest)``."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.objects: dict[Place, Manifest] = {}
+        self.pod_states: dict[str, PodState] = {}
+        self.events: list[tuple[str, str, str]] = []
+        self.watch: list[Callable[[str, Manifest], None]] = []
+        self._version = 100
+
+    # The port
+
+    @effect
+    async def apply(self, manifest: Manifest) -> bool:
+        place = _place(manifest)
+        live = self.objects.get(place)
+        hash_ = manifest["metadata"]["annotations"][names.TEMPLATE_HASH]
+        if live is not None and live["metadata"]["annotations"].get(names.TEMPLATE_HASH) == hash_:
+            return False
+        new = copy.deepcopy(manifest)
+        new["metadata"]["uid"] = live["metadata"]["uid"] if live else f"uid-{place[3]}"
+        new["metadata"]["resourceVersion"] = self._next()
+        if live is not None and "status" in live:
+            new["status"] = live["status"]
+        self.objects[place] = new
+        self.faults.log.append(f"apply {place[1]} {place[3]}")
+        return True
+
+    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
+        return copy.deepcopy(self.objects.get((api_version, kind, namespace, name)))
+
+    @effect
+    async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
+        if self.objects.pop((api_version, kind, namespace, name), None) is not None:
+            self.faults.log.append(f"delete {kind} {name}")
+
+    async def stateful_set(self, name: str) -> StatefulSetState | None:
+        live = next((it for place, it in self.objects.items() if place[1] == "StatefulSet" and place[3] == name), None)
+        if live is None:
+            return None
+        spec = live["spec"]
+        pods = [it for it in self.pod_states.values() if it.name.rsplit("-", 1)[0] == name]
+        hash_ = _template_hash(live)
+        return StatefulSetState(
+            name=name,
+            template_hash=hash_,
+            replicas=spec["replicas"],
+            ready=sum(it.ready for it in pods),
+            updated=sum(it.template_hash == hash_ for it in pods),
+            current_revision="",
+            update_revision="",
+            partition=spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0),
+            generation_observed=True,
+            manifest=copy.deepcopy(live),
+        )
+
+    async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
+        return [it for it in self.pod_states.values() if labels.items() <= it.labels.items()]
+
+    async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
+        return [
+            place[3]
+            for place, it in self.objects.items()
+            if place[:2] == (api_version, kind) and labels.items() <= (it["metadata"].get("labels") or {}).items()
+        ]
+
+    @effect
+    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> Manifest | None:
+        live = self._checked(namespace, name, resource_version)
+        if live is None:
+            return None
+        live["status"] = json.loads(json.dumps(status))
+        self.faults.log.append(f"status {name}")
+        return self._changed(live)
+
+    @effect
+    async def set_finalizers(
+        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
+    ) -> Manifest | None:
+        live = self._checked(namespace, name, resource_version)
+        if live is None:
+            return None
+        live["metadata"]["finalizers"] = list(finalizers)
+        self.faults.log.append(f"finalizers {name} {list(finalizers)}")
+        if not finalizers and "deletionTimestamp" in live["metadata"]:
+            self._remove(live)
+            return None
+        return self._changed(live)
+
+    async def event(
+        self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
+    ) -> None:
+        self.events.append((name, reason, message))
+
+    # What users do
+
+    def create(self, manifest: Manifest) -> None:
+        """kubectl create."""
+        live = copy.deepcopy(manifest)
+        self.objects[_place(live)] = live
+        self._changed(live)
+
+    def edit(self, name: str, change: Callable[[Manifest], Any], namespace: str = "demo", *, spec: bool = True) -> None:
+        """kubectl edit (or annotate: ``spec=False``)."""
+        live = self.topic(name, namespace)
+        change(live)
+        if spec:
+            live["metadata"]["generation"] += 1
+        self._changed(live)
+
+    def remove(self, name: str, namespace: str = "demo") -> None:
+        """kubectl delete."""
+        live = self.topic(name, namespace)
+        if live["metadata"].get("finalizers"):
+            live["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+            live["metadata"]["generation"] += 1
+            self._changed(live)
+        else:
+            self._remove(live)
+
+    def topic(self, name: str, namespace: str = "demo") -> Manifest:
+        """The live IcebergTopic itself."""
+        return self.objects[(names.API_VERSION, KIND, namespace, name)]
+
+    def topics(self) -> list[Manifest]:
+        """All live IcebergTopics, as a list call gives them."""
+        return [copy.deepcopy(it) for place, it in self.objects.items() if place[1] == KIND]
+
+    def jobs(self) -> dict[str, Manifest]:
+        """Job contracts by uid."""
+        prefix = names.job("")
+        return {place[3].removeprefix(prefix): it for place, it in self.objects.items() if place[3].startswith(prefix)}
+
+    # What Kubernetes does
+
+    def run_pods(self) -> None:
+        """One step of the StatefulSet controller and the kubelet: pods as wanted, all ready at once; one old pod replaced."""
+        for place, live in list(self.objects.items()):
+            if place[1] != "StatefulSet":
+                continue
+            name, spec = place[3], live["spec"]
+            labels, hash_ = spec["template"]["metadata"]["labels"], _template_hash(live)
+            partition = spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0)
+            wanted = {f"{name}-{number}" for number in range(spec["replicas"])}
+            for gone in [it for it in self.pod_states if it.rsplit("-", 1)[0] == name and it not in wanted]:
+                del self.pod_states[gone]
+            for number in range(spec["replicas"]):
+                self.pod_states.setdefault(
+                    f"{name}-{number}", pod(f"{name}-{number}", labels=labels, template_hash=hash_)
+                )
+            for number in reversed(range(partition, spec["replicas"])):
+                old = self.pod_states[f"{name}-{number}"]
+                if old.template_hash != hash_:
+                    self.pod_states[old.name] = replace(old, template_hash=hash_, ready=True, running=True)
+                    break
+
+    def _checked(self, namespace: str, name: str, resource_version: str) -> Manifest | None:
+        live = self.objects.get((names.API_VERSION, KIND, namespace, name))
+        if live is not None and live["metadata"]["resourceVersion"] != resource_version:
+            raise CommitConflictError(f"IcebergTopic {namespace}/{name} has moved on")
+        return live
+
+    def _changed(self, live: Manifest) -> Manifest:
+        live["metadata"]["resourceVersion"] = self._next()
+        for told in self.watch:
+            told("seen", copy.deepcopy(live))
+        return copy.deepcopy(live)
+
+    def _remove(self, live: Manifest) -> None:
+        del self.objects[_place(live)]
+        for told in self.watch:
+            told("gone", copy.deepcopy(live))
+
+    def _next(self) -> str:
+        self._version += 1
+        return str(self._version)
+
+
+def _place(manifest: Manifest) -> Place:
+    metadata = manifest["metadata"]
+    return (manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
+
+
+def _template_hash(live: Manifest) -> str:
+    found: str = live["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
+    return found

@@ -1,0 +1,56 @@
+"""Port `Progress` in memory, and a driver that does what its contracts say, without records."""
+
+from datetime import datetime
+
+from firn.model.clock import Clock
+from firn.model.jobs import IngestJob
+from firn.model.progress import GroupProgress, TopicProgress
+from tests.fakes.tables import FakeTables
+
+
+class FakeProgress:
+    def __init__(self) -> None:
+        self.documents: dict[str, tuple[GroupProgress, datetime]] = {}
+
+    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
+        return self.documents.get(group)
+
+
+class FakeDriver:
+    """What the drivers of all groups say, given the contracts; ``says`` overrides it for a uid."""
+
+    def __init__(self, progress: FakeProgress, tables: FakeTables, clock: Clock) -> None:
+        self._progress = progress
+        self._tables = tables
+        self._clock = clock
+        self.says: dict[str, dict[str, object]] = {}
+
+    def run(self, running: set[str], jobs: list[IngestJob]) -> None:
+        """One poll of every group in ``running``."""
+        self._progress.documents = {
+            group: (
+                GroupProgress(
+                    group=group, started=1.0, topics=[self._topic(job) for job in jobs if job.group == group]
+                ),
+                self._clock.now(),
+            )
+            for group in running
+        }
+
+    def _topic(self, job: IngestJob) -> TopicProgress:
+        live = self._tables.tables.get(job.table.identifier)
+        if live is None and job.table.format_version == 3:
+            live = self._tables.put(job.table, job.record_schema, job.uid)
+        said: dict[str, object] = {
+            "uid": job.uid,
+            "generation": job.generation,
+            "state": "Suspended" if job.suspended else "CaughtUp",
+            "topic_id": job.topic_id,
+            "table_uuid": live.uuid if live else None,
+            "table_location": "s3://firn",
+            "table_ready": live is not None,
+            "lag_records": 0,
+            "lag_seconds": 0.0,
+            **self.says.get(job.uid, {}),
+        }
+        return TopicProgress.model_validate(said)

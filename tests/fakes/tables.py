@@ -1,0 +1,96 @@
+"""Port `Tables` in memory. Behaves as tests/contract/suites.py says, like the adapter."""
+
+from dataclasses import dataclass
+
+from firn.model import evolution, types
+from firn.model.conditions import Reason
+from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers.ports import TableState
+from tests.fakes.faults import Faults, effect
+
+
+@dataclass
+class Stored:
+    """A table."""
+
+    uuid: str
+    target: TableTarget
+    schema: RecordSchema
+    owner: str | None
+
+
+class FakeTables:
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.tables: dict[str, Stored] = {}
+        self.problem: dict[str, FirnError] = {}
+        """Catalog -> what every call raises."""
+        self._ids = 0
+
+    @effect
+    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+        self._answer(target.catalog)
+        live = self.tables.get(target.identifier)
+        if live is None and target.format_version == 3:
+            return None
+        created = live is None
+        found_owner = live.owner if live else None
+        changed: tuple[str, ...] = ()
+        if live is None:
+            live = self.put(target, schema, owner)
+            self.faults.log.append(f"create table {target.identifier}")
+        else:
+            self._compare(live, schema, owner)
+            wanted = _merged(live.schema, schema)
+            if wanted != live.schema:
+                changed = ("columns",)
+                live.schema = wanted
+                self.faults.log.append(f"change table {target.identifier}")
+            if live.owner != owner:
+                live.owner = owner
+                self.faults.log.append(f"adopt table {target.identifier}")
+        return TableState(
+            uuid=live.uuid,
+            location=f"s3://firn/{target.namespace}/{target.name}",
+            format_version=live.target.format_version,
+            owner=found_owner,
+            created=created,
+            changed=changed,
+        )
+
+    @effect
+    async def drop(self, target: TableTarget, owner: str) -> None:
+        self._answer(target.catalog)
+        live = self.tables.get(target.identifier)
+        if live is not None and live.owner in (None, owner):
+            del self.tables[target.identifier]
+            self.faults.log.append(f"drop table {target.identifier}")
+
+    async def check(self, catalog: str) -> None:
+        self._answer(catalog)
+
+    def put(self, target: TableTarget, schema: RecordSchema, owner: str | None) -> Stored:
+        """A table that is simply there."""
+        self._ids += 1
+        self.tables[target.identifier] = Stored(f"table-{self._ids}", target, schema, owner)
+        return self.tables[target.identifier]
+
+    def _answer(self, catalog: str) -> None:
+        if catalog in self.problem:
+            raise self.problem[catalog]
+
+    def _compare(self, live: Stored, schema: RecordSchema, owner: str) -> None:
+        fields = {field.name: field for field in schema.fields}
+        for field in live.schema.fields:
+            wanted = fields.get(field.name)
+            if wanted and not evolution.can_become(types.parse(field.type), types.parse(wanted.type)):
+                reason = Reason.INCOMPATIBLE_SCHEMA if live.owner == owner else Reason.SCHEMA_INCOMPATIBLE
+                what = f"table {live.target.identifier}: column {field.name} cannot change from {field.type} to {wanted.type}"
+                raise InvalidSpecError(what, reason=reason)
+
+
+def _merged(old: RecordSchema, new: RecordSchema) -> RecordSchema:
+    wanted = {field.name: field for field in new.fields}
+    kept = [wanted.pop(field.name, field) for field in old.fields]
+    return old.model_copy(update={"fields": (*kept, *wanted.values())})

@@ -1,0 +1,74 @@
+"""Port `Topics` in memory. Behaves as tests/contract/suites.py says, like the adapter."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from firn.model.conditions import Reason
+from firn.model.errors import FirnError, InvalidSpecError
+from firn_controllers.ports import FleetState, TopicState
+from tests.fakes.faults import Faults, effect
+
+KNOWN_CONFIGS = re.compile(r"(retention|cleanup|segment|max|min|compression|delete)\..*")
+
+
+class FakeTopics:
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.topics: dict[tuple[str, str], TopicState] = {}
+        self.problem: dict[str, FirnError] = {}
+        """Profile -> what every call raises."""
+        self.under_replicated = 0
+        self.brokers = 3
+        self._ids = 0
+
+    async def describe(self, profile: str, topic: str) -> TopicState | None:
+        self._answer(profile)
+        return self.topics.get((profile, topic))
+
+    @effect
+    async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        self._answer(profile)
+        self._check(topic, configs)
+        if (profile, topic) not in self.topics:
+            self._ids += 1
+            self.topics[profile, topic] = TopicState(topic, f"{self._ids:022d}", partitions, dict(configs))
+            self.faults.log.append(f"create topic {topic}")
+
+    @effect
+    async def grow(self, profile: str, topic: str, partitions: int) -> None:
+        self._answer(profile)
+        live = self.topics[profile, topic]
+        if partitions < live.partitions:
+            raise InvalidSpecError(f"topic {topic} has {live.partitions} partitions, which cannot become {partitions}")
+        if partitions > live.partitions:
+            self.topics[profile, topic] = replace(live, partitions=partitions)
+            self.faults.log.append(f"grow topic {topic}")
+
+    @effect
+    async def alter_configs(self, profile: str, topic: str, put: Mapping[str, str], remove: Sequence[str]) -> None:
+        self._answer(profile)
+        self._check(topic, put)
+        live = self.topics[profile, topic]
+        kept = {key: value for key, value in live.configs.items() if key not in remove}
+        self.topics[profile, topic] = replace(live, configs=kept | dict(put))
+        self.faults.log.append(f"configure topic {topic}")
+
+    @effect
+    async def delete(self, profile: str, topic: str) -> None:
+        self._answer(profile)
+        if self.topics.pop((profile, topic), None) is not None:
+            self.faults.log.append(f"delete topic {topic}")
+
+    async def fleet(self, profile: str) -> FleetState:
+        self._answer(profile)
+        return FleetState(self.brokers, self.under_replicated)
+
+    def _answer(self, profile: str) -> None:
+        if profile in self.problem:
+            raise self.problem[profile]
+
+    def _check(self, topic: str, configs: Mapping[str, str]) -> None:
+        for key, value in configs.items():
+            if not KNOWN_CONFIGS.fullmatch(key) or (key.endswith(".ms") and not value.lstrip("-").isdigit()):
+                raise InvalidSpecError(f"topic {topic}: {key}={value} is refused", reason=Reason.BAD_TOPIC_CONFIG)

@@ -1,0 +1,117 @@
+"""A whole world in memory: what the ports lead to, and an operator process on it that can be killed and started again."""
+
+import json
+from typing import Any
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.jobs import IngestJob
+from firn_controllers.ports import Manifest, Ports
+from firn_controllers.reconcile import Controllers
+from tests import gen
+from tests.fakes.clock import FakeClock
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.faults import Faults, Killed
+from tests.fakes.progress import FakeDriver, FakeProgress
+from tests.fakes.tables import FakeTables
+from tests.fakes.topics import FakeTopics
+
+QUIET_ROUNDS = 4
+
+
+class World:
+    """Everything outside the operator. ``start`` begins a new operator process, with the memory of none before it."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or gen.config()
+        self.clock = FakeClock()
+        self.faults = Faults()
+        self.topics = FakeTopics(self.faults)
+        self.tables = FakeTables(self.faults)
+        self.cluster = FakeCluster(self.faults)
+        self.progress = FakeProgress()
+        self.driver = FakeDriver(self.progress, self.tables, self.clock)
+        self.pods_run = True
+        self.start()
+
+    def start(self, config: Config | None = None) -> None:
+        """A new operator process: everything is listed, then watched."""
+        self.config = config or self.config
+        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.clock)
+        self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5)
+        self.cluster.watch = [self._watched]
+        for manifest in self.cluster.topics():
+            self.operator.topic_seen(manifest)
+        self.operator.begin()
+
+    async def settle(self, seconds: float = 3600.0, restart: bool = True) -> None:
+        """Let everything run until nothing is written any more, or so long. A killed operator starts again (``restart``)."""
+        until = self.clock.monotonic() + seconds
+        quiet = 0
+        while quiet < QUIET_ROUNDS and self.clock.monotonic() < until:
+            before = self.faults.writes()
+            try:
+                await self.step()
+            except Killed:
+                if not restart:
+                    raise
+                self.faults.kill_at = None
+                self.start()
+            quiet = quiet + 1 if self.faults.writes() == before else 0
+            self.clock.advance(5.0)
+
+    async def step(self) -> None:
+        """The operator works off what waits; then pods and drivers move once."""
+        schedule = self.operator.queue.schedule
+        schedule.release()
+        while (key := schedule.take()) is not None:
+            schedule.done(key, await self.operator.reconcile(key))
+        if self.pods_run:
+            self.cluster.run_pods()
+        running = {
+            it.labels[names.LABEL_GROUP]
+            for it in self.cluster.pod_states.values()
+            if it.running and names.LABEL_GROUP in it.labels
+        }
+        jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.jobs().values()]
+        self.driver.run(running, jobs)
+
+    def conditions(self, name: str = "flights", namespace: str = "demo") -> dict[str, tuple[str, str]]:
+        """Status and reason by condition type."""
+        status = self.cluster.topic(name, namespace)["status"]
+        return {it["type"]: (it["status"], it["reason"]) for it in status["conditions"]}
+
+    def message(self, kind: str, name: str = "flights") -> str:
+        """A condition's message."""
+        status = self.cluster.topic(name)["status"]
+        found: str = next(it["message"] for it in status["conditions"] if it["type"] == kind)
+        return found
+
+    def job(self, uid: str = "uid-demo-flights") -> IngestJob:
+        """A job contract in force."""
+        return IngestJob.model_validate_json(self.cluster.jobs()[uid]["data"]["job.json"])
+
+    def state(self) -> dict[str, Any]:
+        """All that is there, without what may differ between two histories that come out the same."""
+        found: dict[str, Any] = {}
+        for place, live in self.cluster.objects.items():
+            text = json.dumps(_stable(live), sort_keys=True).replace("Adopted", "Created")
+            found["/".join(place)] = json.loads(text)
+        found["topics"] = {key: (it.partitions, dict(it.configs)) for key, it in self.topics.topics.items()}
+        found["tables"] = {key: (it.schema, it.owner) for key, it in self.tables.tables.items()}
+        return found
+
+    def _watched(self, what: str, manifest: Manifest) -> None:
+        if what == "seen":
+            self.operator.topic_seen(manifest)
+        else:
+            self.operator.topic_gone(manifest)
+
+
+def _stable(value: Any) -> Any:
+    if isinstance(value, dict):
+        dropped = {"resourceVersion", "lastTransitionTime", names.TEMPLATE_HASH}
+        return {key: _stable(it) for key, it in value.items() if key not in dropped}
+    if isinstance(value, list):
+        return [_stable(it) for it in value]
+    return value

@@ -1,0 +1,237 @@
+"""Builders of test objects: a sensible one by default, changed by keywords or modifiers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.model.progress import TopicProgress
+from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.iceberg_topic.index import entry
+from firn_controllers.iceberg_topic.observed import CatalogHealth, LiveJob, Observed
+from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.ports import Manifest, PodState, StatefulSetState, TableState, TopicState
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+FIELDS = [
+    {"name": "id", "type": "long"},
+    {"name": "carrier", "type": "string"},
+    {"name": "delay", "type": "double"},
+    {"name": "at", "type": "timestamptz"},
+    {"name": "place", "type": "struct<city: string, zip: int>"},
+    {"name": "tags", "type": "list<string>"},
+    {"name": "price", "type": "decimal(9, 2)"},
+]
+Modifier = Callable[[Manifest], None]
+
+
+def config(**changes: Any) -> Config:
+    """An operator's configuration: one managed fleet, one Kafka that exists, a catalog, two groups."""
+    document: dict[str, Any] = {
+        "namespace": "firn-system",
+        "images": {"spark": {"image": "firn-spark:1"}, "kafka": {"image": "kafka:4.2"}},
+        "defaultProfile": "classic",
+        "profiles": {
+            "classic": {"replicas": 3},
+            "outside": {"bootstrapServers": "kafka.example:9092", "namespaces": ["demo"]},
+        },
+        "defaultCatalog": "lake",
+        "catalogs": {
+            "lake": {
+                "type": "sql",
+                "uri": "postgresql://pg:5432/firn",
+                "warehouse": "s3://firn/warehouse",
+                "properties": {"user": "firn"},
+                "secretProperties": {"password": {"secret": "firn-postgres", "key": "password"}},
+            },
+            "private": {"type": "rest", "uri": "http://rest", "warehouse": "w", "namespaces": ["vault"]},
+        },
+        "groups": {"default": {}, "big": {"memory": "4Gi", "namespaces": ["demo"]}},
+        **changes,
+    }
+    return Config.model_validate(document)
+
+
+def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", **spec: Any) -> Manifest:
+    """A live IcebergTopic as the API server gives it, with this spec."""
+    manifest: Manifest = {
+        "apiVersion": "firn.dev/v1alpha1",
+        "kind": "IcebergTopic",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{namespace}-{name}",
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-03-01T10:00:00Z",
+        },
+        "spec": {"schema": {"format": "Json", "fields": FIELDS}, **spec},
+        "status": {
+            "observedGeneration": -1,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "Unknown",
+                    "reason": "Pending",
+                    "message": "Not yet seen by the operator",
+                    "lastTransitionTime": "1970-01-01T00:00:00Z",
+                    "observedGeneration": -1,
+                }
+            ],
+        },
+    }
+    for modifier in modifiers:
+        modifier(manifest)
+    return manifest
+
+
+def annotated(key: str, value: str) -> Modifier:
+    """With this annotation."""
+    return lambda manifest: manifest["metadata"].setdefault("annotations", {}).update({key: value})
+
+
+def deleting(*finalizers: str) -> Modifier:
+    """On its way out, held by these finalizers."""
+
+    def modify(manifest: Manifest) -> None:
+        manifest["metadata"]["deletionTimestamp"] = "2026-03-01T11:00:00Z"
+        manifest["metadata"]["finalizers"] = list(finalizers)
+
+    return modify
+
+
+def generation(number: int) -> Modifier:
+    """At this generation."""
+    return lambda manifest: manifest["metadata"].update(generation=number)
+
+
+def with_status(status: Manifest) -> Modifier:
+    """With this status."""
+    return lambda manifest: manifest.update(status=status)
+
+
+def topic_state(name: str = "flights", partitions: int = 3, **changes: Any) -> TopicState:
+    """A Kafka topic."""
+    return replace(TopicState(name=name, topic_id="topic-id-1", partitions=partitions, configs={}), **changes)
+
+
+def table_state(**changes: Any) -> TableState:
+    """A table that agrees."""
+    state = TableState(uuid="table-1", location="s3://firn/warehouse/demo/flights", format_version=2, owner="uid")
+    return replace(state, **changes)
+
+
+def progress(uid: str = "uid-demo-flights", **changes: Any) -> TopicProgress:
+    """A topic that lands records."""
+    known: dict[str, Any] = {
+        "uid": uid,
+        "generation": 1,
+        "state": "Running",
+        "last_commit": NOW.timestamp() - 10,
+        "lag_records": 0,
+        "lag_seconds": 1.0,
+        **changes,
+    }
+    return TopicProgress(**known)
+
+
+def observed(manifest: Manifest | None = None, configured: Config | None = None, **changes: Any) -> Observed:
+    """A topic whose surroundings are all well, as far as nothing else is said. ``job=True``: the contract of its own spec."""
+    configured = configured or config()
+    found = entry(manifest or topic(), configured)
+    resource = found.resource
+    assert resource is not None, found.problem
+    schema: RecordSchema | InvalidSpecError
+    target: TableTarget | InvalidSpecError
+    try:
+        schema = resource.record_schema()
+    except InvalidSpecError as error:
+        schema = error
+    try:
+        target = resource.table_target(configured.default_catalog)
+    except InvalidSpecError as error:
+        target = error
+    if changes.get("job") is True:
+        assert isinstance(schema, RecordSchema)
+        assert isinstance(target, TableTarget)
+        changes["job"] = live_job(found.uid, found.generation, schema, target)
+    known: dict[str, Any] = {
+        "config": configured,
+        "entry": found,
+        "resource": resource,
+        "schema": schema,
+        "target": target,
+        "topic_rival": None,
+        "table_rival": None,
+        "fleet": FleetHealth(),
+        "catalog": CatalogHealth(),
+        "group": GroupHealth(),
+        "progress": None,
+        "job": None,
+        "now": NOW,
+        **changes,
+    }
+    return Observed(**known)
+
+
+def live_job(uid: str, number: int, schema: RecordSchema, target: TableTarget, **changes: Any) -> LiveJob:
+    """A contract in force."""
+    name = uid.rsplit("-", 1)[-1]
+    job = IngestJob(
+        uid=uid,
+        namespace="demo",
+        name=name,
+        generation=number,
+        group="default",
+        profile="classic",
+        topic=name,
+        topic_id="topic-id-1",
+        record_schema=schema,
+        table=target,
+        freshness_ms=60_000,
+    )
+    return replace(LiveJob(job=job, topic_origin="Created", table_origin="Created"), **changes)
+
+
+def pod(name: str = "firn-ingest-default-0", **changes: Any) -> PodState:
+    """A pod that is ready."""
+    state = PodState(
+        name=name,
+        ready=True,
+        running=True,
+        phase="Running",
+        labels={},
+        template_hash="new",
+        waiting_reason=None,
+        waiting_message=None,
+        unschedulable=None,
+        last_exit_code=None,
+        last_exit_reason=None,
+        restarts=0,
+        deleting=False,
+    )
+    return replace(state, **changes)
+
+
+def broken_pod(name: str = "firn-ingest-default-0", **changes: Any) -> PodState:
+    """A pod that is neither ready nor running."""
+    return pod(name, **{"ready": False, "running": False, **changes})
+
+
+def stateful_set(name: str = "firn-broker-classic", replicas: int = 3, **changes: Any) -> StatefulSetState:
+    """A StatefulSet that has settled."""
+    state = StatefulSetState(
+        name=name,
+        template_hash="new",
+        replicas=replicas,
+        ready=replicas,
+        updated=replicas,
+        current_revision="1",
+        update_revision="1",
+        partition=0,
+        generation_observed=True,
+    )
+    return replace(state, **changes)

@@ -1,0 +1,186 @@
+"""Whatever happens to the operator, the world comes out the same; and a world that is right is left alone."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from firn.model import names
+from firn.model.errors import UnavailableError
+from tests import gen
+from tests.fakes.world import World
+
+Story = Callable[[World], None]
+
+
+def created(world: World) -> None:
+    world.cluster.create(gen.topic(config={"retention.ms": "1000"}, partitions=3))
+
+
+def created_in_version_3(world: World) -> None:
+    world.cluster.create(gen.topic(table={"formatVersion": 3}))
+
+
+def two_for_one_topic(world: World) -> None:
+    world.cluster.create(gen.topic("older", topicName="shared"))
+    younger = gen.topic("younger", topicName="shared")
+    younger["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
+    world.cluster.create(younger)
+
+
+def deleted_with_its_data(world: World) -> None:
+    manifest = gen.topic(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.cluster.create(manifest)
+
+
+STORIES: list[Story] = [created, created_in_version_3, two_for_one_topic]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+async def test_a_second_look_writes_nothing(story: Story) -> None:
+    world = World()
+    story(world)
+    await world.settle()
+    before = world.faults.writes()
+    assert before > 0
+    for _ in range(200):
+        await world.step()
+        world.clock.advance(10.0)
+    assert world.faults.log[before:] == []
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+async def test_a_new_process_writes_nothing(story: Story) -> None:
+    world = World()
+    story(world)
+    await world.settle()
+    before = world.faults.writes()
+    world.start()
+    await world.settle()
+    assert world.faults.log[before:] == []
+
+
+async def calls_of(story: Story) -> tuple[int, World]:
+    world = World()
+    story(world)
+    await world.settle()
+    return world.faults.calls, world
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+async def test_killed_at_any_call_it_comes_out_the_same(story: Story, after_effect: bool) -> None:
+    calls, undisturbed = await calls_of(story)
+    for number in range(1, calls + 1):
+        world = World()
+        world.faults.kill_at, world.faults.after_effect = number, after_effect
+        story(world)
+        await world.settle()
+        assert world.state() == undisturbed.state(), f"killed at call {number}"
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+async def test_killed_at_any_call_of_a_deletion_nothing_is_left(after_effect: bool) -> None:
+    number = 0
+    while True:
+        number += 1
+        world = World()
+        deleted_with_its_data(world)
+        await world.settle()
+        first = world.faults.calls
+        world.faults.kill_at, world.faults.after_effect = first + number, after_effect
+        world.cluster.remove("flights")
+        await world.settle()
+        assert not world.topics.topics
+        assert not world.tables.tables
+        assert not world.cluster.jobs()
+        assert not world.cluster.topics()
+        if world.faults.calls < first + number:
+            break
+    assert number > 5
+
+
+async def test_a_resource_deleted_while_no_operator_ran_leaves_no_contract() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    assert world.cluster.jobs()
+    world.cluster.watch = []
+    world.cluster.remove("flights")
+    world.start()
+    await world.settle()
+    assert not world.cluster.jobs()
+    assert world.topics.topics
+    assert world.tables.tables
+
+
+async def test_a_contract_of_a_live_resource_is_not_an_orphan_though_the_index_lacks_it() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    before = copy.deepcopy(world.cluster.jobs())
+    world.operator.index.remove(("demo", "flights"), "uid-demo-flights")
+    world.operator.index.cleared(("demo", "flights"), "uid-demo-flights")
+    await world.operator.reconcile(("orphans",))
+    assert world.cluster.jobs() == before
+
+
+async def test_a_recreated_resource_takes_over_what_was_kept() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    kept = world.topics.topics["classic", "flights"]
+    world.cluster.remove("flights")
+    again = gen.topic()
+    again["metadata"]["uid"] = "uid-2"
+    world.cluster.create(again)
+    await world.settle()
+    assert list(world.cluster.jobs()) == ["uid-2"]
+    assert world.topics.topics["classic", "flights"].topic_id == kept.topic_id
+    assert world.conditions()["TopicReady"] == ("True", "Adopted")
+    assert world.conditions()["TableReady"] == ("True", "Adopted")
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.tables.tables["lake.demo.flights"].owner == "uid-2"
+
+
+async def test_dependencies_that_come_and_go_are_said_and_forgotten() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    right = world.state()
+    world.topics.problem["classic"] = UnavailableError("nobody answers")
+    world.tables.problem["lake"] = UnavailableError("nobody answers")
+    await world.settle()
+    assert world.conditions()["TopicReady"] == ("False", "BrokerUnreachable")
+    assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
+    assert world.conditions()["Ready"] == ("False", "NotReady")
+    assert world.conditions()["Reconciling"] == ("True", "WaitingForDependency")
+    assert world.cluster.jobs(), "ingestion goes on as far as it can"
+    world.topics.problem.clear()
+    world.tables.problem.clear()
+    await world.settle()
+    assert world.state() == right
+
+
+async def test_a_catalog_that_is_down_when_the_topic_is_made_holds_back_only_the_table() -> None:
+    world = World()
+    world.tables.problem["lake"] = UnavailableError("nobody answers")
+    created(world)
+    await world.settle()
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+    assert world.conditions()["IngestionReady"] == ("False", "Starting")
+    world.tables.problem.clear()
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+
+
+async def test_a_new_template_hash_of_the_operator_alone_touches_no_pod() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    before = dict(world.cluster.pod_states)
+    world.start()
+    await world.settle()
+    assert world.cluster.pod_states == before
+    assert all(names.TEMPLATE_HASH in it["metadata"]["annotations"] for it in world.cluster.jobs().values())
