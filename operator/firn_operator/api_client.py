@@ -1,0 +1,184 @@
+"""Requests to the Kubernetes API: one place for login, retries and rate; JSON in, JSON out."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from firn.model.errors import AccessDeniedError, UnavailableError
+
+Manifest = dict[str, Any]
+
+REQUEST_TIMEOUT = 30.0
+"""Seconds for one request."""
+_ATTEMPTS = 4
+_LONGEST_PAUSE = 10.0
+_READS = frozenset({"GET"})
+JSON = "application/json"
+APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """An answer of the API server that says no. ``status`` is HTTP's, ``reason`` Kubernetes's word for it."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class RateLimit:
+    """A token bucket: ``rate`` requests a second, ``burst`` at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = float(burst)
+        self._at = time.monotonic()
+
+    async def wait(self) -> None:
+        """Return when one more request may go."""
+        now = time.monotonic()
+        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        self._tokens -= 1
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._rate)
+
+
+async def login() -> Configuration:
+    """Where the API server is and who we are: the pod's ServiceAccount (its token is read again as it rotates), or for development the
+    file that KUBECONFIG names. Raises kubernetes' ConfigException."""
+    configuration = Configuration()
+    if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        await kube_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return configuration
+
+
+class Api:
+    """The API server. Reads are repeated after failures, writes only where the server says that it did nothing."""
+
+    def __init__(self, configuration: Configuration, writes: RateLimit) -> None:
+        self.configuration = configuration
+        configuration.connection_pool_maxsize = 32
+        self._client = ApiClient(configuration)
+        self._writes = writes
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Manifest:
+        """The server's answer. Raises ApiError, AccessDeniedError (401, 403), UnavailableError."""
+        problem = ""
+        for attempt in range(_ATTEMPTS):
+            if method not in _READS:
+                await self._writes.wait()
+            pause = min(_LONGEST_PAUSE, 0.25 * 2**attempt)
+            try:
+                status, headers, text = await self._send(method, path, query, body, content_type, accept)
+            except aiohttp.ClientConnectorError as error:
+                problem = str(error)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
+                if method not in _READS:
+                    break  # it may have been done
+            else:
+                if status < 300:
+                    answer: Manifest = json.loads(text)
+                    return answer
+                problem = _problem(status, text)
+                if status == 429 or (status >= 500 and method in _READS) or status == 503:
+                    pause = max(pause, _retry_after(headers))
+                elif status >= 500:
+                    break
+                else:
+                    raise _refusal(status, text, f"{method} {path}")
+            if attempt + 1 < _ATTEMPTS:
+                await asyncio.sleep(pause)
+        raise UnavailableError(f"Kubernetes API, {method} {path}: {problem}")
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: object, content_type: str, accept: str
+    ) -> tuple[int, Mapping[str, str], str]:
+        headers: dict[str, Any] = {"Accept": accept, "Content-Type": content_type, "User-Agent": "firn-operator"}
+        settings = await self.configuration.auth_settings()
+        if "BearerToken" in settings:
+            headers["Authorization"] = settings["BearerToken"]["value"]
+        url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        response = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
+        )
+        data = await response.read()
+        return response.status, response.getheaders(), data.decode()
+
+
+def _problem(status: int, text: str) -> str:
+    return f"{status} {_status_object(text).get('message') or text[:200]}"
+
+
+def _status_object(text: str) -> Manifest:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(status: int, text: str, request: str) -> Exception:
+    told = _status_object(text)
+    message = str(told.get("message") or text[:500])
+    if status in (401, 403):
+        return AccessDeniedError(f"Kubernetes API, {request}: {message}; check the operator's RBAC")
+    return ApiError(status, str(told.get("reason", "")), message)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    try:
+        return min(_LONGEST_PAUSE, float(headers.get("Retry-After", "0")))
+    except ValueError:
+        return 0.0
+
+
+PLURALS = {
+    ("v1", "ConfigMap"): "configmaps",
+    ("v1", "Pod"): "pods",
+    ("v1", "Service"): "services",
+    ("v1", "Event"): "events",
+    ("apps/v1", "StatefulSet"): "statefulsets",
+    ("batch/v1", "Job"): "jobs",
+    ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",
+    ("firn.dev/v1alpha1", "IcebergTopic"): "icebergtopics",
+}
+"""Resource names of the kinds that the operator deals with."""
+
+
+def path(api_version: str, kind: str, namespace: str | None, name: str = "", subresource: str = "") -> str:
+    """URL path of an object, or of a collection where no name is given; ``namespace`` None: of all namespaces."""
+    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    parts = [root]
+    if namespace is not None:
+        parts += ["namespaces", quote(namespace)]
+    parts.append(PLURALS[api_version, kind])
+    parts += [quote(part) for part in (name, subresource) if part]
+    return "/".join(parts)

@@ -1,0 +1,72 @@
+"""What ingestion applications say of themselves (port `Progress`): ``/progress`` of each group's Service."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+from pydantic import ValidationError
+
+from firn.model import names
+from firn.model.progress import GroupProgress
+
+log = logging.getLogger(__name__)
+
+PORT = 8080
+_TIMEOUT = aiohttp.ClientTimeout(total=5, connect=2)
+
+
+def service_address(namespace: str) -> Callable[[str], str]:
+    """Where the applications of ``namespace`` answer, by group."""
+    return lambda group: f"http://{names.ingestion(group)}.{namespace}.svc:{PORT}/progress"
+
+
+@dataclass(slots=True)
+class _Last:
+    asked: float
+    answer: tuple[GroupProgress, datetime] | None
+
+
+class HttpProgress:
+    """Port `Progress` over HTTP: a group is asked when somebody wants to know, at most once in ``interval`` seconds.
+
+    The last answer stays when a group stops answering: its time tells how old it is."""
+
+    def __init__(self, address: Callable[[str], str], interval: float) -> None:
+        self._address = address
+        self._interval = interval
+        self._last: dict[str, _Last] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
+        """See `firn_controllers.ports.Progress.read`."""
+        async with self._locks.setdefault(group, asyncio.Lock()):
+            now = asyncio.get_running_loop().time()
+            last = self._last.setdefault(group, _Last(float("-inf"), None))
+            if now - last.asked >= self._interval * 0.8:
+                last.asked = now
+                last.answer = await self._ask(group) or last.answer
+            return last.answer
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, group: str) -> tuple[GroupProgress, datetime] | None:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
+        try:
+            async with self._session.get(self._address(group)) as response:
+                response.raise_for_status()
+                document = GroupProgress.model_validate_json(await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.debug("group %s does not answer: %s", group, error)
+            return None
+        except ValidationError as error:
+            log.error("group %s answers with a document that cannot be read: %s", group, error)
+            return None
+        return document, datetime.now(UTC)

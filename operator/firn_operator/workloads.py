@@ -1,0 +1,141 @@
+"""What the watches show of StatefulSets and pods in the operator's namespace, reduced to what conditions are made of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firn.model import names
+from firn_controllers.ports import PodState, StatefulSetState
+
+Manifest = Mapping[str, Any]
+_ON_THE_WAY = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    version: int
+    uid: str
+    state: PodState | StatefulSetState
+    hash: str | None
+
+
+class Workloads:
+    """The newest known state of each. Fed by watches and by lists; a list also tells what is gone."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], _Kept] = {}
+
+    def seen(self, manifest: Manifest) -> bool:
+        """Take in an object; False where a newer state of it is known."""
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
+        key = (kind, metadata["name"])
+        version = int(metadata["resourceVersion"])
+        old = self._kept.get(key)
+        if old is not None and old.uid == metadata["uid"] and version <= old.version:
+            return False
+        state = pod_state(manifest) if kind == "Pod" else stateful_set_state(manifest)
+        hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
+        self._kept[key] = _Kept(version, metadata["uid"], state, hash_)
+        return True
+
+    def gone(self, manifest: Manifest) -> None:
+        """Forget a deleted object, unless another one has its name by now."""
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["name"])
+        old = self._kept.get(key)
+        if old is not None and old.uid == metadata["uid"]:
+            del self._kept[key]
+
+    def listed(self, kind: str, manifests: Iterable[Manifest], version: int) -> list[str]:
+        """Take in a whole list, read at ``version``; names of objects that it shows to be gone."""
+        manifests = list(manifests)
+        for manifest in manifests:
+            self.seen(manifest)
+        present = {manifest["metadata"]["name"] for manifest in manifests}
+        missing = [
+            key
+            for key, kept in self._kept.items()
+            if key[0] == kind and key[1] not in present and kept.version <= version
+        ]
+        for key in missing:
+            del self._kept[key]
+        return [name for _, name in missing]
+
+    def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
+        """Pods with all these labels, by name."""
+        states = (kept.state for (kind, _), kept in sorted(self._kept.items()) if kind == "Pod")
+        return [
+            state for state in states if isinstance(state, PodState) and labels.items() <= dict(state.labels).items()
+        ]
+
+    def stateful_set(self, name: str) -> StatefulSetState | None:
+        """A StatefulSet by name."""
+        kept = self._kept.get(("StatefulSet", name))
+        return kept.state if kept is not None and isinstance(kept.state, StatefulSetState) else None
+
+    def applied_hash(self, name: str) -> str | None:
+        """Annotation ``firn.dev/template-hash`` of a StatefulSet as it is live."""
+        kept = self._kept.get(("StatefulSet", name))
+        return kept.hash if kept is not None else None
+
+
+def pod_state(pod: Manifest) -> PodState:
+    """A pod, reduced. Its main container is the first of its spec."""
+    metadata, status = pod["metadata"], pod.get("status", {})
+    statuses = {found["name"]: found for found in status.get("containerStatuses", [])}
+    every = [*status.get("initContainerStatuses", []), *statuses.values()]
+    main = statuses.get(pod["spec"]["containers"][0]["name"], {})
+    conditions = {found["type"]: found for found in status.get("conditions", [])}
+    waiting: Manifest = next(
+        (
+            wait
+            for found in every
+            if (wait := found.get("state", {}).get("waiting")) and wait.get("reason") not in _ON_THE_WAY
+        ),
+        {},
+    )
+    ended = main.get("state", {}).get("terminated") or main.get("lastState", {}).get("terminated") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return PodState(
+        name=metadata["name"],
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        running="running" in main.get("state", {}),
+        phase=status.get("phase", "Pending"),
+        labels=metadata.get("labels", {}),
+        template_hash=metadata.get("annotations", {}).get(names.TEMPLATE_HASH),
+        waiting_reason=waiting.get("reason"),
+        waiting_message=waiting.get("message"),
+        unschedulable=scheduled.get("message", "unschedulable") if unschedulable else None,
+        last_exit_code=ended.get("exitCode"),
+        # An evicted pod may have no container status at all: its reason is the pod's.
+        last_exit_reason=ended.get("reason") or status.get("reason"),
+        restarts=main.get("restartCount", 0),
+        deleting="deletionTimestamp" in metadata,
+        node=pod["spec"].get("nodeName"),
+    )
+
+
+def stateful_set_state(manifest: Manifest) -> StatefulSetState:
+    """A StatefulSet, reduced; its manifest without status and bookkeeping."""
+    metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status", {})
+    kept = {key: value for key, value in metadata.items() if key != "managedFields"}
+    annotations = spec["template"].get("metadata", {}).get("annotations", {})
+    return StatefulSetState(
+        name=metadata["name"],
+        template_hash=annotations.get(names.TEMPLATE_HASH),
+        replicas=spec.get("replicas", 1),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        current_revision=status.get("currentRevision", ""),
+        update_revision=status.get("updateRevision", ""),
+        partition=spec.get("updateStrategy", {}).get("rollingUpdate", {}).get("partition", 0),
+        generation_observed=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        manifest={
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": kept,
+            "spec": spec,
+        },
+    )
