@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,16 @@ NODE_ADDRESS = "10.250.0.1"
 API_SERVICE_ADDRESS = "10.96.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
 POD_RANGE = "10.244.0.0/16"
-NODE_PORTS = range(30000, 30032)
-"""NodePorts that Services may ask for; each is also reachable as the same port of the machine's loopback address."""
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1)
+
+
+NODE_PORTS = _range(os.environ.get("FIRN_NODE_PORTS", "30000-30031"))
+"""NodePorts that Services may ask for; each is also reachable as the same port of the machine's loopback address. `FIRN_NODE_PORTS`
+says another range, for a second cluster on one machine."""
 
 PAUSE_IMAGE = "localhost/pause:1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -139,7 +140,8 @@ class Local:
         write_settings(layout, api.getsockname()[1])
         (layout.node / "api-port").write_text(str(api.getsockname()[1]))
         descriptors = {port: listener.fileno() for port, listener in listeners.items()}
-        with (layout.logs / "components" / "node.log").open("ab") as log:
+        with self._node_lock() as held, (layout.logs / "components" / "node.log").open("ab") as log:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             subprocess.Popen(
                 [
                     sys.executable,
@@ -153,7 +155,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=list(descriptors.values()),
+                pass_fds=[*descriptors.values(), held.fileno()],
                 start_new_session=True,
             )
         for listener in listeners.values():
@@ -162,13 +164,33 @@ class Local:
 
     def _clear(self) -> None:
         """End what still runs of the node, and delete its control group and its files."""
-        for process in Process.read(self._layout.process):
-            process.end()
-        for hierarchy in hierarchies():
-            _remove_group(hierarchy / self._layout.control_group)
-        shutil.rmtree(self._layout.node, ignore_errors=True)
-        if self._layout.node.exists():
-            shutil.rmtree(self._layout.node)
+        with self._node_lock() as held:
+            self._await_end(held)
+            for hierarchy in hierarchies():
+                _remove_group(hierarchy / self._layout.control_group)
+            shutil.rmtree(self._layout.node, ignore_errors=True)
+            if self._layout.node.exists():
+                shutil.rmtree(self._layout.node)
+
+    def _node_lock(self) -> IO[str]:
+        """The file whose lock a node's outer process holds from its birth to its end, also before it has written down who it is."""
+        return (self._layout.directory / "node.lock").open("w")
+
+    def _await_end(self, held: IO[str]) -> None:
+        """Kill the node's processes as soon as they are known, until the lock says that there are none."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            for process in Process.read(self._layout.process):
+                process.end()
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Failure(
+                        f"{self._layout.directory / 'node.lock'} is still held by a process that did not say who it is"
+                    ) from None
+            time.sleep(0.05)
 
     def _apply(self) -> None:
         objects = {"apiVersion": "v1", "kind": "List", "items": manifests()}

@@ -8,7 +8,6 @@ sockets that are opened before the namespaces are entered.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import select
@@ -28,7 +27,7 @@ _CLONE_NEWPID = 0x20000000
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 
-_MACHINE_SETTINGS = (
+MACHINE_SETTINGS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
@@ -43,11 +42,6 @@ def main() -> None:
     """Entry of the process that `up` starts: `node.py DIRECTORY KUBE COREDNS SOCKETS`; SOCKETS is JSON, port -> descriptor."""
     layout = Layout(Path(sys.argv[1]))
     sockets = {int(port): descriptor for port, descriptor in json.loads(sys.argv[4]).items()}
-    held = (layout.node / "process.lock").open("w")
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit("the node of this cluster is running already")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET):
         sys.exit(
@@ -80,7 +74,7 @@ def _mount(layout: Layout) -> None:
     _shell(f"mount --bind {layout.logs} /var/log", f"mount --bind {layout.node / 'lib'} /var/lib")
     copies = layout.node / "machine-settings"
     copies.mkdir(exist_ok=True)
-    for setting in _MACHINE_SETTINGS:
+    for setting in MACHINE_SETTINGS:
         file = Path("/proc/sys") / setting
         if file.exists():
             copy = copies / setting.replace("/", ".")

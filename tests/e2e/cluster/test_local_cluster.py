@@ -1,0 +1,207 @@
+"""The local provider for real: a second cluster beside the one of this checkout, with pods on it, and nothing left after `down`."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.localcluster.footprint import Footprint, processes_of
+from hack.localcluster.layout import Layout
+from hack.localcluster.process import Process
+
+ROOT = Path(__file__).resolve().parents[3]
+SEED = 20261121
+NODE_PORTS = range(31700, 31704)
+"""Others than those of this checkout's own cluster."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the local provider needs root")
+
+
+class Cluster:
+    """A cluster in a directory of its own, driven as a user drives it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.layout = Layout(directory)
+        self._environment = {
+            **os.environ,
+            "FIRN_CLUSTER": str(directory),
+            "FIRN_NODE_PORTS": f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}",
+            "KUBECONFIG": str(self.layout.kubeconfig),
+        }
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """`hack/cluster WORDS` as a running process, in a process group of its own."""
+        command = [str(ROOT / "hack" / "cluster"), *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=self._environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+
+    def run(self, *words: str) -> str:
+        """`hack/cluster WORDS` to its end; what it printed on stderr."""
+        process = self.start(*words)
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+        return errors
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """kubectl of this cluster; its output."""
+        command = [str(self.layout.binaries / "kubectl"), *words]
+        done = subprocess.run(command, env=self._environment, input=stdin, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def processes(self) -> dict[int, str]:
+        """What runs of it."""
+        return processes_of(self.layout.control_group, str(self.layout.directory))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path / "cluster")
+    yield cluster
+    cluster.run("down", "--provider", "local")
+
+
+def test_pods_have_network_names_services_volumes_and_nothing_is_left_after_down(cluster: Cluster) -> None:
+    before = Footprint.now()
+    cluster.run("up", "--provider", "local")
+    node = Process.read(cluster.layout.process)[-1]
+    cluster.run("up", "--provider", "local")
+    assert Process.read(cluster.layout.process)[-1] == node, "a second `up` started another node"
+
+    image = json.loads((ROOT / ".cluster" / "images.json").read_text())["firn-s3"]
+    cluster.run("load", image)
+    cluster.kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects(image, NODE_PORTS.stop - 1)}),
+    )
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=120s")
+    script = "touch /data/file; stat -c %g /data/file; getent hosts server.default.svc.cluster.local; id -u"
+    group, name, user = cluster.kubectl("exec", "server", "--", "sh", "-c", script).splitlines()
+    assert group == "4711", "fsGroup does not reach the volume"
+    assert name.split()[1] == "server.default.svc.cluster.local"
+    assert user == "65532"
+    # To its own Service and back: translated on both ways.
+    request = "exec 3<>/dev/tcp/server/7070; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3"
+    assert "200 OK" in cluster.kubectl("exec", "server", "--", "bash", "-c", request)
+    assert "/healthz" in cluster.kubectl("logs", "server")
+    await_true("the NodePort answers at the loopback address", lambda: answers(NODE_PORTS.stop - 1))
+    refused = subprocess.run(
+        [str(cluster.layout.binaries / "kubectl"), "run", "root", "--image", image, "-n", "restricted"],
+        env={**os.environ, "KUBECONFIG": str(cluster.layout.kubeconfig)},
+        capture_output=True,
+        text=True,
+    )
+    assert "violates PodSecurity" in refused.stderr
+
+    directories = list(cluster.layout.volumes.iterdir())
+    assert len(directories) == 1
+    cluster.kubectl("delete", "pod/server", "--grace-period=1")
+    cluster.kubectl("delete", "pvc/data")
+    await_true("the volume's directory is gone", lambda: not directories[0].exists())
+
+    assert cluster.processes()
+    cluster.run("down")
+    assert cluster.processes() == {}
+    assert Footprint.now().beyond(before) == {}
+    assert sorted(path.name for path in cluster.layout.directory.iterdir()) == ["lock", "node.lock"]
+
+
+def test_up_that_was_killed_at_any_moment_can_be_repeated(cluster: Cluster) -> None:
+    before = Footprint.now()
+    moments = random.Random(SEED)
+    for _ in range(6 if os.environ.get("FIRN_LONG") is None else 40):
+        process = cluster.start("up", "--provider", "local")
+        time.sleep(moments.uniform(0.05, 5.0))  # the moment of the kill is the test's input
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if moments.random() < 0.3:
+            cluster.run("down", "--provider", "local")
+            assert cluster.processes() == {}
+    cluster.run("up", "--provider", "local")
+    assert "True" in cluster.kubectl(
+        "get", "node", "-o", "jsonpath={.items[0].status.conditions[?(@.type=='Ready')].status}"
+    )
+    firsts = [pid for pid, command in cluster.processes().items() if "localcluster.node" in command]
+    assert len(firsts) == 2, "more than one node runs: its outer process and its first process were expected"
+    cluster.run("down")
+    assert cluster.processes() == {}
+    assert Footprint.now().beyond(before) == {}
+
+
+def test_a_node_whose_processes_were_killed_is_made_anew(cluster: Cluster) -> None:
+    cluster.run("up", "--provider", "local")
+    for process in Process.read(cluster.layout.process):
+        process.end()
+    cluster.run("up", "--provider", "local")
+    assert "firn-node" in cluster.kubectl("get", "nodes")
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def await_true(what: str, check: Any, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.1)
+
+
+def objects(image: str, node_port: int) -> list[dict[str, Any]]:
+    """A server with a volume and a Service, under the restrictions of PodSecurity `restricted`."""
+    security = {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 4711, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {
+        "name": "server",
+        "image": image,
+        "args": ["--port", ":7070", "--health", "/healthz", "posix", "/data"],
+        "env": [{"name": "ROOT_ACCESS_KEY", "value": "key"}, {"name": "ROOT_SECRET_KEY", "value": "secret-secret"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 7070}, "periodSeconds": 1},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    port = {"port": 7070, "nodePort": node_port}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "restricted", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "server", "namespace": "default", "labels": {"app": "server"}},
+            "spec": {
+                "securityContext": security,
+                "containers": [container],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "server", "namespace": "default"},
+            "spec": {"type": "NodePort", "selector": {"app": "server"}, "ports": [port]},
+        },
+    ]

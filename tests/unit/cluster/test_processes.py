@@ -1,0 +1,29 @@
+"""Only the very process that was written down is ended."""
+
+import subprocess
+from pathlib import Path
+
+from hack.localcluster.process import Process
+
+
+def test_a_process_is_ended(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        Process.write(tmp_path / "process.json", Process.of(child.pid))
+        [remembered] = Process.read(tmp_path / "process.json")
+        assert remembered.alive
+        remembered.end()
+        assert not remembered.alive
+    assert child.returncode == -9
+
+
+def test_another_process_with_the_same_number_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        stranger = Process(child.pid, Process.of(child.pid).started - 1)
+        assert not stranger.alive
+        stranger.end()
+        assert child.poll() is None
+        child.kill()
+
+
+def test_nothing_remembered_is_no_process(tmp_path: Path) -> None:
+    assert Process.read(tmp_path / "missing.json") == []
