@@ -212,13 +212,26 @@ _Columns = tuple[list[pa.Array], dict[int, BadRecordError]]
 
 class _JsonColumns:
     def __init__(self, job: IngestJob, columns: pa.Schema) -> None:
+        from firn_spark.json_blocks import BlockDecoder  # brings the compiler, which a driver has no use for
+
         schema = job.record_schema
+        refuse_unknown = schema.unknown_fields == "DeadLetter"
         self._columns = columns
-        self._reader = json_values.RecordReader.of(schema.fields, refuse_unknown=schema.unknown_fields == "DeadLetter")
+        self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
+        self._reader = json_values.RecordReader.of(schema.fields, refuse_unknown=refuse_unknown)
 
     def decode(self, batch: pa.RecordBatch) -> _Columns:
         values = _as(batch["value"], pa.binary())
-        return self._strict(values)
+        fast, vouched = self._blocks.decode(values)
+        doubted = np.flatnonzero(~vouched)
+        if not len(doubted):
+            return fast, {}
+        strict, errors = self._strict(values.take(pa.array(doubted)))
+        order = np.arange(len(values))
+        order[doubted] = len(values) + np.arange(len(doubted))
+        indices = pa.array(order)
+        merged = [pa.concat_arrays([ours, theirs]).take(indices) for ours, theirs in zip(fast, strict, strict=True)]
+        return merged, {int(doubted[place]): error for place, error in errors.items()}
 
     def _strict(self, values: pa.Array) -> _Columns:
         errors: dict[int, BadRecordError] = {}

@@ -592,3 +592,19 @@ class RecordReader:
         if type(record) is not _Object:
             raise BadRecordError(Code.NOT_AN_OBJECT, Stage.SCHEMA, f"expected an object, found {_described(record)}")
         return self._read(record)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReader:
+    """Reads values of one type."""
+
+    _convert: Converter
+
+    @classmethod
+    def of(cls, kind: types.Type, *, refuse_unknown: bool) -> "ValueReader":
+        """A reader of ``kind``."""
+        return cls(_converter(kind, refuse_unknown))
+
+    def read(self, value: bytes) -> Any:
+        """A JSON value, not null, as Arrow stores it. Raises BadRecordError."""
+        return self._convert(parse(value))

@@ -1,0 +1,741 @@
+"""The compiled part of `firn_spark.json_blocks`: functions over bytes and places in them.
+
+They give the place behind what they read, or `DOUBT`. No array is made here, so none is counted (``_nrt``): reference counts
+would take longer than the work.
+"""
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# ruff: noqa: SIM109, SIM110
+
+import numpy as np
+
+from firn_spark import json_values
+from firn_spark.compiled import njit
+
+BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
+"""Kinds of fields. What is opaque is only checked for being JSON and found."""
+
+QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
+OPEN_OBJECT, CLOSE_OBJECT, OPEN_ARRAY, CLOSE_ARRAY = (ord(sign) for sign in "{}[]")
+SMALL_E, LARGE_E, SMALL_U, SMALL_N, SMALL_T, SMALL_F, LARGE_T, LARGE_Z, SPACE = (ord(sign) for sign in "eEuntfTZ ")
+MAX_DIGITS = 19
+"""More need not fit 64 bits."""
+MIN_POWER, MAX_POWER = -348, 347
+SIGN_BIT = -(2**63)
+MAX_LONG = np.uint64(2**63 - 1)
+DOUBT = -1
+DAY_MICROS = 86_400_000_000
+MAX_MILLISECONDS = json_values.MAX_MILLISECONDS
+MAX_ZONE_MINUTES = 18 * 60
+MAX_INNER_DEPTH = json_values.MAX_DEPTH - 1
+
+
+@njit
+def _after_space(data, at, end):
+    while at < end:
+        byte = data[at]
+        if byte != 32 and byte != 10 and byte != 13 and byte != 9:
+            break
+        at += 1
+    return at
+
+
+@njit
+def _after_utf8(data, at, end):
+    """Behind the character of several bytes at ``at``."""
+    byte = data[at]
+    if byte < 0xC2 or byte > 0xF4:
+        return DOUBT
+    if byte < 0xE0:
+        if at + 1 >= end or data[at + 1] & 0xC0 != 0x80:
+            return DOUBT
+        return at + 2
+    if byte < 0xF0:
+        if at + 2 >= end or data[at + 1] & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80:
+            return DOUBT
+        if (byte == 0xE0 and data[at + 1] < 0xA0) or (byte == 0xED and data[at + 1] > 0x9F):
+            return DOUBT
+        return at + 3
+    if at + 3 >= end or data[at + 1] & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80 or data[at + 3] & 0xC0 != 0x80:
+        return DOUBT
+    if (byte == 0xF0 and data[at + 1] < 0x90) or (byte == 0xF4 and data[at + 1] > 0x8F):
+        return DOUBT
+    return at + 4
+
+
+@njit
+def _hexadecimal(byte):
+    if 48 <= byte <= 57:
+        return int(byte) - 48
+    if 97 <= byte <= 102:
+        return int(byte) - 87
+    if 65 <= byte <= 70:
+        return int(byte) - 55
+    return -1
+
+
+@njit
+def _code_unit(data, at, end):
+    """The number of the four hexadecimal digits at ``at``."""
+    if at + 4 > end:
+        return DOUBT
+    code = 0
+    for place in range(at, at + 4):
+        digit = _hexadecimal(data[place])
+        if digit < 0:
+            return DOUBT
+        code = code * 16 + digit
+    return code
+
+
+@njit
+def _after_escape(data, at, end):
+    """Behind the escape whose backslash is at ``at``; both halves of a surrogate pair are one."""
+    if at + 1 >= end:
+        return DOUBT
+    byte = data[at + 1]
+    if byte != SMALL_U:
+        # " \ / b f n r t
+        if (
+            byte == 34
+            or byte == 92
+            or byte == 47
+            or byte == 98
+            or byte == 102
+            or byte == 110
+            or byte == 114
+            or byte == 116
+        ):
+            return at + 2
+        return DOUBT
+    code = _code_unit(data, at + 2, end)
+    if code < 0:
+        return DOUBT
+    if code < 0xD800 or code > 0xDFFF:
+        return at + 6
+    if code > 0xDBFF or at + 7 >= end or data[at + 6] != BACKSLASH or data[at + 7] != SMALL_U:
+        return DOUBT
+    low = _code_unit(data, at + 8, end)
+    if low < 0xDC00 or low > 0xDFFF:
+        return DOUBT
+    return at + 12
+
+
+@njit
+def _after_string(data, at, end):
+    """Behind the closing quote of the string whose opening quote is before ``at``, and whether there were escapes."""
+    escaped = False
+    while at < end:
+        byte = data[at]
+        if byte == QUOTE:
+            return at + 1, escaped
+        if byte < 32:
+            return DOUBT, False
+        if byte == BACKSLASH:
+            escaped = True
+            at = _after_escape(data, at, end)
+            if at < 0:
+                return DOUBT, False
+        elif byte < 128:
+            at += 1
+        else:
+            at = _after_utf8(data, at, end)
+            if at < 0:
+                return DOUBT, False
+    return DOUBT, False
+
+
+@njit
+def _number(data, at, end):
+    """A JSON number: behind it, whether negative, its significant digits as a whole number, how many these are, the power of ten
+    they are to be multiplied by, and whether it has neither fraction nor exponent. Past `MAX_DIGITS` digits the value is not kept."""
+    negative = False
+    integral = True
+    mantissa = np.uint64(0)
+    digits = 0
+    exponent = 0
+    failed = (DOUBT, False, np.uint64(0), 0, 0, False)
+    if at < end and data[at] == MINUS:
+        negative = True
+        at += 1
+    if at >= end:
+        return failed
+    byte = data[at]
+    if byte == ZERO:
+        at += 1
+    elif ZERO < byte <= NINE:
+        while at < end and ZERO <= data[at] <= NINE:
+            mantissa = mantissa * np.uint64(10) + np.uint64(data[at] - ZERO)
+            digits += 1
+            at += 1
+    else:
+        return failed
+    if at < end and data[at] == POINT:
+        integral = False
+        at += 1
+        first = at
+        while at < end and ZERO <= data[at] <= NINE:
+            mantissa = mantissa * np.uint64(10) + np.uint64(data[at] - ZERO)
+            if digits or data[at] != ZERO:
+                digits += 1
+            at += 1
+        if at == first:
+            return failed
+        exponent = first - at
+    if at < end and (data[at] == SMALL_E or data[at] == LARGE_E):
+        integral = False
+        at += 1
+        sign = 1
+        if at < end and (data[at] == PLUS or data[at] == MINUS):
+            if data[at] == MINUS:
+                sign = -1
+            at += 1
+        first = at
+        power = 0
+        while at < end and ZERO <= data[at] <= NINE:
+            if power < 100_000:
+                power = power * 10 + int(data[at] - ZERO)
+            at += 1
+        if at == first:
+            return failed
+        exponent += sign * power
+    return at, negative, mantissa, digits, exponent, integral
+
+
+@njit
+def _literal(data, at, end):
+    """Behind ``null``, ``true`` or ``false``."""
+    if at + 4 > end:
+        return DOUBT
+    byte = data[at]
+    if byte == SMALL_N:
+        return at + 4 if data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108 else DOUBT
+    if byte == SMALL_T:
+        return at + 4 if data[at + 1] == 114 and data[at + 2] == 117 and data[at + 3] == 101 else DOUBT
+    if byte == SMALL_F and at + 5 <= end:
+        same = data[at + 1] == 97 and data[at + 2] == 108 and data[at + 3] == 115 and data[at + 4] == 101
+        return at + 5 if same else DOUBT
+    return DOUBT
+
+
+@njit
+def _after_value(data, at, end):
+    """Behind any JSON value. ``objects`` has a bit for each open bracket, 1 for an object."""
+    objects = np.uint64(0)
+    depth = 0
+    while True:
+        # a value begins here
+        if at >= end:
+            return DOUBT
+        byte = data[at]
+        opened = False
+        if byte == QUOTE:
+            at, _ = _after_string(data, at + 1, end)
+        elif byte == OPEN_OBJECT or byte == OPEN_ARRAY:
+            depth += 1
+            if depth > MAX_INNER_DEPTH:
+                return DOUBT
+            objects = (objects << np.uint64(1)) | np.uint64(1 if byte == OPEN_OBJECT else 0)
+            at = _after_space(data, at + 1, end)
+            opened = True
+        elif byte == MINUS or ZERO <= byte <= NINE:
+            at, _, _, _, _, _ = _number(data, at, end)
+        else:
+            at = _literal(data, at, end)
+        if at < 0:
+            return DOUBT
+        # close what ends here, then find the next value
+        while True:
+            if depth == 0:
+                return at
+            if not opened:
+                at = _after_space(data, at, end)
+            if at >= end:
+                return DOUBT
+            byte = data[at]
+            inside = objects & np.uint64(1) == np.uint64(1)
+            if byte == (CLOSE_OBJECT if inside else CLOSE_ARRAY):
+                depth -= 1
+                objects >>= np.uint64(1)
+                at += 1
+                opened = False
+                continue
+            if not opened:
+                if byte != COMMA:
+                    return DOUBT
+                at = _after_space(data, at + 1, end)
+            if inside:
+                if at >= end or data[at] != QUOTE:
+                    return DOUBT
+                at, _ = _after_string(data, at + 1, end)
+                if at < 0:
+                    return DOUBT
+                at = _after_space(data, at, end)
+                if at >= end or data[at] != COLON:
+                    return DOUBT
+                at = _after_space(data, at + 1, end)
+            break
+
+
+@njit
+def _two_digits(data, at):
+    high, low = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
+    return high * 10 + low if 0 <= high <= 9 and 0 <= low <= 9 else -1_000_000
+
+
+@njit
+def _day(data, at, end):
+    """Days since 1970 of the ten characters YYYY-MM-DD, and whether that is a day."""
+    if at + 10 > end or data[at + 4] != MINUS or data[at + 7] != MINUS:
+        return 0, False
+    year = _two_digits(data, at) * 100 + _two_digits(data, at + 2)
+    month = _two_digits(data, at + 5)
+    day = _two_digits(data, at + 8)
+    if year < 1 or month < 1 or month > 12 or day < 1:
+        return 0, False
+    length = 31
+    if month == 4 or month == 6 or month == 9 or month == 11:
+        length = 30
+    elif month == 2:
+        length = 29 if (year % 4 == 0 and year % 100 != 0) or year % 400 == 0 else 28
+    if day > length:
+        return 0, False
+    # days from civil: years that begin in March, so that the leap day comes last
+    if month <= 2:
+        year -= 1
+        month += 12
+    era = year // 400
+    of_era = year - era * 400
+    of_year = (153 * (month - 3) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468, True
+
+
+@njit
+def _time_of_day(data, at, end):
+    """Behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
+    if at + 5 > end or data[at + 2] != COLON:
+        return DOUBT, 0
+    hour, minute, second, fraction = _two_digits(data, at), _two_digits(data, at + 3), 0, 0
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59:
+        return DOUBT, 0
+    at += 5
+    if at + 3 <= end and data[at] == COLON:
+        second = _two_digits(data, at + 1)
+        if second < 0 or second > 59:
+            return DOUBT, 0
+        at += 3
+        if at < end and data[at] == POINT:
+            at += 1
+            first = at
+            while at < end and ZERO <= data[at] <= NINE:
+                if at - first == 6:
+                    return DOUBT, 0
+                fraction = fraction * 10 + int(data[at] - ZERO)
+                at += 1
+            if at == first:
+                return DOUBT, 0
+            for _ in range(6 - (at - first)):
+                fraction *= 10
+    return at, ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
+
+
+@njit
+def _zone(data, at, end):
+    """Behind a zone, and its minutes east."""
+    if at >= end:
+        return DOUBT, 0
+    sign = data[at]
+    if sign == LARGE_Z:
+        return at + 1, 0
+    if (sign != PLUS and sign != MINUS) or at + 3 > end:
+        return DOUBT, 0
+    hours, minutes = _two_digits(data, at + 1), 0
+    at += 3
+    if at < end and data[at] != QUOTE:
+        if data[at] == COLON:
+            at += 1
+        if at + 2 > end:
+            return DOUBT, 0
+        minutes = _two_digits(data, at)
+        at += 2
+    total = hours * 60 + minutes
+    if hours < 0 or minutes < 0 or minutes > 59 or total > MAX_ZONE_MINUTES:
+        return DOUBT, 0
+    return at, -total if sign == MINUS else total
+
+
+@njit
+def _moment(data, at, end, zoned):
+    """Behind a date, a time of day and, where ``zoned``, a zone; and microseconds since 1970."""
+    days, valid = _day(data, at, end)
+    at += 10
+    if not valid or at >= end or (data[at] != LARGE_T and data[at] != SPACE):
+        return DOUBT, 0
+    at, micros = _time_of_day(data, at + 1, end)
+    if at < 0:
+        return DOUBT, 0
+    east = 0
+    if zoned:
+        at, east = _zone(data, at, end)
+        if at < 0:
+            return DOUBT, 0
+    return at, days * DAY_MICROS + micros - east * 60_000_000
+
+
+@njit
+def _unscaled(mantissa, digits, exponent, precision, scale):
+    """A decimal's whole number of units, and whether it is sure."""
+    if digits > MAX_DIGITS or mantissa > MAX_LONG:
+        return 0, False
+    number = np.int64(mantissa)
+    if number == 0:
+        return 0, True
+    shift = exponent + scale
+    while shift < 0:
+        if number % 10:
+            return 0, False
+        number //= 10
+        shift += 1
+    while shift > 0:
+        if number > 922_337_203_685_477_580:
+            return 0, False
+        number *= 10
+        shift -= 1
+    if precision > 18:
+        return number, True
+    limit = 1
+    for _ in range(precision):
+        limit *= 10
+    return number, number < limit
+
+
+@njit
+def _product(left, right):
+    """The high and the low half of a product of two 64-bit numbers."""
+    half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
+    left_high, left_low = left >> half, left & low_half
+    right_high, right_low = right >> half, right & low_half
+    lowest = left_low * right_low
+    middle = left_high * right_low + (lowest >> half)
+    other = left_low * right_high + (middle & low_half)
+    return left_high * right_high + (middle >> half) + (other >> half), (other << half) | (lowest & low_half)
+
+
+@njit
+def _double(mantissa, digits, exponent, powers):
+    """The bits of the nearest double, and whether it is sure (Eisel-Lemire, as Go's strconv has it). ``powers`` has the high and
+    the low half of the first 128 bits of powers of ten from `MIN_POWER` on."""
+    if digits > MAX_DIGITS or exponent < MIN_POWER or exponent > MAX_POWER:
+        return 0, False
+    if mantissa == np.uint64(0):
+        return 0, True
+    zeros = 0
+    for width in (32, 16, 8, 4, 2, 1):
+        if mantissa >> np.uint64(64 - width) == np.uint64(0):
+            mantissa <<= np.uint64(width)
+            zeros += width
+    binary = ((217_706 * exponent) >> 16) + 64 + 1023 - zeros
+    last, low_bits = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x1FF)
+    high, low = _product(mantissa, powers[exponent - MIN_POWER, 0])
+    if high & low_bits == low_bits and low + mantissa < mantissa:
+        next_high, next_low = _product(mantissa, powers[exponent - MIN_POWER, 1])
+        merged = low + next_high
+        if merged < low:
+            high += np.uint64(1)
+        if high & low_bits == low_bits and merged == last and next_low + mantissa < mantissa:
+            return 0, False
+        low = merged
+    top = high >> np.uint64(63)
+    bits = high >> (top + np.uint64(9))
+    if top == np.uint64(0):
+        binary -= 1
+    if low == np.uint64(0) and high & low_bits == np.uint64(0) and bits & np.uint64(3) == np.uint64(1):
+        return 0, False
+    bits = (bits + (bits & np.uint64(1))) >> np.uint64(1)
+    if bits >> np.uint64(53) != np.uint64(0):
+        bits >>= np.uint64(1)
+        binary += 1
+    if binary < 1 or binary > 0x7FE:
+        return 0, False
+    return (binary << 52) | np.int64(bits & np.uint64(0xFFFFFFFFFFFFF)), True
+
+
+@njit
+def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):
+    """Reads the value at ``at``, which is not null, into its place; gives the place behind it."""
+    byte = data[at]
+    if kind == STRING:
+        if byte != QUOTE:
+            return DOUBT
+        first = at + 1
+        at, escaped = _after_string(data, first, end)
+        values[column, row] = first
+        lengths[column, row] = first - at if escaped else at - 1 - first  # negative: the length with the quote
+        return at
+    if kind == INT or kind == LONG:
+        at, negative, mantissa, digits, _, integral = _number(data, at, end)
+        if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
+            return DOUBT
+        number = -np.int64(mantissa) if negative else np.int64(mantissa)
+        if kind == INT and (number > 2_147_483_647 or number < -2_147_483_648):
+            return DOUBT
+        values[column, row] = number
+        return at
+    if kind == DOUBLE or kind == FLOAT:
+        at, negative, mantissa, digits, exponent, _ = _number(data, at, end)
+        if at < 0:
+            return DOUBT
+        bits, sure = _double(mantissa, digits, exponent, powers)
+        values[column, row] = bits | SIGN_BIT if negative else bits
+        return at if sure else DOUBT
+    if kind == BOOLEAN:
+        values[column, row] = 1 if byte == SMALL_T else 0
+        return _literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
+    if kind == TIMESTAMPTZ and byte != QUOTE:
+        at, negative, mantissa, digits, _, integral = _number(data, at, end)
+        if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
+            return DOUBT
+        number = np.int64(mantissa)
+        if number > MAX_MILLISECONDS:
+            return DOUBT
+        values[column, row] = (-number if negative else number) * 1000
+        return at
+    if kind == TIMESTAMPTZ or kind == TIMESTAMP:
+        if byte != QUOTE:
+            return DOUBT
+        at, micros = _moment(data, at + 1, end, kind == TIMESTAMPTZ)
+        values[column, row] = micros
+    elif kind == DATE:
+        if byte != QUOTE:
+            return DOUBT
+        days, valid = _day(data, at + 1, end)
+        values[column, row] = days
+        at = at + 11 if valid else DOUBT
+    elif kind == TIME:
+        if byte != QUOTE:
+            return DOUBT
+        at, micros = _time_of_day(data, at + 1, end)
+        values[column, row] = micros
+    elif kind == DECIMAL:
+        quoted = byte == QUOTE
+        at, negative, mantissa, digits, exponent, _ = _number(data, at + 1 if quoted else at, end)
+        if at < 0:
+            return DOUBT
+        number, sure = _unscaled(mantissa, digits, exponent, precision, scale)
+        values[column, row] = -number if negative else number
+        if not sure:
+            return DOUBT
+        if not quoted:
+            return at
+    else:
+        first = at
+        at = _after_value(data, at, end)
+        values[column, row] = first
+        lengths[column, row] = at - first
+        return at
+    # what is left stands in quotes
+    if at < 0 or at >= end or data[at] != QUOTE:
+        return DOUBT
+    return at + 1
+
+
+@njit
+def _append_utf8(code, out, to):
+    if code < 0x80:
+        out[to] = code
+        return to + 1
+    if code < 0x800:
+        out[to] = 0xC0 | (code >> 6)
+        out[to + 1] = 0x80 | (code & 0x3F)
+        return to + 2
+    if code < 0x10000:
+        out[to] = 0xE0 | (code >> 12)
+        out[to + 1] = 0x80 | ((code >> 6) & 0x3F)
+        out[to + 2] = 0x80 | (code & 0x3F)
+        return to + 3
+    out[to] = 0xF0 | (code >> 18)
+    out[to + 1] = 0x80 | ((code >> 12) & 0x3F)
+    out[to + 2] = 0x80 | ((code >> 6) & 0x3F)
+    out[to + 3] = 0x80 | (code & 0x3F)
+    return to + 4
+
+
+@njit
+def _unescaped(data, at, end, out, to):
+    """Copies a text with escapes, which were checked before; gives the place behind it in ``out``. It never grows."""
+    while at < end:
+        byte = data[at]
+        if byte != BACKSLASH:
+            out[to] = byte
+            to += 1
+            at += 1
+            continue
+        sign = data[at + 1]
+        at += 2
+        if sign == SMALL_U:
+            code = _code_unit(data, at, end)
+            at += 4
+            if 0xD800 <= code <= 0xDBFF:
+                code = 0x10000 + ((code - 0xD800) << 10) + (_code_unit(data, at + 2, end) - 0xDC00)
+                at += 6
+            to = _append_utf8(code, out, to)
+            continue
+        plain = sign
+        if sign == 98:
+            plain = 8
+        elif sign == 102:
+            plain = 12
+        elif sign == 110:
+            plain = 10
+        elif sign == 114:
+            plain = 13
+        elif sign == 116:
+            plain = 9
+        out[to] = plain
+        to += 1
+    return to
+
+
+@njit
+def _named(data, at, length, names, starts):
+    """The column whose name is at ``at``, or -1."""
+    for column in range(len(starts) - 1):
+        start = starts[column]
+        if starts[column + 1] - start == length and _same(data, at, names, start, length):
+            return column
+    return -1
+
+
+@njit
+def _same(data, at, names, start, length):
+    for place in range(length):
+        if data[at + place] != names[start + place]:
+            return False
+    return True
+
+
+@njit
+def _record(
+    data, at, end, row, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
+    following, seen, scratch, values, lengths, valid,
+):  # fmt: skip
+    """Reads one record; True where it vouches for it. ``following`` has, for each column and for the start, the column that came
+    next in the record before: most producers keep an order."""
+    columns = len(kinds)
+    at = _after_space(data, at, end)
+    if at >= end or data[at] != OPEN_OBJECT:
+        return False
+    at = _after_space(data, at + 1, end)
+    last = 0
+    count = 0
+    if at < end and data[at] == CLOSE_OBJECT:
+        at += 1
+    else:
+        while True:
+            if at >= end or data[at] != QUOTE:
+                return False
+            at += 1
+            column = following[last]
+            length = starts[column + 1] - starts[column]
+            if at + length < end and data[at + length] == QUOTE and _same(data, at, names, starts[column], length):
+                at += length + 1
+            else:
+                after, escaped = _after_string(data, at, end)
+                if after < 0:
+                    return False
+                length = after - 1 - at
+                if not escaped:
+                    column = _named(data, at, length, names, starts)
+                elif length <= len(scratch):
+                    column = _named(scratch, 0, _unescaped(data, at, after - 1, scratch, 0), names, starts)
+                else:
+                    return False
+                at = after
+            at = _after_space(data, at, end)
+            if at >= end or data[at] != COLON:
+                return False
+            at = _after_space(data, at + 1, end)
+            if at >= end:
+                return False
+            if column < 0:
+                if refuse_unknown:
+                    return False
+                at = _after_value(data, at, end)
+            else:
+                if seen[column] == row:
+                    return False
+                seen[column] = row
+                count += 1
+                following[last] = column
+                last = column + 1
+                if data[at] == SMALL_N:
+                    if required[column]:
+                        return False
+                    at = _literal(data, at, end)
+                else:
+                    valid[column, row] = 1
+                    at = _field(
+                        data, at, end, kinds[column], precisions[column], scales[column], powers,
+                        values, lengths, column, row,
+                    )  # fmt: skip
+            if at < 0:
+                return False
+            at = _after_space(data, at, end)
+            if at >= end:
+                return False
+            byte = data[at]
+            at += 1
+            if byte == CLOSE_OBJECT:
+                break
+            if byte != COMMA:
+                return False
+            at = _after_space(data, at, end)
+    if _after_space(data, at, end) != end:
+        return False
+    if count < columns:
+        for column in range(columns):
+            if required[column] and seen[column] != row:
+                return False
+    return True
+
+
+@njit
+def read_records(
+    data, offsets, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
+    following, seen, scratch, values, lengths, valid, vouched,
+):  # fmt: skip
+    """Reads every record into row ``row`` of ``values``, ``lengths`` and ``valid``, by column: a number, the bits of a double, or
+    where a text begins and how long it is, negative if it has escapes. ``vouched`` tells the records for which that holds."""
+    columns = len(kinds)
+    for row in range(len(vouched)):
+        if present[row]:
+            sure = _record(
+                data, int(offsets[row]), int(offsets[row + 1]), row, names, starts, kinds, precisions, scales, required,
+                refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
+            )  # fmt: skip
+        else:
+            sure = True
+            for column in range(columns):
+                if required[column]:
+                    sure = False
+        vouched[row] = sure
+        if not sure:
+            for column in range(columns):
+                valid[column, row] = 0
+
+
+@njit
+def copy_texts(data, firsts, lengths, valid, offsets, out):
+    """Copies texts one behind the other; gives how many bytes they are."""
+    to = 0
+    for row in range(len(valid)):
+        offsets[row] = to
+        if valid[row]:
+            first, length = firsts[row], lengths[row]
+            if length < 0:
+                to = _unescaped(data, first, first - length - 1, out, to)
+            else:
+                for place in range(length):
+                    out[to + place] = data[first + place]
+                to += length
+    offsets[len(valid)] = to
+    return to

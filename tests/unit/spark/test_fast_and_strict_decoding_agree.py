@@ -1,0 +1,227 @@
+"""The compiled decoder may doubt, but what it vouches for is what the strict decoder says: for every input."""
+
+import json
+import os
+import random
+import string
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firn.model import types
+from firn.model.jobs import Column
+from firn_spark import arrow_types
+from firn_spark.json_blocks import BlockDecoder
+from firn_spark.json_values import MAX_DEPTH, BadRecordError, RecordReader
+
+FIELDS = (
+    Column(name="flag", type="boolean"), Column(name="small", type="int"), Column(name="big", type="long"),
+    Column(name="single", type="float"), Column(name="double", type="double"), Column(name="text", type="string"),
+    Column(name="day", type="date"), Column(name="time", type="time"), Column(name="local", type="timestamp"),
+    Column(name="at", type="timestamptz"), Column(name="price", type="decimal(9, 2)"), Column(name="huge", type="decimal(38, 10)"),
+    Column(name="id", type="uuid"), Column(name="blob", type="binary"), Column(name="digest", type="fixed[3]"),
+    Column(name="tags", type="list<string>"), Column(name="scores", type="map<string, long>"),
+    Column(name="place", type="struct<lat: double, name: string, ways: list<struct<a: int>>>"), Column(name="größe", type="int"),
+)  # fmt: skip
+SEEDS = 40 if os.environ.get("FIRN_LONG") else 4
+
+
+def plain(array):
+    """Values that compare exactly: integers for times, and the sign of zero."""
+    if pa.types.is_temporal(array.type):
+        return [scalar.value for scalar in array]
+    return [repr(value) if isinstance(value, float) else value for value in array.to_pylist()]
+
+
+def check(inputs, fields=FIELDS, refuse_unknown=False):
+    """Gives how many records the fast decoder vouched for."""
+    columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(pa.array(inputs, pa.binary()))
+    reader = RecordReader.of(fields, refuse_unknown=refuse_unknown)
+    expected = []
+    for record, sure in zip(inputs, vouched, strict=True):
+        try:
+            expected.append(reader.read(record))
+        except BadRecordError as error:
+            assert not sure, f"vouched for {record!r}: {error.code} {error.path} {error.detail}"
+            expected.append([None] * len(fields))
+    for place, field in enumerate(fields):
+        kind = arrow_types.arrow_type(types.parse(field.type))
+        columns[place].validate(full=True)
+        want, found = plain(pa.array([row[place] for row in expected], kind)), plain(columns[place])
+        for row, sure in enumerate(vouched):
+            if sure:
+                assert found[row] == want[row], f"{field.name} of {inputs[row]!r}"
+            else:
+                assert columns[place][row].as_py() is None
+    return int(vouched.sum())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
+    max_leaves=8,
+)
+decimals = st.decimals(allow_nan=False, allow_infinity=False).map(str)
+moments = st.datetimes().map(lambda moment: moment.isoformat())
+zones = st.sampled_from(["", "Z", "z", "+01", "-0330", "+05:30", "+18:00", "+18:01", "-19", "+1", "+01:60"])
+likely = st.one_of(
+    json_values,
+    st.integers(-(2**65), 2**65),
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    decimals,
+    st.dates().map(str),
+    st.times().map(lambda time: time.isoformat()),
+    st.tuples(moments, zones).map("".join),
+    st.uuids().map(str),
+    st.sampled_from(
+        ["", "AAAA", "AA==", "QQ==", "QR==", "24:00", "12:60", "0000-01-01", "2023-02-29", "1900-02-29", "2000-02-29"]
+    ),
+)
+objects = st.lists(
+    st.tuples(st.sampled_from([field.name for field in FIELDS]) | st.text(max_size=5), likely), max_size=8
+)
+
+
+def text_of(pairs, ascii_only, spaced):
+    comma, colon = (" ,\n", "\t: ") if spaced else (",", ":")
+    members = comma.join(
+        f"{json.dumps(name, ensure_ascii=ascii_only)}{colon}{json.dumps(value, ensure_ascii=ascii_only)}"
+        for name, value in pairs
+    )
+    return f"{{{members}}}".encode("utf-8", "surrogatepass")
+
+
+@given(
+    st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()) | st.none() | st.binary(max_size=8), max_size=6)
+)
+@settings(max_examples=300 if SEEDS == 4 else 5000, deadline=None)
+def test_any_object(inputs):
+    check(inputs)
+
+
+@given(st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()), max_size=6))
+@settings(max_examples=100 if SEEDS == 4 else 2000, deadline=None)
+def test_any_object_where_unknown_fields_are_refused(inputs):
+    check(inputs, refuse_unknown=True)
+
+
+NUMBER_CHARACTERS = "0123456789.eE+-"
+
+
+@given(
+    st.lists(
+        st.text(NUMBER_CHARACTERS, min_size=1, max_size=12) | st.floats().map(repr) | decimals, min_size=1, max_size=20
+    )
+)
+@settings(max_examples=200 if SEEDS == 4 else 5000, deadline=None)
+def test_any_number_in_any_field(numbers):
+    for name in ("small", "big", "single", "double", "at", "price", "huge", "unknown", "text"):
+        check([f'{{"{name}": {number}}}'.encode() for number in numbers])
+    check([f'{{"price": "{number}", "huge": "{number}"}}'.encode() for number in numbers])
+
+
+def sample(chance):
+    values = {
+        "flag": chance.random() < 0.5, "small": chance.randrange(-(2**31), 2**31), "big": chance.randrange(-(2**63), 2**63),
+        "single": chance.random(), "double": chance.uniform(-1e9, 1e9), "text": "".join(chance.choices('aé😀"\\\n/\x7f', k=6)),
+        "day": f"20{chance.randrange(100):02d}-0{chance.randrange(1, 10)}-{chance.randrange(10, 29)}", "time": "12:34:56.789",
+        "local": "2020-02-29T23:59:59.999999", "at": chance.choice(["2020-02-29 23:59+05:30", 1_600_000_000_000, "2020-01-01T00:00:00Z"]),
+        "price": chance.choice([12.34, "0.10", 5]), "huge": "123456789.0123456789", "id": "00112233-4455-6677-8899-aabbccddeeff",
+        "blob": "AAEC", "digest": "AAEC", "tags": ["a", None], "scores": {"a": 1, "b": None},
+        "place": {"lat": 1.5, "name": "x", "ways": [{"a": 1}, {}, None]}, "größe": 7, "unknown": [{"a": [1, 2, {}]}, "x", None, -1.5e3],
+    }  # fmt: skip
+    names = list(values)
+    if chance.random() < 0.3:
+        chance.shuffle(names)
+    return {name: values[name] if chance.random() < 0.95 else None for name in names if chance.random() < 0.95}
+
+
+def mutated(data, chance):
+    data = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        place = chance.randrange(len(data) + 1)
+        kind = chance.randrange(6)
+        if kind == 0 and data:
+            del data[place : place + chance.randrange(1, 4)]
+        elif kind == 1:
+            data[place:place] = bytes([chance.choice(b'"\\{}[],:0123456789eE+-.tfn \n\x00\x80\xc3\xe2\xf0\xff')])
+        elif kind == 2 and data:
+            data[min(place, len(data) - 1)] = chance.randrange(256)
+        elif kind == 3:
+            data = data[:place]
+        elif kind == 4:
+            first = chance.randrange(len(data) + 1)
+            data[place:place] = data[first : first + chance.randrange(20)]
+        else:
+            data[place:place] = chance.choice(
+                [
+                    b"null",
+                    b"NaN",
+                    b"1e400",
+                    b"-0",
+                    b"\\u0041",
+                    b"\\ud83d",
+                    b"\\udc00",
+                    b"\xed\xa0\x80",
+                    b"\xef\xbb\xbf",
+                    b"12345678901234567890",
+                ]
+            )
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_mutated_records(seed):
+    chance = random.Random(seed)
+    whole = [json.dumps(sample(chance), ensure_ascii=chance.random() < 0.5).encode() for _ in range(200)]
+    inputs = [record if chance.random() < 0.3 else mutated(record, chance) for record in whole for _ in range(5)]
+    assert check(inputs) > 100
+    check(inputs, refuse_unknown=True)
+    check(
+        inputs,
+        fields=tuple(field.model_copy(update={"required": index % 2 == 0}) for index, field in enumerate(FIELDS)),
+    )
+
+
+def test_ordinary_records_are_all_vouched_for():
+    chance = random.Random(0)
+    fields = tuple(field for field in FIELDS if field.name not in ("big",))
+    inputs = [json.dumps(sample(chance)).encode() for _ in range(300)]
+    assert check(inputs, fields) == 300
+
+
+def test_every_truncation():
+    record = json.dumps(sample(random.Random(3))).encode()
+    check([record[:end] for end in range(len(record))])
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 1000, 100_000])
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
+def test_deep_nesting_is_refused_at_one_depth(depth, left, right):
+    nested = left * depth + "1" + right * depth
+    levels = depth * (left.count("[") + left.count("{"))
+    for name in ("unknown", "tags", "text"):
+        vouched = check([f'{{"{name}": {nested}}}'.encode()])
+        if name == "unknown":
+            assert vouched == (levels < MAX_DEPTH)
+    check([left.encode() * depth])
+
+
+def test_slices_of_batches():
+    inputs = [json.dumps({"small": number, "text": string.ascii_letters[:number]}).encode() for number in range(40)] + [
+        None
+    ]
+    whole = pa.array(inputs, pa.binary())
+    decoder = BlockDecoder(FIELDS, refuse_unknown=False)
+    for start, length in ((0, 41), (7, 3), (40, 1), (13, 0), (39, 2)):
+        columns, vouched = decoder.decode(whole.slice(start, length))
+        assert vouched.all()
+        assert columns[1].to_pylist() == [*range(40), None][start : start + length]
+        assert columns[5].to_pylist() == [*(string.ascii_letters[:n] for n in range(40)), None][start : start + length]
+
+
+def test_names_that_need_escapes_are_left_to_the_strict_decoder():
+    fields = (Column(name='a"b', type="int"), Column(name="c\\d", type="int"))
+    assert check([json.dumps({'a"b': 1, "c\\d": 2}).encode()], fields) == 0
