@@ -57,6 +57,7 @@ class World:
                     raise
                 self.faults.kill_at = None
                 self.start()
+                before = -1
             quiet = quiet + 1 if self.faults.writes() == before else 0
             self.clock.advance(5.0)
 

@@ -1,0 +1,233 @@
+"""Every way in which a spec is refused, with its reason, and what passes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn.model.jobs import Column, RecordSchema, TableTarget
+from firn_controllers.iceberg_topic import checks
+from firn_controllers.iceberg_topic.observed import Observed
+from tests import gen
+
+
+def refused(observed: Observed) -> str | None:
+    failure = checks.first_failure(observed)
+    return failure.reason if failure else None
+
+
+def fields(*columns: tuple[str, str]) -> dict[str, Any]:
+    return {"format": "Json", "fields": [{"name": name, "type": kind} for name, kind in columns]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "said"),
+    [
+        pytest.param(
+            {"profile": "nope"}, Reason.PROFILE_NOT_FOUND, "classic, outside", id="a profile that is not there"
+        ),
+        pytest.param(
+            {"ingestion": {"group": "nope"}}, Reason.GROUP_NOT_FOUND, "big, default", id="a group that is not there"
+        ),
+        pytest.param(
+            {"table": {"catalog": "nope"}}, Reason.CATALOG_NOT_FOUND, "lake, private", id="a catalog that is not there"
+        ),
+        pytest.param(
+            {"table": {"catalog": "private"}},
+            Reason.NOT_ALLOWED,
+            "catalog private",
+            id="a catalog of another namespace",
+        ),
+        pytest.param({"schema": fields(("a", "strin"))}, Reason.BAD_SCHEMA, "strin", id="a type that is none"),
+        pytest.param(
+            {"schema": fields(("a", "timestamp_ns"))},
+            Reason.BAD_SCHEMA,
+            "timestamp_ns",
+            id="a type of format version 3",
+        ),
+        pytest.param({"schema": fields(("a", "int"), ("a", "int"))}, Reason.BAD_SCHEMA, "twice", id="a field twice"),
+        pytest.param(
+            {"schema": fields(("a", "int"), ("A", "int"))}, Reason.BAD_SCHEMA, "case", id="fields alike but for case"
+        ),
+        pytest.param({"schema": fields(("_kafka_x", "int"))}, Reason.BAD_SCHEMA, "_kafka", id="a reserved name"),
+        pytest.param(
+            {"topicName": "orders__dlq"},
+            Reason.RESOURCE_CONFLICT,
+            "spec.table.name",
+            id="the name of a dead-letter table",
+        ),
+        pytest.param(
+            {"config": {"Retention Ms": "1"}},
+            Reason.BAD_TOPIC_CONFIG,
+            "retention.ms",
+            id="a config name that cannot be",
+        ),
+        pytest.param(
+            {"config": {"retention.ms": " "}}, Reason.BAD_TOPIC_CONFIG, "retention.ms", id="a config without a value"
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["month(nope)"]}}, Reason.UNKNOWN_COLUMN, "nope", id="partitioned by no column"
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["place.street"]}}, Reason.UNKNOWN_COLUMN, "place", id="partitioned by no member"
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["week(at)"]}}, Reason.BAD_TRANSFORM, "week", id="a transform that is none"
+        ),
+        pytest.param({"table": {"partitionBy": ["month(id)"]}}, Reason.BAD_TRANSFORM, "long", id="a month of a number"),
+        pytest.param(
+            {"table": {"partitionBy": ["bucket(4, delay)"]}}, Reason.BAD_TRANSFORM, "double", id="a bucket of a double"
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["truncate(4, at)"]}}, Reason.BAD_TRANSFORM, "timestamptz", id="a truncated time"
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["place"]}}, Reason.BAD_TRANSFORM, "struct", id="partitioned by a struct"
+        ),
+        pytest.param({"table": {"partitionBy": ["tags"]}}, Reason.BAD_TRANSFORM, "list", id="partitioned by a list"),
+        pytest.param(
+            {"table": {"partitionBy": ["day(at)", "month(at)"]}},
+            Reason.BAD_TRANSFORM,
+            "keep one",
+            id="two times of a column",
+        ),
+        pytest.param(
+            {"table": {"partitionBy": ["bucket(4, id)", "bucket(8, id)"]}},
+            Reason.BAD_TRANSFORM,
+            "id_bucket",
+            id="two partition fields of one name",
+        ),
+        pytest.param(
+            {"schema": fields(("at", "date"), ("at_day", "int")), "table": {"partitionBy": ["day(at)"]}},
+            Reason.BAD_TRANSFORM,
+            "at_day",
+            id="a partition field named as a column",
+        ),
+        pytest.param({"table": {"sortBy": ["nope desc"]}}, Reason.UNKNOWN_COLUMN, "nope", id="sorted by no column"),
+        pytest.param({"table": {"sortBy": ["id sideways"]}}, Reason.BAD_TRANSFORM, "sideways", id="sorted sideways"),
+        pytest.param({"table": {"sortBy": ["tags"]}}, Reason.BAD_TRANSFORM, "list", id="sorted by a list"),
+    ],
+)
+def test_refused(spec: dict[str, Any], reason: Reason, said: str) -> None:
+    failure = checks.first_failure(gen.observed(gen.topic(**spec)))
+    assert failure is not None
+    assert failure.reason == reason
+    assert said in failure.message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="all defaults"),
+        pytest.param({"schema": None}, id="raw"),
+        pytest.param({"schema": {"raw": "String"}, "table": {"partitionBy": ["bucket(4, key)"]}}, id="raw text"),
+        pytest.param(
+            {"table": {"partitionBy": ["month(at)", "bucket(8, carrier)", "truncate(3, price)"]}}, id="transforms"
+        ),
+        pytest.param({"table": {"partitionBy": ["day(_kafka.timestamp)", "_kafka.partition"]}}, id="Kafka's members"),
+        pytest.param(
+            {"table": {"metadataColumns": "Flat", "partitionBy": ["hour(_kafka_timestamp)"]}}, id="Kafka's flat columns"
+        ),
+        pytest.param({"table": {"partitionBy": ["place.city", "void(id)"]}}, id="a member of a struct"),
+        pytest.param({"table": {"sortBy": ["at desc nulls last", "bucket(8, carrier)"]}}, id="sorted"),
+        pytest.param({"profile": "outside"}, id="a profile for this namespace"),
+        pytest.param({"config": {"retention.ms": "-1"}}, id="a config"),
+    ],
+)
+def test_accepted(spec: dict[str, Any]) -> None:
+    assert refused(gen.observed(gen.topic(**spec))) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [({"profile": "outside"}, "profile outside"), ({"ingestion": {"group": "big"}}, "ingestion group big")],
+)
+def test_what_is_for_other_namespaces_is_not_allowed(spec: dict[str, Any], kind: str) -> None:
+    failure = checks.first_failure(gen.observed(gen.topic(namespace="elsewhere", **spec)))
+    assert failure is not None
+    assert (failure.reason, kind in failure.message) == (Reason.NOT_ALLOWED, True)
+
+
+@pytest.mark.parametrize("what", ["topic_rival", "table_rival"])
+def test_an_older_resource_keeps_what_it_has(what: str) -> None:
+    rival = gen.observed(gen.topic("older")).entry
+    failure = checks.first_failure(gen.observed(**{what: rival}))
+    assert failure is not None
+    assert failure.reason == Reason.RESOURCE_CONFLICT
+    assert "demo/older" in failure.message
+
+
+TARGET = TableTarget(catalog="lake", namespace="demo", name="flights")
+
+
+def after(*columns: Column, before: tuple[Column, ...]) -> str | None:
+    """What becomes of a spec with ``columns`` where ingestion runs with ``before``."""
+    observed = gen.observed(job=True)
+    job = observed.job
+    assert job is not None
+    old = job.job.model_copy(update={"record_schema": RecordSchema(format="Json", fields=before)})
+    new = RecordSchema(format="Json", fields=columns)
+    return refused(replace(observed, schema=new, job=replace(job, job=old)))
+
+
+INT, LONG = Column(name="n", type="int"), Column(name="n", type="long")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "allowed"),
+    [
+        pytest.param(INT, LONG, True, id="int to long"),
+        pytest.param(LONG, INT, False, id="long to int"),
+        pytest.param(Column(name="n", type="float"), Column(name="n", type="double"), True, id="float to double"),
+        pytest.param(
+            Column(name="n", type="decimal(9, 2)"), Column(name="n", type="decimal(12, 2)"), True, id="a longer decimal"
+        ),
+        pytest.param(
+            Column(name="n", type="decimal(9, 2)"), Column(name="n", type="decimal(12, 3)"), False, id="another scale"
+        ),
+        pytest.param(INT, Column(name="n", type="string"), False, id="int to string"),
+        pytest.param(Column(name="n", type="int", required=True), INT, True, id="required to optional"),
+        pytest.param(INT, Column(name="n", type="int", required=True), False, id="optional to required"),
+        pytest.param(INT, Column(name="n", type="int", doc="a number"), True, id="a doc"),
+        pytest.param(INT, Column(name="m", type="int"), False, id="renamed, which is removed and added"),
+        pytest.param(
+            Column(name="n", type="struct<a: int>"),
+            Column(name="n", type="struct<b: string, a: long>"),
+            True,
+            id="a wider struct",
+        ),
+        pytest.param(
+            Column(name="n", type="struct<a: int, b: int>"),
+            Column(name="n", type="struct<a: int>"),
+            False,
+            id="a narrower struct",
+        ),
+        pytest.param(
+            Column(name="n", type="list<int>"), Column(name="n", type="list<long>"), True, id="a wider element"
+        ),
+        pytest.param(
+            Column(name="n", type="map<int, int>"), Column(name="n", type="map<long, int>"), False, id="another key"
+        ),
+    ],
+)
+def test_schema_changes(before: Column, now: Column, allowed: bool) -> None:
+    assert after(now, before=(before,)) == (None if allowed else Reason.INCOMPATIBLE_SCHEMA)
+
+
+def test_a_field_may_be_added_unless_it_is_required() -> None:
+    assert after(INT, Column(name="m", type="int"), before=(INT,)) is None
+    assert after(INT, Column(name="m", type="int", required=True), before=(INT,)) == Reason.INCOMPATIBLE_SCHEMA
+
+
+def test_a_table_of_fields_cannot_become_raw() -> None:
+    observed = gen.observed(gen.topic(schema=None), job=True)
+    job = observed.job
+    assert job is not None
+    old = job.job.model_copy(update={"record_schema": RecordSchema(format="Json", fields=(INT,))})
+    assert refused(replace(observed, job=replace(job, job=old))) == Reason.INCOMPATIBLE_SCHEMA
+
+
+def test_the_first_check_that_fails_is_the_reason() -> None:
+    manifest = gen.topic(profile="nope", ingestion={"group": "nope"}, schema=fields(("a", "strin")))
+    assert refused(gen.observed(manifest)) == Reason.PROFILE_NOT_FOUND

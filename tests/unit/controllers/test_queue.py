@@ -1,0 +1,259 @@
+"""The work queue: its rules on a clock that stands still, then the asyncio shell."""
+
+import asyncio
+
+import pytest
+
+from firn.model.clock import SystemClock
+from firn_controllers.queue import LONGEST_DELAY, ROUTINE_SHARE, Key, Outcome, Schedule, Verdict, WorkQueue
+from tests.fakes.clock import FakeClock
+
+A, B, C = ("topic", "a"), ("topic", "b"), ("topic", "c")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def schedule(clock: FakeClock) -> Schedule:
+    return Schedule(clock, lambda: 1.0)
+
+
+def drained(schedule: Schedule) -> list[Key]:
+    found = []
+    while (key := schedule.take()) is not None:
+        found.append(key)
+        schedule.done(key, Outcome())
+    return found
+
+
+def test_a_key_waits_once_however_often_it_is_added(schedule: Schedule) -> None:
+    for _ in range(3):
+        schedule.add(A)
+    assert drained(schedule) == [A]
+
+
+def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule: Schedule) -> None:
+    schedule.add(A)
+    assert schedule.take() == A
+    schedule.add(A)
+    assert schedule.take() is None
+    schedule.done(A, Outcome())
+    assert schedule.take() == A
+
+
+def test_fresh_events_go_before_resyncs(schedule: Schedule) -> None:
+    schedule.add(A, fresh=False)
+    schedule.add(B)
+    assert drained(schedule) == [B, A]
+
+
+def test_resyncs_do_not_starve_under_fresh_events(schedule: Schedule) -> None:
+    schedule.add(A, fresh=False)
+    order = []
+    for _ in range(2 * ROUTINE_SHARE):
+        schedule.add(B)
+        key = schedule.take()
+        assert key is not None
+        order.append(key)
+        schedule.done(key, Outcome())
+    assert A in order
+
+
+def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: Schedule, clock: FakeClock) -> None:
+    schedule.add(A)
+    schedule.take()
+    schedule.done(A, Outcome(after=10))
+    clock.advance(9.9)
+    schedule.release()
+    assert schedule.take() is None
+    clock.advance(0.1)
+    schedule.release()
+    assert schedule.take() == A
+
+
+def test_the_earlier_of_two_times_counts(schedule: Schedule, clock: FakeClock) -> None:
+    schedule.add_after(A, 10)
+    schedule.add_after(A, 5)
+    schedule.add_after(A, 20)
+    clock.advance(5)
+    schedule.release()
+    assert drained(schedule) == [A]
+    clock.advance(100)
+    schedule.release()
+    assert schedule.take() is None
+
+
+def test_working_on_a_key_replaces_the_time_it_had(schedule: Schedule, clock: FakeClock) -> None:
+    schedule.add_after(A, 10)
+    schedule.add(A)
+    schedule.take()
+    schedule.done(A, Outcome(after=60))
+    clock.advance(10)
+    schedule.release()
+    assert schedule.take() is None
+    assert schedule.next_due == pytest.approx(clock.monotonic() + 50)
+
+
+def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: Schedule, clock: FakeClock) -> None:
+    waits = []
+    for _ in range(12):
+        schedule.add(A)
+        schedule.take()
+        schedule.done(A, Outcome(failed=True))
+        due = schedule.next_due
+        assert due is not None
+        waits.append(due - clock.monotonic())
+    assert waits[:4] == pytest.approx([1, 2, 4, 8])
+    assert waits[-1] == LONGEST_DELAY
+    schedule.add(A)
+    schedule.take()
+    schedule.done(A, Outcome())
+    schedule.add(A)
+    schedule.take()
+    schedule.done(A, Outcome(failed=True))
+    assert schedule.next_due == pytest.approx(clock.monotonic() + 1)
+
+
+def test_half_of_a_delay_is_chance(clock: FakeClock) -> None:
+    assert Schedule(clock, lambda: 0.0).delay(3) == 2.0
+    assert Schedule(clock, lambda: 1.0).delay(3) == 4.0
+
+
+def test_the_oldest_waiting_key_is_known(schedule: Schedule, clock: FakeClock) -> None:
+    assert schedule.oldest is None
+    schedule.add(A, fresh=False)
+    since = clock.monotonic()
+    clock.advance(3)
+    schedule.add(B)
+    assert schedule.oldest == since
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[Key, Verdict]] = []
+
+    def depth(self, waiting: int) -> None:
+        assert waiting >= 0
+
+    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
+        self.verdicts.append((key, verdict))
+
+
+async def test_workers_run_different_keys_at_once_and_no_more_than_allowed() -> None:
+    queue = WorkQueue(SystemClock(), lambda: 0.0)
+    running, most = 0, 0
+    both = asyncio.Event()
+
+    async def reconcile(key: Key) -> Outcome:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 2:
+            both.set()
+        await both.wait()
+        running -= 1
+        if key == C:
+            queue.stop()
+        return Outcome()
+
+    for key in (A, B, C):
+        queue.add(key)
+    await asyncio.wait_for(queue.run(reconcile, workers=2), 10)
+    assert most == 2
+
+
+async def test_an_exception_is_a_failure_of_that_key_alone() -> None:
+    meter = Meter()
+    queue = WorkQueue(SystemClock(), lambda: 0.0, meter)
+
+    async def reconcile(key: Key) -> Outcome:
+        if key == A:
+            raise RuntimeError("broken")
+        if key == C:
+            queue.stop()
+        return Outcome(failed=key == B)
+
+    for key in (A, B, C):
+        queue.add(key)
+    await asyncio.wait_for(queue.run(reconcile, workers=1), 10)
+    assert meter.verdicts == [(A, "error"), (B, "retry"), (C, "ok")]
+
+
+async def test_a_reconcile_that_hangs_is_broken_off() -> None:
+    meter = Meter()
+    queue = WorkQueue(SystemClock(), lambda: 0.0, meter)
+
+    async def reconcile(key: Key) -> Outcome:
+        if key == A:
+            await asyncio.Event().wait()
+        queue.stop()
+        return Outcome()
+
+    queue.add(A)
+    queue.add(B)
+    await asyncio.wait_for(queue.run(reconcile, workers=1, deadline=0.01), 10)
+    assert meter.verdicts == [(A, "error"), (B, "ok")]
+
+
+async def test_stopping_lets_what_is_being_worked_on_finish_and_takes_nothing_more() -> None:
+    queue = WorkQueue(SystemClock(), lambda: 0.0)
+    finished: list[Key] = []
+
+    async def reconcile(key: Key) -> Outcome:
+        queue.add(B)
+        queue.stop()
+        await asyncio.sleep(0)
+        finished.append(key)
+        return Outcome()
+
+    queue.add(A)
+    await asyncio.wait_for(queue.run(reconcile, workers=1), 10)
+    assert finished == [A]
+    assert queue.depth == 1
+
+
+async def test_a_stopping_queue_cancels_what_does_not_end_in_time() -> None:
+    queue = WorkQueue(SystemClock(), lambda: 0.0)
+    cancelled = asyncio.Event()
+
+    async def reconcile(key: Key) -> Outcome:
+        queue.stop()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return Outcome()
+
+    queue.add(A)
+    await asyncio.wait_for(queue.run(reconcile, workers=1, grace=0.01), 10)
+    assert cancelled.is_set()
+
+
+async def test_a_queue_without_work_is_not_stuck_and_one_that_does_not_move_is() -> None:
+    clock = FakeClock()
+    queue = WorkQueue(clock, lambda: 0.0)
+    clock.advance(1000)
+    assert queue.stuck_seconds == 0.0
+    queue.add(A)
+    assert queue.stuck_seconds == 0.0
+    clock.advance(130)
+    assert queue.stuck_seconds == 130.0
+
+
+async def test_a_key_comes_back_by_itself_after_the_time_it_asked_for() -> None:
+    queue = WorkQueue(SystemClock(), lambda: 0.0)
+    times = 0
+
+    async def reconcile(key: Key) -> Outcome:
+        nonlocal times
+        times += 1
+        if times == 3:
+            queue.stop()
+        return Outcome(after=0.001)
+
+    queue.add(A)
+    await asyncio.wait_for(queue.run(reconcile, workers=1), 10)
+    assert times == 3

@@ -1,0 +1,414 @@
+"""Every row of the table of conditions: the state that leads to it, and what the user reads."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import ConditionType, Reason
+from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
+from firn.model.jobs import RecordSchema
+from firn.model.progress import HaltedAt
+from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.observed import CatalogHealth, Observed
+from firn_controllers.iceberg_topic.status import Findings, Verdict
+from firn_controllers.ingestion_group.health import GroupHealth
+from tests import gen
+
+HEALTHY = Findings(
+    topic=gen.topic_state(),
+    topic_origin=Reason.CREATED,
+    table=gen.table_state(),
+    table_origin=Reason.CREATED,
+)
+
+
+def landing(**changes: Any) -> Observed:
+    """A topic whose records land."""
+    return gen.observed(**{"job": True, "progress": gen.progress(), **changes})
+
+
+def said(observed: Observed, findings: Findings = HEALTHY) -> dict[str, tuple[str, str]]:
+    """Status and reason of every condition."""
+    with_job = replace(findings, job=findings.job or observed.job)
+    found = status.conditions(observed, with_job)
+    return {str(kind): (it.status, str(it.reason)) for kind, it in found.items()}
+
+
+def message(observed: Observed, kind: ConditionType, findings: Findings = HEALTHY) -> str:
+    return status.conditions(observed, replace(findings, job=observed.job))[kind].message
+
+
+def documented(observed: Observed, findings: Findings = HEALTHY) -> dict[str, Any]:
+    """The status document, with the contract in force."""
+    return status.document(observed, replace(findings, job=findings.job or observed.job))
+
+
+def spec(**changes: Any) -> Observed:
+    return landing(manifest=gen.topic(**changes))
+
+
+def group(reason: Reason, *, stalled: bool = False) -> Observed:
+    return landing(group=GroupHealth(reason, "the driver", stalled=stalled))
+
+
+def driver(**changes: Any) -> Observed:
+    return landing(progress=gen.progress(**changes))
+
+
+def failed(reason: Reason) -> Findings:
+    return Findings(failure=Failure(reason, "is wrong"))
+
+
+V3 = {"formatVersion": 3}
+
+ROWS = [
+    # Ready
+    pytest.param(landing(), HEALTHY, "Ready", "True", "AllReady", id="all is well"),
+    pytest.param(spec(suspend=True), HEALTHY, "Ready", "False", "Suspended", id="suspended"),
+    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Ready", "False", "InvalidSpec", id="a spec that is refused"),
+    pytest.param(
+        landing(), failed(Reason.RESOURCE_CONFLICT), "Ready", "False", "ResourceConflict", id="another resource has it"
+    ),
+    pytest.param(group(Reason.STARTING), HEALTHY, "Ready", "False", "NotReady", id="a driver that starts"),
+    pytest.param(
+        group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Ready", "False", "Stalled", id="a driver that always fails"
+    ),
+    pytest.param(landing(manifest=gen.topic("flights", gen.deleting())), Findings(), "Ready", "False", "Deleting", id="deleting"),
+    pytest.param(gen.observed(), Findings(), "Ready", "False", "NotReady", id="nothing tried yet"),
+    # SpecValid
+    pytest.param(landing(), HEALTHY, "SpecValid", "True", "Valid", id="a good spec"),
+    *(
+        pytest.param(landing(), failed(reason), "SpecValid", "False", str(reason), id=f"SpecValid {reason}")
+        for reason in (
+            Reason.PROFILE_NOT_FOUND, Reason.GROUP_NOT_FOUND, Reason.CATALOG_NOT_FOUND, Reason.NOT_ALLOWED, Reason.BAD_SCHEMA,
+            Reason.INCOMPATIBLE_SCHEMA, Reason.BAD_TRANSFORM, Reason.UNKNOWN_COLUMN, Reason.BAD_TOPIC_CONFIG, Reason.RESOURCE_CONFLICT,
+        )
+    ),
+    # TopicReady
+    pytest.param(landing(), HEALTHY, "TopicReady", "True", "Created", id="a topic of our making"),
+    pytest.param(
+        landing(), replace(HEALTHY, topic_origin=Reason.ADOPTED), "TopicReady", "True", "Adopted", id="a topic that was there"
+    ),
+    pytest.param(
+        landing(fleet=FleetHealth(Reason.BROKER_STARTING, "starting")), Findings(), "TopicReady", "False", "BrokerStarting", id="brokers start"
+    ),
+    pytest.param(
+        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone")), Findings(), "TopicReady", "False", "BrokerUnreachable", id="brokers down"
+    ),
+    pytest.param(
+        landing(fleet=FleetHealth(Reason.ACCESS_DENIED, "no")), Findings(), "TopicReady", "False", "AccessDenied", id="brokers refuse us"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, topic=AccessDeniedError("no")), "TopicReady", "False", "AccessDenied", id="a topic refused to us"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, topic=UnavailableError("slow")), "TopicReady", "False", "BrokerUnreachable", id="no answer of a topic"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, topic=NotReadyError("few brokers")), "TopicReady", "False", "BrokerStarting", id="too few brokers"
+    ),
+    pytest.param(
+        spec(partitions=2), HEALTHY, "TopicReady", "False", "PartitionDecreaseRefused", id="more partitions than asked for"
+    ),
+    # TableReady
+    pytest.param(landing(), HEALTHY, "TableReady", "True", "Created", id="a table of our making"),
+    pytest.param(
+        landing(), replace(HEALTHY, table_origin=Reason.ADOPTED), "TableReady", "True", "Adopted", id="a table that was there"
+    ),
+    pytest.param(
+        landing(catalog=CatalogHealth(Reason.CATALOG_UNREACHABLE, "gone")), Findings(), "TableReady", "False", "CatalogUnreachable",
+        id="catalog down",
+    ),
+    pytest.param(
+        landing(catalog=CatalogHealth(Reason.ACCESS_DENIED, "no")), Findings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer of a table"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, table=AccessDeniedError("bucket")), "TableReady", "False", "AccessDenied", id="a table refused to us"
+    ),
+    pytest.param(
+        landing(),
+        replace(HEALTHY, table=InvalidSpecError("column a", reason=Reason.SCHEMA_INCOMPATIBLE)),
+        "TableReady", "False", "SchemaIncompatible",
+        id="a table that does not fit",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3)), replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "WaitingForDriver",
+        id="a version 3 table that the driver will make",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True)),
+        replace(HEALTHY, table=None, table_missing=True), "TableReady", "True", "Created",
+        id="a version 3 table that the driver made",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(state="Starting", table_reason="AccessDenied", table_message="no")),
+        replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "AccessDenied",
+        id="a version 3 table that the driver may not make",
+    ),
+    # IngestionReady
+    pytest.param(driver(state="Running"), HEALTHY, "IngestionReady", "True", "Running", id="running"),
+    pytest.param(driver(state="CaughtUp"), HEALTHY, "IngestionReady", "True", "CaughtUp", id="caught up"),
+    pytest.param(driver(state="Starting"), HEALTHY, "IngestionReady", "False", "Starting", id="taken up"),
+    pytest.param(landing(progress=None), HEALTHY, "IngestionReady", "False", "Starting", id="not taken up yet"),
+    pytest.param(gen.observed(), Findings(), "IngestionReady", "False", "Starting", id="no contract yet"),
+    pytest.param(driver(state="BackingOff"), HEALTHY, "IngestionReady", "False", "BackingOff", id="landing fails"),
+    pytest.param(
+        driver(state="BackingOff", reason="OutOfMemory"), HEALTHY, "IngestionReady", "False", "OutOfMemory", id="landing lacks memory"
+    ),
+    pytest.param(driver(state="Fenced"), HEALTHY, "IngestionReady", "False", "Fenced", id="fenced"),
+    pytest.param(driver(state="Halted"), HEALTHY, "IngestionReady", "False", "BadRecordHalt", id="halted on a record"),
+    pytest.param(spec(suspend=True), HEALTHY, "IngestionReady", "False", "Suspended", id="ingestion suspended"),
+    *(
+        pytest.param(group(reason), HEALTHY, "IngestionReady", "False", str(reason), id=f"a driver with {reason}")
+        for reason in (
+            Reason.STARTING, Reason.BACKING_OFF, Reason.OUT_OF_MEMORY, Reason.IMAGE_PULL_FAILED, Reason.UNSCHEDULABLE, Reason.FENCED,
+        )
+    ),
+    # Fresh
+    pytest.param(driver(lag_seconds=59.0), HEALTHY, "Fresh", "True", "WithinTarget", id="within freshness"),
+    pytest.param(driver(lag_seconds=61.0), HEALTHY, "Fresh", "False", "Behind", id="behind"),
+    pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
+    pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
+    pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
+    pytest.param(group(Reason.BACKING_OFF), HEALTHY, "Fresh", "Unknown", "Unknown", id="nobody tells"),
+    pytest.param(spec(suspend=True), HEALTHY, "Fresh", "Unknown", "Unknown", id="freshness while suspended"),
+    # Only while True
+    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Stalled", "True", "InvalidSpec", id="stalled by the spec"),
+    pytest.param(spec(partitions=2), HEALTHY, "Stalled", "True", "InvalidSpec", id="stalled by partitions"),
+    pytest.param(
+        group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Stalled", "True", "FastFailures", id="stalled by the driver"
+    ),
+    pytest.param(driver(state="BackingOff", failures=5), HEALTHY, "Stalled", "True", "FastFailures", id="stalled by landing"),
+    pytest.param(
+        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "broken", stalled=True)), Findings(), "Stalled", "True", "FastFailures",
+        id="stalled by the brokers",
+    ),
+    pytest.param(group(Reason.STARTING), HEALTHY, "Reconciling", "True", "WaitingForDependency", id="waiting for the driver"),
+    pytest.param(
+        landing(group=GroupHealth(Reason.STARTING, "rolls", rolling=True)), HEALTHY, "Reconciling", "True", "RollingOut", id="driver rolls"
+    ),
+    pytest.param(
+        driver(generation=0), HEALTHY, "Reconciling", "True", "RollingOut", id="the driver takes up a new spec"
+    ),
+    pytest.param(
+        landing(), replace(HEALTHY, blocked=Verdict("True", Reason.BROKER_UNREACHABLE, "gone")), "DeletionBlocked", "True", "BrokerUnreachable",
+        id="a deletion that waits for brokers",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("observed", "findings", "kind", "value", "reason"), ROWS)
+def test_conditions(observed: Observed, findings: Findings, kind: str, value: str, reason: str) -> None:
+    assert said(observed, findings)[kind] == (value, reason)
+
+
+def test_every_row_of_the_public_table_is_produced() -> None:
+    produced = {row.values[2:5] for row in ROWS}
+    by_type = {kind: {reason for k, _, reason in produced if k == kind} for kind in {row[0] for row in produced}}
+    assert by_type["IngestionReady"] == {
+        "Running", "CaughtUp", "Starting", "BackingOff", "OutOfMemory", "ImagePullFailed", "Unschedulable", "Fenced", "BadRecordHalt",
+        "Suspended",
+    }  # fmt: skip
+    assert by_type["TopicReady"] == {
+        "Created", "Adopted", "BrokerStarting", "BrokerUnreachable", "AccessDenied", "PartitionDecreaseRefused",
+    }  # fmt: skip
+    assert by_type["TableReady"] == {
+        "Created", "Adopted", "CatalogUnreachable", "AccessDenied", "SchemaIncompatible", "WaitingForDriver",
+    }  # fmt: skip
+    assert by_type["Fresh"] == {"WithinTarget", "Behind", "Backfilling", "NoRecords", "Unknown"}
+
+
+ONLY_WHILE_TRUE = ("Reconciling", "Stalled", "Paused", "DeletionBlocked")
+
+
+@pytest.mark.parametrize(("observed", "findings", "kind", "value", "reason"), ROWS)
+def test_abnormal_conditions_exist_only_while_true(
+    observed: Observed, findings: Findings, kind: str, value: str, reason: str
+) -> None:
+    found = said(observed, findings)
+    assert all(found[it][0] == "True" for it in ONLY_WHILE_TRUE if it in found)
+    assert not {"Reconciling", "Stalled"} <= found.keys()
+    if found["Ready"][0] == "True":
+        assert "Stalled" not in found
+
+
+def test_freshness_never_lowers_ready() -> None:
+    assert said(driver(lag_seconds=10_000.0))["Ready"] == ("True", "AllReady")
+
+
+def test_a_halt_names_the_record_and_the_way_out() -> None:
+    halted = driver(
+        state="Halted", halted_at=HaltedAt(partition=2, offset=900, code="BadType", detail="id: not a number")
+    )
+    text = message(halted, ConditionType.INGESTION_READY)
+    assert "partition 2, offset 900 (BadType: id: not a number)" in text
+    assert "kubectl -n demo annotate --overwrite itopic flights firn.dev/resume=skip:2:900" in text
+    found = said(halted)
+    assert found["Ready"] == ("False", "NotReady")
+    assert "Reconciling" not in found, "nothing is under way: somebody has to act"
+    document = documented(halted, HEALTHY)
+    assert document["ingestion"]["haltedAt"] == {"partition": 2, "offset": 900}
+
+
+def test_a_topic_that_fell_behind_is_fresh_again_only_well_below_its_limit() -> None:
+    behind = documented(driver(lag_seconds=61.0), HEALTHY)
+    manifest = gen.topic("flights", gen.with_status(behind))
+    assert said(landing(manifest=manifest, progress=gen.progress(lag_seconds=55.0)))["Fresh"] == ("False", "Behind")
+    assert said(landing(manifest=manifest, progress=gen.progress(lag_seconds=40.0)))["Fresh"] == (
+        "True",
+        "WithinTarget",
+    )
+
+
+def test_what_a_refused_spec_leaves_running_is_still_told() -> None:
+    before = documented(landing(), HEALTHY)
+    observed = landing(manifest=gen.topic("flights", gen.with_status(before), gen.generation(2)))
+    found = said(observed, failed(Reason.INCOMPATIBLE_SCHEMA))
+    assert found["TopicReady"] == ("True", "Created")
+    assert found["TableReady"] == ("True", "Created")
+    assert found["IngestionReady"] == ("True", "Running")
+    assert found["Ready"] == ("False", "InvalidSpec")
+
+
+# The document
+
+
+def test_conditions_stand_in_one_order_and_each_says_its_generation() -> None:
+    observed = landing(manifest=gen.topic("flights", gen.generation(7)), group=GroupHealth(Reason.STARTING, "starts"))
+    document = documented(observed, replace(HEALTHY, job=observed.job))
+    kinds = [item["type"] for item in document["conditions"]]
+    assert kinds == ["Ready", "SpecValid", "TopicReady", "TableReady", "IngestionReady", "Fresh", "Reconciling"]
+    assert document["observedGeneration"] == 7
+    assert {item["observedGeneration"] for item in document["conditions"]} == {7}
+
+
+def test_a_transition_time_moves_only_when_status_flips() -> None:
+    first = documented(landing(), HEALTHY)
+    later = gen.NOW + timedelta(hours=1)
+    same = gen.topic("flights", gen.with_status(first))
+    second = documented(landing(manifest=same, progress=gen.progress(state="CaughtUp"), now=later), HEALTHY)
+    assert [it["lastTransitionTime"] for it in second["conditions"]] == [
+        it["lastTransitionTime"] for it in first["conditions"]
+    ]
+    third = documented(landing(manifest=same, group=GroupHealth(Reason.STARTING, "s"), now=later), HEALTHY)
+    times = {it["type"]: it["lastTransitionTime"] for it in third["conditions"]}
+    assert times["TopicReady"] == "2026-03-01T12:00:00Z"
+
+
+def test_the_whole_document() -> None:
+    observed = landing(progress=gen.progress(dead_letters=12, dead_letter_table="lake.demo.flights__dlq"))
+    document = documented(observed, replace(HEALTHY, job=observed.job))
+    del document["conditions"]
+    assert document == {
+        "observedGeneration": 1,
+        "profile": "classic",
+        "topicName": "flights",
+        "topicId": "topic-id-1",
+        "partitions": 3,
+        "bootstrapServers": "firn-broker-classic-bootstrap.firn-system.svc:9092",
+        "table": {
+            "identifier": "lake.demo.flights",
+            "uuid": "table-1",
+            "location": "s3://firn/warehouse/demo/flights",
+            "deadLetters": "lake.demo.flights__dlq",
+        },
+        "ingestion": {"group": "default", "lastCommitTime": "2026-03-01T11:59:50Z", "deadLetters": 12},
+    }
+
+
+def test_what_is_not_known_now_is_as_it_was() -> None:
+    before = documented(landing(), HEALTHY)
+    observed = gen.observed(
+        gen.topic("flights", gen.with_status(before)), fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), job=True
+    )
+    after = documented(observed, Findings(job=observed.job))
+    for key in ("topicId", "partitions", "table", "profile"):
+        assert after[key] == before[key]
+
+
+def test_times_and_counts_alone_are_not_significant() -> None:
+    first = documented(landing(), HEALTHY)
+    same = gen.topic("flights", gen.with_status(first))
+    later = landing(
+        manifest=same, progress=gen.progress(state="CaughtUp", dead_letters=9, last_commit=gen.NOW.timestamp())
+    )
+    second = documented(later, HEALTHY)
+    assert second != first
+    assert status.significant(second) == status.significant(first)
+    halted = documented(landing(manifest=same, progress=gen.progress(state="Halted")), HEALTHY)
+    assert status.significant(halted) != status.significant(first)
+
+
+def test_messages_stay_the_same_when_errors_hold_ids_and_times() -> None:
+    texts = [
+        "request 5f0c1d0e-6f2b-4d5e-9c64-0123456789ab failed at 2026-03-01T12:00:00Z, attempt 3",
+        "request 9e0c1d0e-6f2b-4d5e-9c64-ba9876543210 failed at 2026-03-01T12:00:07Z, attempt 4",
+    ]
+    first, second = (
+        message(landing(), ConditionType.TABLE_READY, replace(HEALTHY, table=UnavailableError(text))) for text in texts
+    )
+    assert first == second
+
+
+def test_a_message_has_an_end() -> None:
+    text = message(landing(), ConditionType.TABLE_READY, replace(HEALTHY, table=UnavailableError("x" * 100_000)))
+    assert len(text) <= 1024
+
+
+def test_paused_says_so_and_keeps_the_rest() -> None:
+    before = documented(landing(), HEALTHY)
+    manifest = gen.topic("flights", gen.with_status(before), gen.generation(5))
+    document = status.paused(gen.observed(manifest))
+    assert document["observedGeneration"] == 5
+    found = {it["type"]: it for it in document["conditions"]}
+    assert (found["Paused"]["status"], found["Paused"]["reason"]) == ("True", "PausedByAnnotation")
+    assert [it for it in document["conditions"] if it["type"] != "Paused"] == before["conditions"]
+
+
+def test_an_object_that_cannot_be_read_says_so() -> None:
+    document = status.unreadable({}, 3, InvalidSpecError("spec.partitions: wrong"), gen.NOW)
+    found = {it["type"]: (it["status"], it["reason"]) for it in document["conditions"]}
+    assert found == {
+        "Ready": ("False", "InvalidSpec"), "SpecValid": ("False", "BadSchema"), "Stalled": ("True", "InvalidSpec"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lag_seconds": 2.0},
+        {"rows": 5},
+        {"lag_records": 7},
+        {"last_commit": 5.0},
+        {"dead_letters": 3},
+        {"state": "CaughtUp"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_ordinary_progress_wakes_no_topic(change: dict[str, Any]) -> None:
+    assert status.driver_digest(gen.progress(**change), 60_000) == status.driver_digest(gen.progress(), 60_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lag_seconds": 61.0}, {"lag_seconds": 50.0}, {"state": "Halted"}, {"generation": 2}, {"failures": 5}, {"table_uuid": "x"},
+        {"message": "other"}, {"last_commit": None}, {"backfilling": True}, {"dead_letter_table": "x"}, {"topic_id": "x"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_can_change_a_condition_wakes_the_topic(change: dict[str, Any]) -> None:
+    assert status.driver_digest(gen.progress(**change), 60_000) != status.driver_digest(gen.progress(), 60_000)
+
+
+def test_a_raw_topic_has_a_status_too() -> None:
+    observed = landing(manifest=gen.topic(schema=None))
+    assert isinstance(observed.schema, RecordSchema)
+    assert said(observed)["Ready"] == ("True", "AllReady")
