@@ -1,14 +1,167 @@
-"""The command line tool ``firn``."""
+"""The command line tool ``firn``: questions to the lake and its proofs, beside the operator and apart from it."""
 
+import json
+import os
 import sys
+from enum import StrEnum
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import firn
+from firn.model import config as configuration
+from firn.model import names
+from firn.model.errors import ExitCode, FirnError, InvalidSpecError, UnavailableError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Configuration = Annotated[
+    str, typer.Option("--config", envvar="FIRN_CONFIG", help="The operator's configuration file.", show_default=True)
+]
+
+
+class Output(StrEnum):
+    """Forms of a result."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@app.command()
+def sql(
+    statement: Annotated[str, typer.Argument(help="One SELECT; tables as catalog.namespace.name.")],
+    config: Configuration = names.CONFIG_PATH,
+    output: Annotated[Output, typer.Option(help="Form of the result.")] = Output.TABLE,
+) -> None:
+    """Answer a query from the tables, with DuckDB."""
+    # Arrow and DuckDB take a while to load; the other commands do without.
+    from firn_operator import lake, query
+
+    result = query.run(lake.Lake(configuration.load(config)), statement)
+    match output:
+        case Output.JSON:
+            print(json.dumps(result.to_pylist(), default=_plain))
+        case Output.CSV:
+            from pyarrow import csv
+
+            csv.write_csv(result, sys.stdout.buffer)
+        case Output.TABLE:
+            table = Table(*result.column_names)
+            for row in result.to_pylist():
+                table.add_row(*("" if value is None else _text(value) for value in row.values()))
+            _console().print(table)
+            print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
+
+
+@app.command()
+def audit(
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic, as NAMESPACE/NAME.")],
+    config: Configuration = names.CONFIG_PATH,
+    output: Annotated[Output, typer.Option(help="table or json.")] = Output.TABLE,
+) -> None:
+    """Prove that every record of a topic is in its table or its dead letters, exactly once. Exit code 0 only then."""
+    from firn_operator import audit as audits
+
+    found = audits.of_resource(configuration.load(config), _resource(topic), lambda text: print(text, file=sys.stderr))
+    exact = all(partition.exact for partition in found)
+    if output is Output.JSON:
+        print(audits.as_json(found))
+    else:
+        columns = (
+            "partition",
+            "log start",
+            "landed to",
+            "log records",
+            "rows",
+            "dead letters",
+            "missing",
+            "doubled",
+            "stray",
+        )
+        table = Table(*columns)
+        for partition in found:
+            cells = [getattr(partition, name) for name in audits.PartitionAudit.__slots__[: len(columns)]]
+            table.add_row(*(f"{cell:,}" for cell in cells))
+        _console().print(table)
+        total = sum(partition.rows + partition.dead_letters for partition in found)
+        if exact:
+            print(f"{topic}: {total:,} records, every offset exactly once")
+        else:
+            first = next(partition for partition in found if not partition.exact)
+            print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
+    if not exact:
+        raise typer.Exit(ExitCode.CORRUPT)
+
+
+@app.command()
+def check(config: Configuration = names.CONFIG_PATH) -> None:
+    """Check a configuration file; says which key is wrong."""
+    found = configuration.load(config)
+    print(f"{config}: {len(found.profiles)} profiles, {len(found.catalogs)} catalogs, {len(found.groups)} groups")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(firn.__version__)
+
+
+@app.command(
+    "quickstart-secrets",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def quickstart_secrets(context: typer.Context) -> None:
+    """Make the passwords of the quick start's stores, once (run by the chart)."""
+    from firn_operator import quickstart_secrets as generation
+
+    raise typer.Exit(generation.main(context.args))
+
+
+def _resource(topic: str) -> dict[str, Any]:
+    from kubernetes import client
+    from kubernetes import config as kubeconfig
+
+    namespace, _, name = topic.partition("/")
+    if not name:
+        raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAMESPACE/NAME")
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        kubeconfig.load_incluster_config()  # type: ignore[no-untyped-call]
+    else:
+        kubeconfig.load_kube_config()  # type: ignore[no-untyped-call]
+    try:
+        api = client.CustomObjectsApi()
+        found = api.get_namespaced_custom_object(
+            names.GROUP, names.VERSION, namespace, "icebergtopics", name, _request_timeout=20
+        )
+    except client.ApiException as error:
+        if error.status == 404:
+            raise InvalidSpecError(f"icebergtopic {topic} does not exist") from error
+        raise UnavailableError(f"icebergtopic {topic}: {error.status} {error.reason}") from error
+    return cast(dict[str, Any], found)
+
+
+def _console() -> Console:
+    # Piped output is for other programs and for logs: no wrapping at 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def main() -> int:
     """Entry of ``firn``; the exit code."""
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["quickstart-secrets"]:
-        from firn_operator import quickstart_secrets
-
-        return quickstart_secrets.main(arguments[1:])
-    print("usage: firn quickstart-secrets ...", file=sys.stderr)
-    return 2
+    try:
+        app()
+    except FirnError as error:
+        print(f"firn: {error}", file=sys.stderr)
+        return ExitCode.TEMPORARY if isinstance(error, UnavailableError) else ExitCode.CONFIGURATION
+    return ExitCode.DONE

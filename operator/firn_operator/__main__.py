@@ -1,0 +1,37 @@
+"""Entry of the operator: ``firn-operator``, or ``python -m firn_operator``."""
+
+import asyncio
+import logging
+import os
+import sys
+
+from firn.model import config, names
+from firn.model.errors import ExitCode, InvalidSpecError
+from firn_operator import telemetry, wiring
+
+
+def _address(variable: str, port: int) -> tuple[str, int]:
+    host, _, given = os.environ.get(variable, f"0.0.0.0:{port}").rpartition(":")
+    return host, int(given)
+
+
+def main() -> int:
+    """Run until SIGTERM. The configuration's file is named by FIRN_CONFIG, addresses by FIRN_METRICS_LISTEN and FIRN_PROBES_LISTEN."""
+    try:
+        found = config.load(os.environ.get("FIRN_CONFIG", names.CONFIG_PATH))
+    except InvalidSpecError as error:
+        print(f"firn-operator: {error}", file=sys.stderr)
+        return ExitCode.CONFIGURATION
+    telemetry.configure_logs(found.log_level)
+    metrics = _address("FIRN_METRICS_LISTEN", telemetry.METRICS_PORT)
+    probes = _address("FIRN_PROBES_LISTEN", telemetry.PROBES_PORT)
+    try:
+        asyncio.run(wiring.run(found, metrics, probes))
+    except Exception:
+        logging.getLogger("firn_operator").exception("the operator ended by an error")
+        return ExitCode.BUG
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

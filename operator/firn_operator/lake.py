@@ -1,0 +1,66 @@
+"""The configured catalogs for reading: tables by the names users write (``lake.demo.flights``), scanned to Arrow.
+
+Used by the CLI in a process of its own, so Arrow may be loaded here.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.table import Table
+
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn_controllers.ingestion_group import settings
+from firn_operator import iceberg
+
+ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
+
+
+class Lake:
+    """Catalogs of a configuration, opened when first needed."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._catalogs: dict[str, Catalog] = {}
+
+    @property
+    def catalogs(self) -> list[str]:
+        """Names of the configured catalogs."""
+        return sorted(self._config.catalogs)
+
+    def catalog(self, name: str) -> Catalog:
+        """The catalog of this name. Raises InvalidSpecError naming those that exist."""
+        if name not in self._catalogs:
+            if name not in self._config.catalogs:
+                raise InvalidSpecError(f"catalog {name!r} is not among {sorted(self._config.catalogs)}")
+            connection = settings.catalog(self._config.catalogs[name])
+            properties = {**connection.properties, PY_IO_IMPL: ARROW_IO}
+            if "client.region" in properties:
+                properties.setdefault("s3.region", properties["client.region"])
+            connection = connection.model_copy(update={"properties": properties})
+            self._catalogs[name] = iceberg.open_catalog(name, connection)
+        return self._catalogs[name]
+
+    def table(self, catalog: str, namespace: str, name: str) -> Table:
+        """The table as it is now. Raises InvalidSpecError where there is none."""
+        try:
+            return self.catalog(catalog).load_table((namespace, name))
+        except NoSuchTableError as error:
+            raise InvalidSpecError(f"table {catalog}.{namespace}.{name} does not exist") from error
+
+    def find(self, identifier: str) -> Table:
+        """The table ``catalog.namespace.name``. Raises InvalidSpecError."""
+        parts = identifier.split(".")
+        if len(parts) != 3:
+            raise InvalidSpecError(
+                f"{identifier!r} is not a table: write catalog.namespace.name, such as lake.demo.flights"
+            )
+        return self.table(*parts)
+
+
+def scan(table: Table, columns: Sequence[str]) -> pa.RecordBatchReader:
+    """The current rows of ``table``, these columns, as a stream of Arrow batches."""
+    return table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()

@@ -1,0 +1,116 @@
+"""``firn sql``: DuckDB over the configured catalogs. Tables are read as they are now, only the columns that a statement uses."""
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from firn.model.errors import InvalidSpecError
+from firn_operator.lake import Lake, scan
+
+MEMORY_LIMIT = "256MB"
+"""DuckDB's own bound; beyond it DuckDB spills to the temporary directory."""
+
+_CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+"""Nothing is downloaded while a query runs."""
+
+
+def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Table:
+    """The result of one SELECT. Times with a zone are shown as times in UTC (DuckDB's zones are an extension). Raises InvalidSpecError for SQL that DuckDB refuses and tables that do not exist."""
+    connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
+    try:
+        statements = connection.extract_statements(statement)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise InvalidSpecError("firn sql takes one SELECT statement; tables are written by ingestion alone")
+        tables = {name: lake.find(name) for name in _names(statement, lake.catalogs)}
+        for catalog, namespace in sorted({(name.split(".")[0], name.split(".")[1]) for name in tables}):
+            connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
+        for name, table in tables.items():
+            _create_empty(connection, name, schema_to_pyarrow(table.schema(), include_field_ids=False))
+        used = _columns(connection, statement)
+        for name, table in tables.items():
+            known = [field.name for field in table.schema().fields]
+            columns = [column for column in known if column in used.get(name, known)] or known[:1]
+            connection.execute(f"DROP TABLE {_path(name)}")
+            _create(connection, name, scan(table, columns))
+        return connection.execute(statement).fetch_arrow_table()
+    except duckdb.Error as error:
+        raise InvalidSpecError(f"DuckDB: {error}") from error
+    finally:
+        connection.close()
+
+
+def _create_empty(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> None:
+    empty = schema.empty_table()
+    _create(connection, name, pa.RecordBatchReader.from_batches(schema, empty.to_batches()))
+
+
+def _create(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
+    connection.register("firn_rows", rows.cast(pa.schema([(field.name, _in_utc(field.type)) for field in rows.schema])))
+    connection.execute(f"CREATE TABLE {_path(name)} AS SELECT * FROM firn_rows")
+    connection.unregister("firn_rows")
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with every time with a zone, however deep, as one without."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit)
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_in_utc(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    return kind
+
+
+def _path(name: str) -> str:
+    return ".".join(quoted(part) for part in name.split("."))
+
+
+def quoted(name: str) -> str:
+    """``name`` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str, set[str]]:
+    """Table -> columns that the plan reads, and the words of its filters, as those are pushed into the scan as text."""
+    plan = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()[0][1]
+    used: dict[str, set[str]] = {}
+    for node in _nodes(json.loads(plan)):
+        details = node.get("extra_info") or {}
+        if not isinstance(details, dict) or "Table" not in details:
+            continue
+        table = str(details["Table"]).replace('"', "")
+        projected = details.get("Projections", [])
+        names = projected if isinstance(projected, list) else [projected]
+        filters = details.get("Filters", [])
+        text = " ".join(filters if isinstance(filters, list) else [str(filters)])
+        columns = used.setdefault(table, set())
+        columns.update(str(name).split(".")[0].strip('"') for name in names)
+        columns.update(re.findall(r"\w+", text))
+    return used
+
+
+def _names(statement: str, catalogs: Collection[str]) -> list[str]:
+    """Three-part names of the statement whose first part is a configured catalog."""
+    part = r'(?:"([^"]+)"|([A-Za-z_]\w*))'
+    found = re.findall(rf"(?<![\w.]){part}\s*\.\s*{part}\s*\.\s*{part}", statement)
+    names = {".".join(quoted_ or plain for quoted_, plain in zip(name[::2], name[1::2], strict=True)) for name in found}
+    return sorted(name for name in names if name.split(".")[0] in catalogs)
+
+
+def _nodes(plan: Any) -> Iterable[dict[str, Any]]:
+    if isinstance(plan, list):
+        for part in plan:
+            yield from _nodes(part)
+    elif isinstance(plan, dict):
+        yield plan
+        yield from _nodes(plan.get("children", []))

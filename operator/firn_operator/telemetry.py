@@ -1,0 +1,137 @@
+"""What the operator says of itself: metrics (Prometheus), probes, logs (JSON)."""
+
+import logging
+import sys
+from collections import Counter as Tally
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+
+from firn_controllers.queue import Key, Verdict
+
+METRICS_PORT = 9090
+PROBES_PORT = 8081
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+RECONCILE_SECONDS = Histogram("firn_reconcile_seconds", "Time of one reconcile", ["kind"], buckets=_SECONDS)
+RECONCILES = Counter("firn_reconcile_total", "Reconciles by how they ended: ok, retry, error", ["kind", "verdict"])
+QUEUE_DEPTH = Gauge("firn_reconcile_queue_depth", "Keys that wait for a worker")
+TOPICS = Gauge("firn_topics", "IcebergTopics by the status of their Ready condition", ["ready"])
+REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
+WATCH_BEHIND = Gauge("firn_watch_behind_seconds", "For how long a watch has not delivered what a list showed")
+
+
+class QueueMeter:
+    """`firn_controllers.queue.Meter` that feeds the metrics."""
+
+    def depth(self, waiting: int) -> None:
+        """See `Meter.depth`."""
+        QUEUE_DEPTH.set(waiting)
+
+    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
+        """See `Meter.reconciled`."""
+        RECONCILE_SECONDS.labels(key[0]).observe(seconds)
+        RECONCILES.labels(key[0], verdict).inc()
+
+
+class TopicTally:
+    """How many topics are Ready, by what the watch shows."""
+
+    def __init__(self) -> None:
+        self._ready: dict[tuple[str, str], str] = {}
+        self._counts: Tally[str] = Tally()
+
+    def seen(self, manifest: Mapping[str, Any]) -> None:
+        """An IcebergTopic as it is now."""
+        conditions = manifest.get("status", {}).get("conditions", [])
+        ready = next((found["status"] for found in conditions if found["type"] == "Ready"), "Unknown")
+        self._put(manifest, ready)
+
+    def gone(self, manifest: Mapping[str, Any]) -> None:
+        """An IcebergTopic that is no more."""
+        self._put(manifest, None)
+
+    def _put(self, manifest: Mapping[str, Any], ready: str | None) -> None:
+        name = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        old = self._ready.pop(name, None)
+        if old is not None:
+            self._counts[old] -= 1
+        if ready is not None:
+            self._ready[name] = ready
+            self._counts[ready] += 1
+        for status in ("True", "False", "Unknown"):
+            TOPICS.labels(status).set(self._counts[status])
+
+
+class Health:
+    """Answers of the probes. ``starting`` says what is waited for; `problems` what is wrong, from checks that others add."""
+
+    def __init__(self) -> None:
+        self.starting: str | None = "starting"
+        self.checks: list[Callable[[], str | None]] = []
+
+    def problems(self) -> list[str]:
+        """What makes the process worth a restart."""
+        return [problem for check in self.checks if (problem := check()) is not None]
+
+    async def livez(self, request: web.Request) -> web.Response:
+        """200 while the queue moves and the watches deliver."""
+        problems = self.problems()
+        return web.Response(status=500 if problems else 200, text="\n".join(problems) or "ok")
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """200 once resources are reconciled."""
+        return web.Response(status=200 if self.starting is None else 503, text=self.starting or "ok")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def serve(health: Health, metrics: tuple[str, int], probes: tuple[str, int]) -> list[web.AppRunner]:
+    """Start both servers; clean the runners up at the end."""
+    runners = []
+    for (host, port), routes in (
+        (metrics, [web.get("/metrics", _metrics)]),
+        (probes, [web.get("/livez", health.livez), web.get("/readyz", health.readyz)]),
+    ):
+        application = web.Application()
+        application.add_routes(routes)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+        runners.append(runner)
+    return runners
+
+
+def configure_logs(level: str) -> None:
+    """One JSON object a line on standard error, from structlog and from the standard library alike."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.EventRenamer("message"),
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for noisy in ("kopf", "pyiceberg", "aiohttp", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

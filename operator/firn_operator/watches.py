@@ -1,0 +1,242 @@
+"""What happens in the cluster, from kopf's watches and from lists of our own: keys and caches are fed, nothing is decided.
+
+kopf runs twice in this loop: for IcebergTopics of all (or the watched) namespaces, and for our StatefulSets and pods, which the
+operator may see in its own namespace only. A list every ``resync`` finds what a watch may have missed, and tells whether it did.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import kopf
+from kubernetes.aio.client import Configuration
+
+from firn.model import durations, names
+from firn.model.config import Config
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_controllers.reconcile import Controllers
+from firn_operator import kube, telemetry
+from firn_operator.api_client import Api, ApiError
+from firn_operator.workloads import Workloads
+
+log = logging.getLogger(__name__)
+Manifest = dict[str, Any]
+
+BEHIND_LIMIT = 150.0
+"""Seconds after which a watch that has not delivered what a list showed counts as dead."""
+_OURS = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+_CHILD_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Pod"))
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Deliveries:
+    """Whether watches deliver: the newest version that each has shown, against the newest that a list has shown."""
+
+    def __init__(self) -> None:
+        self._delivered: dict[tuple[str, str], int] = {}
+        self._owed: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def delivered(self, manifest: Mapping[str, Any]) -> None:
+        """A watch has shown this object."""
+        key, version = _stream(manifest)
+        self._delivered[key] = max(version, self._delivered.get(key, 0))
+
+    def listed(self, manifests: Iterable[Mapping[str, Any]]) -> None:
+        """A list has shown these objects."""
+        now = time.monotonic()
+        for manifest in manifests:
+            key, version = _stream(manifest)
+            owed, since = self._owed.get(key, (0, now))
+            if version > self._delivered.get(key, 0):
+                still = owed > self._delivered.get(key, 0)
+                self._owed[key] = (max(owed, version), since if still else now)
+
+    def behind_seconds(self) -> float:
+        """For how long the worst watch has owed an object; 0 where none does."""
+        now = time.monotonic()
+        self._owed = {
+            key: (version, since)
+            for key, (version, since) in self._owed.items()
+            if version > self._delivered.get(key, 0)
+        }
+        return max((now - since for _, since in self._owed.values()), default=0.0)
+
+
+def _stream(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], int]:
+    metadata = manifest["metadata"]
+    return (manifest["kind"], metadata["namespace"]), int(metadata["resourceVersion"])
+
+
+class Watches:
+    """Feeds ``controllers`` and ``workloads``."""
+
+    def __init__(
+        self, config: Config, api: Api, configuration: Configuration, controllers: Controllers, workloads: Workloads
+    ) -> None:
+        self._config = config
+        self._api = api
+        self._configuration = configuration
+        self._controllers = controllers
+        self._workloads = workloads
+        self._tally = telemetry.TopicTally()
+        self.deliveries = Deliveries()
+
+    async def sync(self) -> None:
+        """Take in everything there is, once; then tell the controllers."""
+        await self._list_children()
+        await self._list_topics()
+        self._controllers.synced()
+
+    async def resync(self) -> None:
+        """List everything again and again, until cancelled."""
+        pause = durations.milliseconds(self._config.resync) / 1000
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._list_children()
+                await self._list_topics()
+            except (ApiError, UnavailableError, AccessDeniedError) as error:
+                log.warning("resync failed, the watches go on: %s", error)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
+        """kopf's watches, up inside the with block; its tasks end only by an error."""
+        stop = asyncio.Event()
+        topics, children = kopf.OperatorRegistry(), kopf.OperatorRegistry()
+        kopf.on.event(names.GROUP, names.VERSION, "icebergtopics", registry=topics)(self._topic_event)
+        kopf.on.event("apps", "v1", "statefulsets", registry=children)(self._child_event)
+        kopf.on.event("", "v1", "pods", registry=children)(self._child_event)
+        for registry in (topics, children):
+            kopf.on.login(registry=registry, retries=3)(self._login)
+        spaces = self._config.watch_namespaces
+        ready = [asyncio.Event(), asyncio.Event()]
+        tasks = [
+            asyncio.create_task(
+                kopf.operator(
+                    registry=topics,
+                    settings=self._settings(),
+                    clusterwide=not spaces,
+                    namespaces=spaces,
+                    standalone=True,
+                    stop_flag=stop,
+                    ready_flag=ready[0],
+                ),
+                name="topics",
+            ),
+            asyncio.create_task(
+                kopf.operator(
+                    registry=children,
+                    settings=self._settings(),
+                    namespaces=[self._config.namespace],
+                    standalone=True,
+                    stop_flag=stop,
+                    ready_flag=ready[1],
+                ),
+                name="children",
+            ),
+        ]
+        try:
+            for flag in ready:
+                waiting = asyncio.create_task(flag.wait())
+                await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+            yield tasks
+        finally:
+            stop.set()
+            await asyncio.wait(tasks, timeout=10)
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.watching.server_timeout = 300
+        settings.watching.client_timeout = 310
+        settings.watching.connect_timeout = 30
+        settings.watching.chunk_size = 500
+        settings.watching.label_selectors["apps", "statefulsets"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        settings.watching.label_selectors["", "pods"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        settings.networking.request_timeout = 30
+        settings.networking.connect_timeout = 5
+        settings.networking.enforce_retry_after = True
+        settings.persistence.finalizer = names.FINALIZER
+        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+        settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+        settings.process.ultimate_exiting_timeout = None
+        return settings
+
+    async def _login(self, **_: Any) -> kopf.ConnectionInfo:
+        configuration = self._configuration
+        bearer: dict[str, Any] = dict((await configuration.auth_settings()).get("BearerToken", {}))
+        scheme, _, secret = str(bearer.get("value", "")).partition(" ")
+        return kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            scheme=scheme or None,
+            token=secret or None,
+        )
+
+    # on.event must not raise: kopf would log it and forget it. What is fed here only queues keys.
+
+    async def _topic_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = trimmed(event["object"])
+        self.deliveries.delivered(manifest)
+        self._feed_topic(manifest, gone=event["type"] == "DELETED")
+
+    async def _child_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = trimmed(event["object"])
+        self.deliveries.delivered(manifest)
+        if event["type"] == "DELETED":
+            self._workloads.gone(manifest)
+        elif not self._workloads.seen(manifest):
+            return
+        self._controllers.child_seen(manifest["metadata"].get("labels", {}))
+
+    def _feed_topic(self, manifest: Manifest, *, gone: bool) -> None:
+        if gone:
+            self._tally.gone(manifest)
+            self._controllers.topic_gone(manifest)
+        else:
+            self._tally.seen(manifest)
+            self._controllers.topic_seen(manifest)
+
+    async def _list_topics(self) -> None:
+        spaces: list[str | None] = [*self._config.watch_namespaces]
+        for namespace in spaces or [None]:
+            found, version = await kube.list_all(self._api, names.API_VERSION, "IcebergTopic", namespace, {})
+            self.deliveries.listed(found)
+            for manifest in found:
+                self._feed_topic(trimmed(manifest), gone=False)
+            present = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found}
+            for known in list(self._controllers.index.all()):
+                listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
+                if listed and known.name not in present:
+                    log.warning("missed the deletion of topic %s/%s", *known.name)
+                    metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
+                    self._feed_topic({"metadata": metadata}, gone=True)
+
+    async def _list_children(self) -> None:
+        for api_version, kind in _CHILD_KINDS:
+            found, version = await kube.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
+            self.deliveries.listed(found)
+            labels = [manifest["metadata"].get("labels", {}) for manifest in found]
+            if self._workloads.listed(kind, found, version):
+                # Which of them is gone says nothing of whose it was: have all looked at.
+                labels += [{names.LABEL_PROFILE: name} for name in self._config.profiles]
+                labels += [{names.LABEL_GROUP: name} for name in self._config.groups]
+            for found_labels in labels:
+                self._controllers.child_seen(found_labels)
+
+
+def trimmed(manifest: Mapping[str, Any]) -> Manifest:
+    """The object without what nobody reads: field managers and kubectl's copy of it."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "managedFields"}
+    annotations = metadata.get("annotations")
+    if annotations and _LAST_APPLIED in annotations:
+        metadata["annotations"] = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
+    return {**manifest, "metadata": metadata}

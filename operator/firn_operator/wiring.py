@@ -1,0 +1,166 @@
+"""The process around the decisions: adapters, controllers, watches, probes, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from firn.model import durations, names
+from firn.model.clock import SystemClock
+from firn.model.config import Config
+from firn.model.errors import FirnError, NotReadyError
+from firn_controllers.ingestion_group import settings as group_settings
+from firn_controllers.ports import Ports
+from firn_controllers.reconcile import Controllers
+from firn_operator import crd, progress, telemetry
+from firn_operator.api_client import Api, ApiError, RateLimit, login, path
+from firn_operator.iceberg import CatalogTables
+from firn_operator.kafka import Brokers, KafkaTopics
+from firn_operator.kube import KubeCluster
+from firn_operator.telemetry import Health
+from firn_operator.watches import BEHIND_LIMIT, Watches
+from firn_operator.workloads import Workloads
+
+log = logging.getLogger(__name__)
+Found = TypeVar("Found")
+
+_STUCK_LIMIT = 150.0
+"""Seconds without any movement of a queue that has work; above the deadline of one reconcile."""
+_RETRY = 5.0
+
+
+def topics(config: Config) -> KafkaTopics:
+    """The Kafka adapter for every profile of the configuration."""
+    return KafkaTopics(
+        {
+            name: Brokers(
+                group_settings.kafka(name, profile, config.namespace),
+                profile.replication_factor if profile.managed else -1,
+            )
+            for name, profile in config.profiles.items()
+        }
+    )
+
+
+def tables(config: Config) -> CatalogTables:
+    """The Iceberg adapter for every catalog of the configuration."""
+    return CatalogTables({name: group_settings.catalog(found) for name, found in config.catalogs.items()})
+
+
+async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int]) -> None:
+    """The operator, until SIGTERM or SIGINT. Raises what a task of it dies of."""
+    stop = asyncio.Event()
+    health = Health()
+    servers = await telemetry.serve(health, metrics, probes)
+    _on_signals(stop.set)
+    api: Api | None = None
+    try:
+        configuration = await login()
+        api = Api(configuration, RateLimit(config.writes_per_second, config.write_burst))
+        owner_uid = await _until(stop, health, lambda: _start_up(api, config))
+        if owner_uid is None:
+            return
+        workloads = Workloads()
+        cluster = KubeCluster(api, config.namespace, workloads, os.environ.get("POD_NAME", "firn-operator"))
+        lake = tables(config)
+        interval = durations.milliseconds(config.progress_interval) / 1000
+        said = progress.HttpProgress(progress.service_address(config.namespace), interval)
+        ports = Ports(topics(config), lake, cluster, said, SystemClock())
+        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter())
+        watches = Watches(config, api, configuration, controllers, workloads)
+        health.starting = "listing resources"
+        await _until(stop, health, watches.sync)
+        health.checks += [_queue_moves(controllers), _watch_delivers(watches)]
+        try:
+            await _work(stop, health, controllers, watches, cluster)
+        finally:
+            await said.close()
+            lake.close()
+    finally:
+        if api is not None:
+            await api.close()
+        for server in servers:
+            await server.cleanup()
+
+
+async def _work(
+    stop: asyncio.Event, health: Health, controllers: Controllers, watches: Watches, cluster: KubeCluster
+) -> None:
+    async with watches.running() as kopf_tasks:
+        _on_signals(stop.set)  # kopf has put its own handlers
+        reconciling = asyncio.create_task(controllers.run(), name="reconciling")
+        helpers = [
+            asyncio.create_task(watches.resync(), name="resync"),
+            asyncio.create_task(cluster.run(), name="events"),
+            asyncio.create_task(stop.wait(), name="signal"),
+        ]
+        health.starting = None
+        log.info("reconciling")
+        done, _ = await asyncio.wait([reconciling, *helpers, *kopf_tasks], return_when=asyncio.FIRST_COMPLETED)
+        health.starting = "stopping"
+        log.info("stopping: %s ended", ", ".join(sorted(task.get_name() for task in done)))
+        controllers.stop()
+        await reconciling
+        for task in helpers:
+            task.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+    if not stop.is_set():
+        for task in done:
+            task.result()
+        raise RuntimeError(f"{', '.join(task.get_name() for task in done)} ended by itself")
+
+
+async def _start_up(api: Api, config: Config) -> str:
+    """Uid of the object that owns our workloads, once the CRD is right. Raises NotReadyError."""
+    await crd.check(api)
+    try:
+        found = await api.call("GET", path("v1", "ConfigMap", config.namespace, names.CONFIG_OBJECT))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise NotReadyError(
+            f"ConfigMap {config.namespace}/{names.CONFIG_OBJECT}, which owns the workloads, is missing; the chart makes it"
+        ) from error
+    uid: str = found["metadata"]["uid"]
+    return uid
+
+
+async def _until(stop: asyncio.Event, health: Health, attempt: Callable[[], Awaitable[Found]]) -> Found | None:
+    """What ``attempt`` gives once it succeeds, or None when asked to stop. While it fails, the reason is logged and shown by /readyz."""
+    while not stop.is_set():
+        try:
+            return await attempt()
+        except (FirnError, ApiError) as error:
+            if health.starting != str(error):
+                log.warning("cannot start yet: %s", error)
+            health.starting = str(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _RETRY)
+    return None
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def _queue_moves(controllers: Controllers) -> Callable[[], str | None]:
+    def check() -> str | None:
+        stuck = controllers.queue.stuck_seconds
+        return f"no reconcile has ended for {stuck:.0f} s" if stuck > _STUCK_LIMIT else None
+
+    return check
+
+
+def _watch_delivers(watches: Watches) -> Callable[[], str | None]:
+    def check() -> str | None:
+        behind = watches.deliveries.behind_seconds()
+        telemetry.WATCH_BEHIND.set(behind)
+        return f"a watch has not delivered for {behind:.0f} s" if behind > BEHIND_LIMIT else None
+
+    return check
