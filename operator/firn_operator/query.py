@@ -20,7 +20,10 @@ _CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions":
 
 
 def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Table:
-    """The result of one SELECT. Times with a zone are shown as times in UTC (DuckDB's zones are an extension). Raises InvalidSpecError for SQL that DuckDB refuses and tables that do not exist."""
+    """The result of one SELECT. Times with a zone are shown as times in UTC (DuckDB's zones are an extension).
+
+    Raises InvalidSpecError for SQL that DuckDB refuses and tables that do not exist.
+    """
     connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
     try:
         statements = connection.extract_statements(statement)

@@ -1,0 +1,81 @@
+"""`firn sql` on a real catalog: names, pruned columns, types, and errors that say what to do."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn_operator import query
+from firn_operator.lake import Lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    image = {"image": "x"}
+    found = Lake(
+        Config.model_validate(
+            {
+                "namespace": "firn-system",
+                "images": {"spark": image, "kafka": image},
+                "defaultProfile": "classic",
+                "profiles": {"classic": {}},
+                "defaultCatalog": "lake",
+                "catalogs": {"lake": catalog},
+                "groups": {"default": {}},
+            }
+        )
+    )
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2, 3], pa.int64()),
+            "carrier": ["UA", "UA", None],
+            "moment": pa.array(
+                [datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC")
+            ),
+            "_kafka": pa.array(
+                [{"partition": 0, "offset": n} for n in range(3)],
+                pa.struct([("partition", pa.int32()), ("offset", pa.int64())]),
+            ),
+        }
+    )
+    opened = found.catalog("lake")
+    opened.create_namespace("demo")
+    opened.create_table(("demo", "flights"), rows.schema).append(rows)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("select count(*) as n from lake.demo.flights", [{"n": 3}]),
+        ('select max("id") as top from "lake"."demo"."flights"', [{"top": 3}]),
+        ("select id from lake.demo.flights where carrier = 'UA' and moment > '2013-01-15' order by id", [{"id": 2}]),
+        ("select month(moment) as month, count(carrier) as n from lake.demo.flights where moment is not null group by all order by all",
+         [{"month": 1, "n": 1}, {"month": 2, "n": 1}]),
+        ("select _kafka.partition as p, max(_kafka.offset) as o from lake.demo.flights group by all", [{"p": 0, "o": 2}]),
+        ("with a as (select id from lake.demo.flights) select count(*) as n from a join lake.demo.flights b on a.id = b.id", [{"n": 3}]),
+        ("select moment from lake.demo.flights where id = 1", [{"moment": datetime(2013, 1, 1)}]),
+    ],
+)  # fmt: skip
+def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str, Any]]) -> None:
+    assert query.run(lake, statement).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("select * from lake.demo.nothing", r"lake\.demo\.nothing does not exist"),
+        ("drop table lake.demo.flights", "one SELECT"),
+        ("select 1; select 2", "one SELECT"),
+        ("select nope from lake.demo.flights", "nope"),
+        ("selec", "DuckDB"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(lake: Lake, statement: str, message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        query.run(lake, statement)
