@@ -76,7 +76,8 @@ class ApiServer:
         try:
             self.call("GET", path)
         except Refused as refused:
-            if refused.code == 404:
+            # 429: the store of a resource that was just defined is still being read for the first time.
+            if refused.code in (404, 429):
                 return False
             raise
         return True
@@ -92,6 +93,7 @@ def running() -> Iterator[ApiServer]:
         _start(
             stack,
             directory / "etcd.log",
+            str(tools.build("kube")),
             "etcd",
             f"--data-dir={directory / 'etcd'}",
             "--unsafe-no-fsync",

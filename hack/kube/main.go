@@ -31,6 +31,7 @@ func commands() map[string]func() *cobra.Command {
 		"kubectl":           kubectl.NewDefaultKubectlCommand,
 		"local-provisioner": newProvisionerCommand,
 		"forward":           newForwardCommand,
+		"etcd":              newEtcdCommand,
 	}
 }
 
@@ -43,7 +44,7 @@ func main() {
 	}
 	build, ok := known[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, local-provisioner, forward\n", name)
+		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, etcd, local-provisioner, forward\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(build()))

@@ -99,7 +99,7 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
         Component(
             "etcd",
             [
-                *("etcd", "--name=node", f"--data-dir={layout.node / 'etcd'}"),
+                *(str(kube), "etcd", "--name=node", f"--data-dir={layout.node / 'etcd'}"),
                 *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
                 *("--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380"),
                 *(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .command import run
@@ -15,7 +17,6 @@ LOCAL_CLUSTER = {
     "containerd": "/usr/bin/containerd",
     "runc": "/usr/sbin/runc",
     "containernetworking-plugins": "/usr/lib/cni/ptp",
-    "etcd-server": "/usr/bin/etcd",
     "iptables": "/usr/sbin/iptables",
     "conntrack": "/usr/sbin/conntrack",
     "socat": "/usr/bin/socat",
@@ -49,9 +50,20 @@ def ensure(packages: dict[str, str]) -> None:
         log = cache_directory("logs") / "apt.log"
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
         run(["apt-get", "update"], environment=quiet, log=log)
-        run(["apt-get", "install", "-y", "--no-install-recommends", *missing], environment=_no_services(quiet), log=log)
+        with _no_services():
+            run(["apt-get", "install", "-y", "--no-install-recommends", *missing], environment=quiet, log=log)
 
 
-def _no_services(environment: dict[str, str]) -> dict[str, str]:
-    # containerd and etcd ship services; RUNLEVEL=1 keeps their maintainer scripts from starting them.
-    return {**environment, "RUNLEVEL": "1"}
+@contextmanager
+def _no_services() -> Iterator[None]:
+    """Keep packages from starting the services that they ship: the cluster runs containerd itself, in its own namespaces."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
