@@ -13,6 +13,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_operator import telemetry
 
 Manifest = dict[str, Any]
 
@@ -130,6 +131,7 @@ class Api:
             method, url, headers=headers, body=body, _request_timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
         )
         data = await response.read()
+        telemetry.REQUESTS.labels(method, str(response.status)).inc()
         return response.status, response.getheaders(), data.decode()
 
 

@@ -210,7 +210,7 @@ async def _list_once(
             if error.status == 410:
                 raise _ExpiredError from error
             raise
-        found += ({"apiVersion": api_version, "kind": kind, **item} for item in page["items"])
+        found += ({**item, "apiVersion": api_version, "kind": kind} for item in page["items"] or ())
         token = page["metadata"].get("continue")
         if not token:
             return found, int(page["metadata"]["resourceVersion"])

@@ -170,7 +170,7 @@ class Watches:
     async def _login(self, **_: Any) -> kopf.ConnectionInfo:
         configuration = self._configuration
         bearer: dict[str, Any] = dict((await configuration.auth_settings()).get("BearerToken", {}))
-        scheme, _, secret = str(bearer.get("value", "")).partition(" ")
+        scheme, _space, secret = str(bearer.get("value", "")).partition(" ")
         return kopf.ConnectionInfo(
             server=configuration.host,
             ca_path=configuration.ssl_ca_cert,
