@@ -48,7 +48,7 @@ class Controllers:
         self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
         self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
         self._groups = GroupReconciler(
-            config, owner, ports, self.index, self.board, self._group_changed, self._wake, tell
+            config, owner, ports, self.index, self.board, self._group_changed, self._wake, self._counted, tell
         )
 
     # What the watches show
@@ -152,6 +152,9 @@ class Controllers:
 
     def _wake(self, name: Name) -> None:
         self.queue.add((TOPIC, *name))
+
+    def _counted(self, name: Name) -> None:
+        self.queue.add_after((TOPIC, *name), self._topics.refresh_interval)
 
     def _wake_where(self, concerned: Callable[[Entry], bool]) -> None:
         for found in self.index.all():

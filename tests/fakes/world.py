@@ -63,10 +63,7 @@ class World:
 
     async def step(self) -> None:
         """The operator works off what waits; then pods and drivers move once."""
-        schedule = self.operator.queue.schedule
-        schedule.release()
-        while (key := schedule.take()) is not None:
-            schedule.done(key, await self.operator.reconcile(key))
+        await self.operator_only()
         if self.pods_run:
             self.cluster.run_pods()
         running = {
@@ -76,6 +73,13 @@ class World:
         }
         jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.jobs().values()]
         self.driver.run(running, jobs)
+
+    async def operator_only(self) -> None:
+        """The operator works off what waits, while nothing else moves."""
+        schedule = self.operator.queue.schedule
+        schedule.release()
+        while (key := schedule.take()) is not None:
+            schedule.done(key, await self.operator.reconcile(key))
 
     def conditions(self, name: str = "flights", namespace: str = "demo") -> dict[str, tuple[str, str]]:
         """Status and reason by condition type."""

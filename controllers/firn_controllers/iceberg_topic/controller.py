@@ -30,9 +30,8 @@ from firn_controllers.ports import Manifest, Ports, TableState, TopicState
 from firn_controllers.queue import Outcome
 
 REFRESH = 60.0
-"""Seconds at least between two writes of a status in which only times and counts differ."""
 REFRESHES_PER_SECOND = 10
-"""With very many topics, so many such writes a second altogether."""
+"""Status writes a second, of all topics together, in which only times and counts differ."""
 VISIBLE_SOON = 0.5
 DELETION_POLL = 2.0
 DELETION_GRACE = timedelta(seconds=3)
@@ -75,6 +74,11 @@ class TopicReconciler:
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
         self._created: set[str] = set()  # uids whose Kafka topic this process created
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
+
+    @property
+    def refresh_interval(self) -> float:
+        """Seconds at least between two writes of a status in which only times and counts differ."""
+        return max(REFRESH, len(self._index) / REFRESHES_PER_SECOND)
 
     async def reconcile(self, name: Name) -> Outcome:
         """Bring the world closer to the resource ``name``, and its status to the world."""
@@ -439,8 +443,7 @@ class TopicReconciler:
             await self._announce(found, done)
             return resync
         if status.significant(document) == status.significant(found.status):
-            interval = max(REFRESH, len(self._index) / REFRESHES_PER_SECOND)
-            wait = self._refreshed.setdefault(found.uid, now) + interval - now
+            wait = self._refreshed.setdefault(found.uid, now) + self.refresh_interval - now
             if wait > 0:
                 await self._announce(found, done)
                 return Outcome(after=min(wait, resync.after or wait))

@@ -22,7 +22,8 @@ Announce = Callable[[Announcement], None]
 
 
 class GroupReconciler:
-    """Reconciles groups; ``changed`` is told the group whose health changed, ``progressed`` each topic with news."""
+    """Reconciles groups; ``changed`` is told the group whose health changed, ``progressed`` each topic with news that may change a
+    condition, ``counted`` each one of which only times or counts have changed."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class GroupReconciler:
         board: Board,
         changed: Callable[[str], None],
         progressed: Callable[[Name], None],
+        counted: Callable[[Name], None],
         announce: Announce,
     ) -> None:
         self._config = config
@@ -42,6 +44,7 @@ class GroupReconciler:
         self._board = board
         self._changed = changed
         self._progressed = progressed
+        self._counted = counted
         self._announce = announce
         self._interval = durations.milliseconds(config.progress_interval) / 1000
         self._stale_after = timedelta(seconds=max(15.0, 3 * self._interval))
@@ -97,6 +100,7 @@ class GroupReconciler:
     def _hear(self, group: str, said: Said | None) -> None:
         """Keep what the driver says; wake the topics of which it says something new."""
         topics: dict[str, TopicProgress] = {item.uid: item for item in said[0].topics} if said else {}
+        earlier = self._board.progress.get(group, {})
         self._board.progress[group] = topics
         before = self._digests.get(group, {})
         digests: dict[str, tuple[object, ...]] = {}
@@ -107,6 +111,8 @@ class GroupReconciler:
             digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
             if digests[uid] != before.get(uid):
                 self._progressed(entry.name)
+            elif progress != earlier.get(uid) and _counts(progress) != _counts(earlier[uid]):
+                self._counted(entry.name)
         for uid in before.keys() - digests.keys():
             entry = self._index.with_uid(uid)
             if entry is not None:
@@ -126,6 +132,10 @@ class GroupReconciler:
             self._announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
         if found.rolling and not (before is not None and before.rolling):
             self._announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
+
+
+def _counts(progress: TopicProgress) -> tuple[object, ...]:
+    return (progress.last_commit, progress.dead_letters, progress.state)
 
 
 def selector(group: str) -> dict[str, str]:

@@ -1,0 +1,483 @@
+"""What users do to one topic, and what becomes of it: the reconcilers whole, on a world in memory."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.jobs import RecordSchema
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+
+UID = "uid-demo-flights"
+
+
+async def settled(*modifiers: gen.Modifier, beside: str | None = None, **spec: Any) -> World:
+    """A world with one topic, all well; or one that came later than the topic ``beside``."""
+    world = World()
+    if beside is not None:
+        world.cluster.create(gen.topic(beside))
+        await world.settle()
+    world.cluster.create(gen.topic("flights", *modifiers, **spec))
+    await world.settle()
+    return world
+
+
+def annotate(world: World, key: str, value: str | None) -> None:
+    def change(manifest: Manifest) -> None:
+        annotations = manifest["metadata"].setdefault("annotations", {})
+        if value is None:
+            annotations.pop(key, None)
+        else:
+            annotations[key] = value
+
+    world.cluster.edit("flights", change, spec=False)
+
+
+def reasons(world: World) -> list[str]:
+    return [reason for name, reason, _ in world.cluster.events if name == "flights"]
+
+
+async def test_a_manifest_becomes_topic_table_contract_and_ready() -> None:
+    world = await settled(beside="other", partitions=6, config={"retention.ms": "1000"})
+    live = world.topics.topics["classic", "flights"]
+    assert (live.partitions, dict(live.configs)) == (6, {"retention.ms": "1000"})
+    assert world.tables.tables["lake.demo.flights"].owner == UID
+    job = world.job()
+    assert (job.topic, job.topic_id, job.table.identifier, job.freshness_ms) == (
+        "flights", live.topic_id, "lake.demo.flights", 60_000,
+    )  # fmt: skip
+    labels = world.cluster.jobs()[UID]["metadata"]["labels"]
+    assert labels[names.LABEL_GROUP] == "default"
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert reasons(world) == ["Created", "Ready"]
+
+
+async def test_a_topic_and_a_table_take_few_writes() -> None:
+    world = await settled(beside="other")
+    mine = [it for it in world.faults.log if "flights" in it or UID in it]
+    assert len(mine) == 5, mine
+
+
+async def test_partitions_grow_and_configs_follow_the_spec() -> None:
+    world = await settled(partitions=3, config={"retention.ms": "1000", "segment.ms": "5000"})
+    world.cluster.edit("flights", lambda it: it["spec"].update(partitions=9, config={"retention.ms": "2000"}))
+    await world.settle()
+    live = world.topics.topics["classic", "flights"]
+    assert (live.partitions, dict(live.configs)) == (9, {"retention.ms": "2000"})
+    assert world.cluster.topic("flights")["status"]["partitions"] == 9
+    assert "Changed" in reasons(world)
+
+
+async def test_a_config_changed_from_outside_is_put_back_and_said_others_are_left_alone() -> None:
+    world = await settled(config={"retention.ms": "1000"})
+    await world.topics.alter_configs("classic", "flights", {"retention.ms": "7", "segment.ms": "8"}, [])
+    for _ in range(80):
+        await world.step()
+        world.clock.advance(5.0)
+    assert dict(world.topics.topics["classic", "flights"].configs) == {"retention.ms": "1000", "segment.ms": "8"}
+    assert reasons(world).count("DriftRepaired") == 1
+
+
+async def test_a_deleted_topic_comes_back_and_the_contract_follows_its_id() -> None:
+    world = await settled()
+    before = world.job().topic_id
+    await world.topics.delete("classic", "flights")
+    for _ in range(80):
+        await world.step()
+        world.clock.advance(5.0)
+    assert world.job().topic_id not in (None, before)
+    assert world.cluster.topic("flights")["status"]["topicId"] == world.job().topic_id
+
+
+async def test_fewer_partitions_than_the_live_topic_has_are_refused() -> None:
+    world = World()
+    await world.topics.create("classic", "flights", 12, {})
+    world.cluster.create(gen.topic(partitions=3))
+    await world.settle()
+    assert world.conditions()["TopicReady"] == ("False", "PartitionDecreaseRefused")
+    assert world.topics.topics["classic", "flights"].partitions == 12
+    assert world.job().topic_id, "ingestion goes on"
+
+
+async def test_a_config_that_kafka_refuses_is_the_specs_fault() -> None:
+    world = await settled(config={"no.such.config": "1"})
+    assert world.conditions()["SpecValid"] == ("False", "BadTopicConfig")
+    assert "no.such.config" in world.message("SpecValid")
+    assert not world.cluster.jobs()
+
+
+async def test_a_field_is_added_and_the_contract_follows() -> None:
+    world = await settled()
+    world.cluster.edit("flights", lambda it: it["spec"]["schema"]["fields"].append({"name": "extra", "type": "int"}))
+    await world.settle()
+    assert "extra" in {it.name for it in world.job().record_schema.fields}
+    assert "extra" in {it.name for it in world.tables.tables["lake.demo.flights"].schema.fields}
+    assert world.job().generation == 2
+
+
+async def test_a_schema_that_cannot_follow_is_refused_and_ingestion_goes_on_under_the_old_one() -> None:
+    world = await settled()
+    before = world.job()
+    world.cluster.edit("flights", lambda it: it["spec"]["schema"].update(fields=gen.FIELDS[1:]))
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
+    assert world.conditions()["IngestionReady"] == ("True", "CaughtUp")
+    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 2
+    assert world.job() == before
+    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    await world.settle()
+    assert world.job() == before.model_copy(update={"suspended": True}), "suspending is obeyed all the same"
+
+
+async def test_a_table_that_was_there_and_does_not_fit() -> None:
+    world = World()
+    other = gen.observed()
+    assert not isinstance(other.target, Exception)
+    fields = RecordSchema.model_validate({"format": "Json", "fields": [{"name": "id", "type": "uuid"}]})
+    world.tables.put(other.target, fields, owner=None)
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert world.conditions()["TableReady"] == ("False", "SchemaIncompatible")
+    assert world.conditions()["Stalled"] == ("True", "InvalidSpec")
+    assert not world.cluster.jobs()
+
+
+async def test_suspending_stops_ingestion_and_nothing_else() -> None:
+    world = await settled()
+    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    await world.settle()
+    assert world.job().suspended
+    assert world.conditions()["Ready"] == ("False", "Suspended")
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+    assert {"Reconciling", "Stalled"}.isdisjoint(world.conditions())
+
+
+async def test_pausing_stops_everything_but_saying_so() -> None:
+    world = await settled()
+    annotate(world, names.PAUSE, "true")
+    await world.settle()
+    world.cluster.edit("flights", lambda it: it["spec"].update(partitions=50, suspend=True))
+    await world.settle()
+    assert world.conditions()["Paused"] == ("True", "PausedByAnnotation")
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 2
+    assert world.topics.topics["classic", "flights"].partitions == 3
+    assert not world.job().suspended
+    annotate(world, names.PAUSE, None)
+    await world.settle()
+    assert "Paused" not in world.conditions()
+    assert world.topics.topics["classic", "flights"].partitions == 50
+    assert [it for it in reasons(world) if it in ("Paused", "Unpaused")] == ["Paused", "Unpaused"]
+
+
+async def test_another_group_takes_the_topic_over() -> None:
+    world = await settled()
+    world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "big"}))
+    await world.settle()
+    assert world.job().group == "big"
+    assert world.cluster.jobs()[UID]["metadata"]["labels"][names.LABEL_GROUP] == "big"
+    assert world.cluster.topic("flights")["status"]["ingestion"]["group"] == "big"
+    assert set(world.progress.documents) == {"big"}, "the group that nobody uses has no pod"
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+# A record at which ingestion halts
+
+
+def halt(world: World, offset: int | None) -> None:
+    halted = {"state": "Halted", "halted_at": {"partition": 1, "offset": offset}} if offset is not None else {}
+    world.driver.says[UID] = halted
+
+
+async def test_resume_acts_once_for_the_record_it_was_set_for() -> None:
+    world = await settled(ingestion={"onBadRecord": "Halt"})
+    halt(world, 900)
+    await world.settle()
+    assert world.conditions()["IngestionReady"] == ("False", "BadRecordHalt")
+    assert world.cluster.topic("flights")["status"]["ingestion"]["haltedAt"] == {"partition": 1, "offset": 900}
+    assert "HaltedAtRecord" in reasons(world)
+    annotate(world, names.RESUME, "skip")
+    await world.settle()
+    assert world.job().resume == "skip:1:900"
+    halt(world, None)
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert "haltedAt" not in world.cluster.topic("flights")["status"]["ingestion"]
+    halt(world, 950)
+    await world.settle()
+    assert world.job().resume == "skip:1:900", "the next bad record is not sent away unseen"
+    world.start()
+    await world.settle()
+    assert world.job().resume == "skip:1:900", "nor by a new process"
+    annotate(world, names.RESUME, "skip:1:950")
+    await world.settle()
+    assert world.job().resume == "skip:1:950"
+
+
+async def test_resume_can_be_taken_off_and_set_again() -> None:
+    world = await settled()
+    halt(world, 900)
+    await world.settle()
+    annotate(world, names.RESUME, "skip")
+    await world.settle()
+    halt(world, 950)
+    annotate(world, names.RESUME, None)
+    await world.settle()
+    assert world.job().resume is None
+    annotate(world, names.RESUME, "skip")
+    await world.settle()
+    assert world.job().resume == "skip:1:950"
+
+
+async def test_resume_set_while_nothing_is_halted_does_nothing_later() -> None:
+    world = await settled(gen.annotated(names.RESUME, "skip"))
+    halt(world, 5)
+    await world.settle()
+    assert world.job().resume is None
+
+
+async def test_restart_reaches_the_driver_once_for_each_value() -> None:
+    world = await settled()
+    annotate(world, names.RESTART, "1")
+    await world.settle()
+    assert world.job().restart == "1"
+    annotate(world, names.RESTART, None)
+    await world.settle()
+    assert world.job().restart == "1", "taking the annotation off restarts nothing"
+
+
+# Times and counts
+
+
+async def test_times_and_counts_are_written_at_most_once_a_minute() -> None:
+    world = await settled()
+    writes = []
+    for second in range(0, 600, 5):
+        now = world.clock.now().timestamp()
+        world.driver.says[UID] = {"state": "Running" if second % 10 else "CaughtUp", "last_commit": now, "rows": second}
+        before = world.faults.writes()
+        await world.step()
+        if world.faults.writes() > before:
+            writes.append(world.clock.monotonic())
+        world.clock.advance(5.0)
+    gaps = [after - before for before, after in pairwise(writes)]
+    assert 5 <= len(writes) <= 11
+    assert min(gaps[1:]) >= 55.0
+    assert "lastCommitTime" in world.cluster.topic("flights")["status"]["ingestion"]
+
+
+async def test_a_halt_is_written_at_once() -> None:
+    world = await settled()
+    world.clock.advance(5.0)
+    halt(world, 7)
+    await world.step()
+    world.clock.advance(5.0)
+    await world.step()
+    assert world.conditions()["IngestionReady"] == ("False", "BadRecordHalt")
+
+
+# Deletion
+
+
+async def test_keeping_needs_no_finalizer_and_deletion_removes_only_the_contract() -> None:
+    world = await settled()
+    assert not world.cluster.topic("flights")["metadata"].get("finalizers")
+    world.cluster.remove("flights")
+    await world.settle()
+    assert not world.cluster.jobs()
+    assert world.topics.topics
+    assert world.tables.tables
+
+
+async def test_the_finalizer_is_there_while_deleting_would_delete() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete"})
+    assert world.cluster.topic("flights")["metadata"]["finalizers"] == [names.FINALIZER]
+    world.cluster.edit("flights", lambda it: it["spec"].update(deletionPolicy={"topic": "Retain"}))
+    await world.settle()
+    assert world.cluster.topic("flights")["metadata"]["finalizers"] == []
+
+
+async def test_the_finalizer_is_on_before_anything_is_made() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete"})
+    mine = [it for it in world.faults.log if "flights" in it]
+    assert mine[0].startswith("finalizers")
+
+
+@pytest.mark.parametrize(
+    ("policy", "topic_left", "table_left"),
+    [
+        pytest.param({"topic": "Delete"}, False, True, id="the topic"),
+        pytest.param({"topic": "Delete", "table": "Delete"}, False, False, id="both"),
+    ],
+)
+async def test_what_the_policy_names_is_deleted(policy: dict[str, str], topic_left: bool, table_left: bool) -> None:
+    world = await settled(deletionPolicy=policy)
+    world.cluster.remove("flights")
+    await world.settle()
+    assert not world.cluster.topics()
+    assert (bool(world.topics.topics), bool(world.tables.tables)) == (topic_left, table_left)
+    assert "DataDeleted" in reasons(world)
+
+
+async def test_data_is_dropped_only_after_the_driver_has_let_go() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    document, _ = world.progress.documents["default"]
+    world.cluster.remove("flights")
+    for _ in range(20):  # the driver still says that it has the topic
+        await world.operator_only()
+        world.progress.documents["default"] = (document, world.clock.now())
+        world.clock.advance(5.0)
+    assert not world.cluster.jobs()
+    assert world.topics.topics
+    assert world.tables.tables
+    assert world.conditions()["Ready"] == ("False", "Deleting")
+    assert world.conditions()["DeletionBlocked"] == ("True", "RunsActive")
+    await world.settle()
+    assert not world.topics.topics
+    assert not world.tables.tables
+
+
+@pytest.mark.parametrize("error", [UnavailableError("gone"), AccessDeniedError("no")], ids=["unavailable", "denied"])
+@pytest.mark.parametrize("what", ["broker", "catalog"])
+async def test_deletion_with_a_dependency_gone_says_so_and_can_be_forced(what: str, error: Exception) -> None:
+    world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    problem, reason = (
+        (world.topics.problem, "BrokerUnreachable")
+        if what == "broker"
+        else (world.tables.problem, "CatalogUnreachable")
+    )
+    problem["classic" if what == "broker" else "lake"] = error  # type: ignore[index,assignment]
+    world.cluster.remove("flights")
+    await world.settle()
+    assert world.conditions()["DeletionBlocked"] == ("True", reason)
+    assert names.FORCE_DELETION in world.message("DeletionBlocked")
+    annotate(world, names.FORCE_DELETION, "true")
+    await world.settle()
+    assert not world.cluster.topics()
+    assert "DataLeftBehind" in reasons(world)
+
+
+async def test_deletion_goes_on_by_itself_when_the_dependency_is_back() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete"})
+    world.topics.problem["classic"] = UnavailableError("gone")
+    world.cluster.remove("flights")
+    await world.settle()
+    assert world.cluster.topics()
+    world.topics.problem.clear()
+    await world.settle()
+    assert not world.cluster.topics()
+    assert not world.topics.topics
+
+
+async def test_a_topic_that_somebody_made_anew_is_not_deleted() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete"})
+    await world.topics.delete("classic", "flights")
+    await world.topics.create("classic", "flights", 1, {})
+    world.cluster.remove("flights")
+    await world.settle()
+    assert not world.cluster.topics()
+    assert world.topics.topics
+
+
+async def test_pausing_holds_back_a_deletion_too() -> None:
+    world = await settled(gen.annotated(names.PAUSE, "true"), deletionPolicy={"topic": "Delete"})
+    assert not world.topics.topics
+    annotate(world, names.PAUSE, None)
+    await world.settle()
+    annotate(world, names.PAUSE, "true")
+    world.cluster.remove("flights")
+    await world.settle()
+    assert world.topics.topics
+    assert "the deletion waits" in world.message("Paused")
+
+
+# Conflicts
+
+
+def younger(name: str, **spec: Any) -> Manifest:
+    manifest = gen.topic(name, **spec)
+    manifest["metadata"]["creationTimestamp"] = "2026-03-01T11:59:00Z"
+    return manifest
+
+
+async def test_the_older_resource_keeps_topic_and_table_and_the_other_takes_over_when_it_is_gone() -> None:
+    world = World()
+    world.cluster.create(younger("second", topicName="flights", deletionPolicy={"topic": "Delete", "table": "Delete"}))
+    world.cluster.create(gen.topic("flights"))
+    await world.settle()
+    assert world.conditions("flights")["Ready"] == ("True", "AllReady")
+    assert world.conditions("second")["Ready"] == ("False", "ResourceConflict")
+    assert list(world.cluster.jobs()) == [UID]
+    world.cluster.remove("flights")
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("True", "AllReady")
+    assert list(world.cluster.jobs()) == ["uid-demo-second"]
+
+
+async def test_deleting_the_loser_deletes_nothing_of_the_winners() -> None:
+    world = World()
+    world.cluster.create(gen.topic("flights"))
+    world.cluster.create(younger("second", topicName="flights", deletionPolicy={"topic": "Delete", "table": "Delete"}))
+    await world.settle()
+    world.cluster.remove("second")
+    await world.settle()
+    assert len(world.cluster.topics()) == 1
+    assert world.topics.topics
+    assert world.tables.tables
+
+
+async def test_one_table_for_two_topics_is_a_conflict_too() -> None:
+    world = World()
+    world.cluster.create(gen.topic("flights"))
+    world.cluster.create(younger("second", table={"name": "flights"}))
+    await world.settle()
+    assert world.conditions("second")["SpecValid"] == ("False", "ResourceConflict")
+    assert "demo/flights" in world.message("SpecValid", "second")
+    assert ("classic", "second") not in world.topics.topics
+
+
+async def test_the_same_names_in_other_profiles_are_no_conflict() -> None:
+    world = World()
+    world.cluster.create(gen.topic("flights"))
+    world.cluster.create(younger("second", topicName="flights", profile="outside", table={"name": "second"}))
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("True", "AllReady")
+
+
+async def test_a_broken_topic_stops_no_other() -> None:
+    world = World()
+    world.cluster.create(gen.topic("bad", config={"no.such.config": "1"}))
+    unreadable = gen.topic("unreadable")
+    unreadable["spec"]["partitions"] = "many"
+    world.cluster.create(unreadable)
+    world.cluster.create(gen.topic("good"))
+    await world.settle()
+    assert world.conditions("good")["Ready"] == ("True", "AllReady")
+    assert world.conditions("bad")["Ready"] == ("False", "InvalidSpec")
+    assert world.conditions("unreadable")["Ready"] == ("False", "InvalidSpec")
+
+
+async def test_nothing_is_decided_before_every_resource_is_known() -> None:
+    world = World()
+    world.cluster.create(younger("second", topicName="flights"))
+    assert world.operator.queue.depth > 0
+    assert not world.faults.log
+
+
+# Events
+
+
+async def test_events_tell_transitions_once() -> None:
+    world = await settled()
+    world.topics.problem["classic"] = UnavailableError("gone")
+    await world.settle()
+    for _ in range(50):
+        await world.step()
+        world.clock.advance(5.0)
+    assert reasons(world).count("NotReady") == 1
+    fleet = [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
+    assert fleet.count("Unavailable") == 1
