@@ -4,10 +4,10 @@ Machine code is made for the plainest processor of the architecture, so that wha
 The image keeps it in the directory that ``FIRN_COMPILED`` names; as that is read-only at run time, and numba wants to be able to
 write, it is copied once to the temporary directory. Import `njit` from here, never from numba: the settings have to come first.
 
-``python -m firn_spark.compiled DIRECTORY`` is what the image build runs.
+``python -m firn_spark.compiled DIRECTORY`` is what the image build runs, after everything else about the package's files is final:
+numba knows a source file by its place, size and time.
 """
 
-import importlib
 import os
 import shutil
 import sys
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _PREBUILT = "FIRN_COMPILED"
-_MODULES = ("firn_spark.json_blocks",)
 
 
 def _prepare() -> None:
@@ -55,8 +54,12 @@ def main(directory: str) -> None:
     """Compiles everything into ``directory``."""
     os.environ["NUMBA_CACHE_DIR"] = directory
     numba.config.reload_config()  # type: ignore[no-untyped-call]
-    for name in _MODULES:
-        importlib.import_module(name).warm()
+    for source in Path(__file__).parent.glob("*.py"):  # image layers keep whole seconds
+        seconds = int(source.stat().st_mtime)
+        os.utime(source, (seconds, seconds))
+    from firn_spark import json_blocks
+
+    json_blocks.warm()
 
 
 if __name__ == "__main__":

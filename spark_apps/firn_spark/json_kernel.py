@@ -1,6 +1,7 @@
 """The compiled part of `firn_spark.json_blocks`: functions over bytes and places in them.
 
-They give the place behind what they read, or `DOUBT`. No array is made here, so none is counted (``_nrt``): reference counts
+They give the place behind what they read, or `DOUBT`. Loops index by ``np.uintp``: a signed index could be negative, meaning from
+the end, which would be asked for each byte. No array is made here, so none is counted (``_nrt``): reference counts
 would take longer than the work.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -32,7 +33,7 @@ MAX_INNER_DEPTH = json_values.MAX_DEPTH - 1
 @njit
 def _after_space(data, at, end):
     while at < end:
-        byte = data[at]
+        byte = data[np.uintp(at)]
         if byte != 32 and byte != 10 and byte != 13 and byte != 9:
             break
         at += 1
@@ -42,22 +43,27 @@ def _after_space(data, at, end):
 @njit
 def _after_utf8(data, at, end):
     """Behind the character of several bytes at ``at``."""
-    byte = data[at]
+    byte = data[np.uintp(at)]
     if byte < 0xC2 or byte > 0xF4:
         return DOUBT
     if byte < 0xE0:
-        if at + 1 >= end or data[at + 1] & 0xC0 != 0x80:
+        if at + 1 >= end or data[np.uintp(at + 1)] & 0xC0 != 0x80:
             return DOUBT
         return at + 2
     if byte < 0xF0:
-        if at + 2 >= end or data[at + 1] & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80:
+        if at + 2 >= end or data[np.uintp(at + 1)] & 0xC0 != 0x80 or data[np.uintp(at + 2)] & 0xC0 != 0x80:
             return DOUBT
-        if (byte == 0xE0 and data[at + 1] < 0xA0) or (byte == 0xED and data[at + 1] > 0x9F):
+        if (byte == 0xE0 and data[np.uintp(at + 1)] < 0xA0) or (byte == 0xED and data[np.uintp(at + 1)] > 0x9F):
             return DOUBT
         return at + 3
-    if at + 3 >= end or data[at + 1] & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80 or data[at + 3] & 0xC0 != 0x80:
+    if (
+        at + 3 >= end
+        or data[np.uintp(at + 1)] & 0xC0 != 0x80
+        or data[np.uintp(at + 2)] & 0xC0 != 0x80
+        or data[np.uintp(at + 3)] & 0xC0 != 0x80
+    ):
         return DOUBT
-    if (byte == 0xF0 and data[at + 1] < 0x90) or (byte == 0xF4 and data[at + 1] > 0x8F):
+    if (byte == 0xF0 and data[np.uintp(at + 1)] < 0x90) or (byte == 0xF4 and data[np.uintp(at + 1)] > 0x8F):
         return DOUBT
     return at + 4
 
@@ -92,7 +98,7 @@ def _after_escape(data, at, end):
     """Behind the escape whose backslash is at ``at``; both halves of a surrogate pair are one."""
     if at + 1 >= end:
         return DOUBT
-    byte = data[at + 1]
+    byte = data[np.uintp(at + 1)]
     if byte != SMALL_U:
         # " \ / b f n r t
         if (
@@ -112,7 +118,7 @@ def _after_escape(data, at, end):
         return DOUBT
     if code < 0xD800 or code > 0xDFFF:
         return at + 6
-    if code > 0xDBFF or at + 7 >= end or data[at + 6] != BACKSLASH or data[at + 7] != SMALL_U:
+    if code > 0xDBFF or at + 7 >= end or data[np.uintp(at + 6)] != BACKSLASH or data[np.uintp(at + 7)] != SMALL_U:
         return DOUBT
     low = _code_unit(data, at + 8, end)
     if low < 0xDC00 or low > 0xDFFF:
@@ -125,7 +131,7 @@ def _after_string(data, at, end):
     """Behind the closing quote of the string whose opening quote is before ``at``, and whether there were escapes."""
     escaped = False
     while at < end:
-        byte = data[at]
+        byte = data[np.uintp(at)]
         if byte == QUOTE:
             return at + 1, escaped
         if byte < 32:
@@ -154,46 +160,46 @@ def _number(data, at, end):
     digits = 0
     exponent = 0
     failed = (DOUBT, False, np.uint64(0), 0, 0, False)
-    if at < end and data[at] == MINUS:
+    if at < end and data[np.uintp(at)] == MINUS:
         negative = True
         at += 1
     if at >= end:
         return failed
-    byte = data[at]
+    byte = data[np.uintp(at)]
     if byte == ZERO:
         at += 1
     elif ZERO < byte <= NINE:
-        while at < end and ZERO <= data[at] <= NINE:
-            mantissa = mantissa * np.uint64(10) + np.uint64(data[at] - ZERO)
+        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
+            mantissa = mantissa * np.uint64(10) + np.uint64(data[np.uintp(at)] - ZERO)
             digits += 1
             at += 1
     else:
         return failed
-    if at < end and data[at] == POINT:
+    if at < end and data[np.uintp(at)] == POINT:
         integral = False
         at += 1
         first = at
-        while at < end and ZERO <= data[at] <= NINE:
-            mantissa = mantissa * np.uint64(10) + np.uint64(data[at] - ZERO)
-            if digits or data[at] != ZERO:
+        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
+            mantissa = mantissa * np.uint64(10) + np.uint64(data[np.uintp(at)] - ZERO)
+            if digits or data[np.uintp(at)] != ZERO:
                 digits += 1
             at += 1
         if at == first:
             return failed
         exponent = first - at
-    if at < end and (data[at] == SMALL_E or data[at] == LARGE_E):
+    if at < end and (data[np.uintp(at)] == SMALL_E or data[np.uintp(at)] == LARGE_E):
         integral = False
         at += 1
         sign = 1
-        if at < end and (data[at] == PLUS or data[at] == MINUS):
-            if data[at] == MINUS:
+        if at < end and (data[np.uintp(at)] == PLUS or data[np.uintp(at)] == MINUS):
+            if data[np.uintp(at)] == MINUS:
                 sign = -1
             at += 1
         first = at
         power = 0
-        while at < end and ZERO <= data[at] <= NINE:
+        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
             if power < 100_000:
-                power = power * 10 + int(data[at] - ZERO)
+                power = power * 10 + int(data[np.uintp(at)] - ZERO)
             at += 1
         if at == first:
             return failed
@@ -206,13 +212,26 @@ def _literal(data, at, end):
     """Behind ``null``, ``true`` or ``false``."""
     if at + 4 > end:
         return DOUBT
-    byte = data[at]
+    byte = data[np.uintp(at)]
     if byte == SMALL_N:
-        return at + 4 if data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108 else DOUBT
+        return (
+            at + 4
+            if data[np.uintp(at + 1)] == 117 and data[np.uintp(at + 2)] == 108 and data[np.uintp(at + 3)] == 108
+            else DOUBT
+        )
     if byte == SMALL_T:
-        return at + 4 if data[at + 1] == 114 and data[at + 2] == 117 and data[at + 3] == 101 else DOUBT
+        return (
+            at + 4
+            if data[np.uintp(at + 1)] == 114 and data[np.uintp(at + 2)] == 117 and data[np.uintp(at + 3)] == 101
+            else DOUBT
+        )
     if byte == SMALL_F and at + 5 <= end:
-        same = data[at + 1] == 97 and data[at + 2] == 108 and data[at + 3] == 115 and data[at + 4] == 101
+        same = (
+            data[np.uintp(at + 1)] == 97
+            and data[np.uintp(at + 2)] == 108
+            and data[np.uintp(at + 3)] == 115
+            and data[np.uintp(at + 4)] == 101
+        )
         return at + 5 if same else DOUBT
     return DOUBT
 
@@ -226,7 +245,7 @@ def _after_value(data, at, end):
         # a value begins here
         if at >= end:
             return DOUBT
-        byte = data[at]
+        byte = data[np.uintp(at)]
         opened = False
         if byte == QUOTE:
             at, _ = _after_string(data, at + 1, end)
@@ -251,7 +270,7 @@ def _after_value(data, at, end):
                 at = _after_space(data, at, end)
             if at >= end:
                 return DOUBT
-            byte = data[at]
+            byte = data[np.uintp(at)]
             inside = objects & np.uint64(1) == np.uint64(1)
             if byte == (CLOSE_OBJECT if inside else CLOSE_ARRAY):
                 depth -= 1
@@ -264,13 +283,13 @@ def _after_value(data, at, end):
                     return DOUBT
                 at = _after_space(data, at + 1, end)
             if inside:
-                if at >= end or data[at] != QUOTE:
+                if at >= end or data[np.uintp(at)] != QUOTE:
                     return DOUBT
                 at, _ = _after_string(data, at + 1, end)
                 if at < 0:
                     return DOUBT
                 at = _after_space(data, at, end)
-                if at >= end or data[at] != COLON:
+                if at >= end or data[np.uintp(at)] != COLON:
                     return DOUBT
                 at = _after_space(data, at + 1, end)
             break
@@ -278,14 +297,14 @@ def _after_value(data, at, end):
 
 @njit
 def _two_digits(data, at):
-    high, low = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
+    high, low = int(data[np.uintp(at)]) - ZERO, int(data[np.uintp(at + 1)]) - ZERO
     return high * 10 + low if 0 <= high <= 9 and 0 <= low <= 9 else -1_000_000
 
 
 @njit
 def _day(data, at, end):
     """Days since 1970 of the ten characters YYYY-MM-DD, and whether that is a day."""
-    if at + 10 > end or data[at + 4] != MINUS or data[at + 7] != MINUS:
+    if at + 10 > end or data[np.uintp(at + 4)] != MINUS or data[np.uintp(at + 7)] != MINUS:
         return 0, False
     year = _two_digits(data, at) * 100 + _two_digits(data, at + 2)
     month = _two_digits(data, at + 5)
@@ -312,24 +331,24 @@ def _day(data, at, end):
 @njit
 def _time_of_day(data, at, end):
     """Behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
-    if at + 5 > end or data[at + 2] != COLON:
+    if at + 5 > end or data[np.uintp(at + 2)] != COLON:
         return DOUBT, 0
     hour, minute, second, fraction = _two_digits(data, at), _two_digits(data, at + 3), 0, 0
     if hour < 0 or hour > 23 or minute < 0 or minute > 59:
         return DOUBT, 0
     at += 5
-    if at + 3 <= end and data[at] == COLON:
+    if at + 3 <= end and data[np.uintp(at)] == COLON:
         second = _two_digits(data, at + 1)
         if second < 0 or second > 59:
             return DOUBT, 0
         at += 3
-        if at < end and data[at] == POINT:
+        if at < end and data[np.uintp(at)] == POINT:
             at += 1
             first = at
-            while at < end and ZERO <= data[at] <= NINE:
+            while at < end and ZERO <= data[np.uintp(at)] <= NINE:
                 if at - first == 6:
                     return DOUBT, 0
-                fraction = fraction * 10 + int(data[at] - ZERO)
+                fraction = fraction * 10 + int(data[np.uintp(at)] - ZERO)
                 at += 1
             if at == first:
                 return DOUBT, 0
@@ -343,15 +362,15 @@ def _zone(data, at, end):
     """Behind a zone, and its minutes east."""
     if at >= end:
         return DOUBT, 0
-    sign = data[at]
+    sign = data[np.uintp(at)]
     if sign == LARGE_Z:
         return at + 1, 0
     if (sign != PLUS and sign != MINUS) or at + 3 > end:
         return DOUBT, 0
     hours, minutes = _two_digits(data, at + 1), 0
     at += 3
-    if at < end and data[at] != QUOTE:
-        if data[at] == COLON:
+    if at < end and data[np.uintp(at)] != QUOTE:
+        if data[np.uintp(at)] == COLON:
             at += 1
         if at + 2 > end:
             return DOUBT, 0
@@ -368,7 +387,7 @@ def _moment(data, at, end, zoned):
     """Behind a date, a time of day and, where ``zoned``, a zone; and microseconds since 1970."""
     days, valid = _day(data, at, end)
     at += 10
-    if not valid or at >= end or (data[at] != LARGE_T and data[at] != SPACE):
+    if not valid or at >= end or (data[np.uintp(at)] != LARGE_T and data[np.uintp(at)] != SPACE):
         return DOUBT, 0
     at, micros = _time_of_day(data, at + 1, end)
     if at < 0:
@@ -462,7 +481,7 @@ def _double(mantissa, digits, exponent, powers):
 @njit
 def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):
     """Reads the value at ``at``, which is not null, into its place; gives the place behind it."""
-    byte = data[at]
+    byte = data[np.uintp(at)]
     if kind == STRING:
         if byte != QUOTE:
             return DOUBT
@@ -533,7 +552,7 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         lengths[column, row] = at - first
         return at
     # what is left stands in quotes
-    if at < 0 or at >= end or data[at] != QUOTE:
+    if at < 0 or at >= end or data[np.uintp(at)] != QUOTE:
         return DOUBT
     return at + 1
 
@@ -563,13 +582,13 @@ def _append_utf8(code, out, to):
 def _unescaped(data, at, end, out, to):
     """Copies a text with escapes, which were checked before; gives the place behind it in ``out``. It never grows."""
     while at < end:
-        byte = data[at]
+        byte = data[np.uintp(at)]
         if byte != BACKSLASH:
             out[to] = byte
             to += 1
             at += 1
             continue
-        sign = data[at + 1]
+        sign = data[np.uintp(at + 1)]
         at += 2
         if sign == SMALL_U:
             code = _code_unit(data, at, end)
@@ -608,7 +627,7 @@ def _named(data, at, length, names, starts):
 @njit
 def _same(data, at, names, start, length):
     for place in range(length):
-        if data[at + place] != names[start + place]:
+        if data[np.uintp(at + place)] != names[np.uintp(start + place)]:
             return False
     return True
 
@@ -622,21 +641,25 @@ def _record(
     next in the record before: most producers keep an order."""
     columns = len(kinds)
     at = _after_space(data, at, end)
-    if at >= end or data[at] != OPEN_OBJECT:
+    if at >= end or data[np.uintp(at)] != OPEN_OBJECT:
         return False
     at = _after_space(data, at + 1, end)
     last = 0
     count = 0
-    if at < end and data[at] == CLOSE_OBJECT:
+    if at < end and data[np.uintp(at)] == CLOSE_OBJECT:
         at += 1
     else:
         while True:
-            if at >= end or data[at] != QUOTE:
+            if at >= end or data[np.uintp(at)] != QUOTE:
                 return False
             at += 1
             column = following[last]
             length = starts[column + 1] - starts[column]
-            if at + length < end and data[at + length] == QUOTE and _same(data, at, names, starts[column], length):
+            if (
+                at + length < end
+                and data[np.uintp(at + length)] == QUOTE
+                and _same(data, at, names, starts[column], length)
+            ):
                 at += length + 1
             else:
                 after, escaped = _after_string(data, at, end)
@@ -651,7 +674,7 @@ def _record(
                     return False
                 at = after
             at = _after_space(data, at, end)
-            if at >= end or data[at] != COLON:
+            if at >= end or data[np.uintp(at)] != COLON:
                 return False
             at = _after_space(data, at + 1, end)
             if at >= end:
@@ -667,7 +690,7 @@ def _record(
                 count += 1
                 following[last] = column
                 last = column + 1
-                if data[at] == SMALL_N:
+                if data[np.uintp(at)] == SMALL_N:
                     if required[column]:
                         return False
                     at = _literal(data, at, end)
@@ -682,7 +705,7 @@ def _record(
             at = _after_space(data, at, end)
             if at >= end:
                 return False
-            byte = data[at]
+            byte = data[np.uintp(at)]
             at += 1
             if byte == CLOSE_OBJECT:
                 break
@@ -735,7 +758,7 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
                 to = _unescaped(data, first, first - length - 1, out, to)
             else:
                 for place in range(length):
-                    out[to + place] = data[first + place]
+                    out[np.uintp(to + place)] = data[np.uintp(first + place)]
                 to += length
     offsets[len(valid)] = to
     return to
