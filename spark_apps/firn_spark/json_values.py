@@ -250,7 +250,7 @@ def _double(kind: types.Type) -> Converter:
 
 def _float(kind: types.Type) -> Converter:
     double = _double(kind)
-    single = struct.Struct("f")
+    single = struct.Struct("<f")  # which refuses what overflows
 
     def convert(value: Any) -> float:
         try:

@@ -1,0 +1,230 @@
+"""What a JSON record means, type by type (firn_spark.json_values says it in words)."""
+
+import datetime
+import json
+from decimal import Decimal
+
+import pytest
+
+from firn.model.jobs import Column
+from firn_spark.json_values import DETAIL_LIMIT, MAX_DEPTH, BadRecordError, Code, RecordReader, Stage
+
+
+def read(kind, text, **column):
+    fields = [Column(name="x", type=kind, **column)]
+    return RecordReader.of(fields, refuse_unknown=False).read(f'{{"x": {text}}}'.encode("utf-8", "surrogatepass"))[0]
+
+
+def refusal(value, *fields, refuse_unknown=False):
+    reader = RecordReader.of([Column(name=name, type=kind) for name, kind in fields], refuse_unknown=refuse_unknown)
+    with pytest.raises(BadRecordError) as caught:
+        reader.read(value)
+    return caught.value
+
+
+def micros(text):
+    moment = datetime.datetime.fromisoformat(text)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("boolean", "true", True),
+        ("int", "-2147483648", -(2**31)),
+        ("int", "-0", 0),
+        ("long", "9223372036854775807", 2**63 - 1),
+        ("double", "1", 1.0),
+        ("double", "1e308", 1e308),
+        ("double", "1e-999", 0.0),
+        ("double", "0." + "1" * 5000, float("0." + "1" * 5000)),
+        ("float", "16777217", 16777216.0),
+        ("string", r'"a\u00e9\n\ud83d\ude00"', "aé\n😀"),
+        ("date", '"2024-02-29"', 19782),
+        ("date", '"0001-01-01"', -719162),
+        ("time", '"23:59:59.999999"', 86_399_999_999),
+        ("time", '"12:30"', 45_000_000_000),
+        ("timestamp", '"2024-01-01 00:00:00.5"', micros("2024-01-01T00:00:00.5")),
+        ("timestamp", '"2024-01-01T00:00:00.123456000"', micros("2024-01-01T00:00:00.123456")),
+        ("timestamptz", '"2024-01-01T00:00:00Z"', micros("2024-01-01")),
+        ("timestamptz", '"2024-01-01T00:00:00+05:30"', micros("2024-01-01T00:00:00+05:30")),
+        ("timestamptz", '"2024-01-01T00:00:00-0330"', micros("2024-01-01T00:00:00-03:30")),
+        ("timestamptz", '"2024-01-01T00:00-08"', micros("2024-01-01T00:00:00-08:00")),
+        ("timestamptz", "1704067200123", micros("2024-01-01T00:00:00.123")),
+        ("timestamptz", "-9223372036854775", -9223372036854775000),
+        ("decimal(9, 2)", "1234567.89", Decimal("1234567.89")),
+        ("decimal(9, 2)", '"-1.5e3"', Decimal("-1500.00")),
+        ("decimal(9, 2)", "1.230000", Decimal("1.23")),
+        ("decimal(9, 2)", "0e999999999999", Decimal("0.00")),
+        ("decimal(9, 2)", "1e+0000000000000000005", Decimal("100000.00")),
+        ("decimal(38, 0)", "9" * 38, Decimal("9" * 38)),
+        ("binary", '"AAH/"', b"\x00\x01\xff"),
+        ("fixed[2]", '"AAE="', b"\x00\x01"),
+        ("uuid", '"00112233-4455-6677-8899-AABBCCDDEEFF"', bytes.fromhex("00112233445566778899aabbccddeeff")),
+        ("list<int>", "[1, null]", [1, None]),
+        ("map<string, int>", '{"a": 1, "": null}', [("a", 1), ("", None)]),
+        ("map<int, string>", '{"-5": "x"}', [(-5, "x")]),
+        ("map<boolean, date>", '{"true": "1970-01-02"}', [(True, 1)]),
+        ("map<struct<a: int>, string>", '[{"key": {"a": 1}, "value": "x"}]', [({"a": 1}, "x")]),
+        ("struct<a: int, b: struct<c: string>>", '{"b": {"c": "x", "more": 1}}', {"a": None, "b": {"c": "x"}}),
+        ("string", "null", None),
+    ],
+)
+def test_values_that_fit(kind, text, value):
+    found = read(kind, text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "code"),
+    [
+        ("boolean", "1", Code.WRONG_KIND),
+        ("boolean", '"true"', Code.WRONG_KIND),
+        ("int", "2147483648", Code.OUT_OF_RANGE),
+        ("int", "9" * 100_000, Code.OUT_OF_RANGE),
+        ("int", "1.0", Code.INEXACT),
+        ("int", "1e2", Code.INEXACT),
+        ("int", "1.5", Code.INEXACT),
+        ("int", '"1"', Code.WRONG_KIND),
+        ("int", "true", Code.WRONG_KIND),
+        ("long", "-9223372036854775809", Code.OUT_OF_RANGE),
+        ("double", "1e309", Code.OUT_OF_RANGE),
+        ("double", "-" + "9" * 400, Code.OUT_OF_RANGE),
+        ("double", '"1.5"', Code.WRONG_KIND),
+        ("float", "1e39", Code.OUT_OF_RANGE),
+        ("string", "1", Code.WRONG_KIND),
+        ("string", r'"\ud83d"', Code.INVALID_UTF8),
+        ("date", '"2023-02-29"', Code.OUT_OF_RANGE),
+        ("date", '"0000-01-01"', Code.OUT_OF_RANGE),
+        ("date", '"2023-2-9"', Code.INVALID_FORMAT),
+        ("date", '"٢٠٢٣-٠١-٠١"', Code.INVALID_FORMAT),
+        ("date", "19000", Code.WRONG_KIND),
+        ("time", '"24:00:00"', Code.OUT_OF_RANGE),
+        ("time", '"23:59:60"', Code.OUT_OF_RANGE),
+        ("time", '"12:00:00Z"', Code.INVALID_FORMAT),
+        ("timestamp", '"2024-01-01T00:00:00Z"', Code.INVALID_FORMAT),
+        ("timestamp", '"2024-01-01T00:00:00.1234567"', Code.INEXACT),
+        ("timestamp", "1704067200000", Code.WRONG_KIND),
+        ("timestamptz", '"2024-01-01T00:00:00"', Code.INVALID_FORMAT),
+        ("timestamptz", '"2024-01-01T00:00:00+19:00"', Code.OUT_OF_RANGE),
+        ("timestamptz", '"2024-01-01"', Code.INVALID_FORMAT),
+        ("timestamptz", "1.5", Code.INEXACT),
+        ("timestamptz", "9223372036854776", Code.OUT_OF_RANGE),
+        ("decimal(9, 2)", "1.234", Code.INEXACT),
+        ("decimal(9, 2)", "12345678.9", Code.OUT_OF_RANGE),
+        ("decimal(9, 2)", "1e999999999999999999999", Code.OUT_OF_RANGE),
+        ("decimal(9, 2)", "1e-999999999999999999999", Code.INEXACT),
+        ("decimal(9, 2)", '"1,5"', Code.INVALID_FORMAT),
+        ("decimal(9, 2)", '"NaN"', Code.INVALID_FORMAT),
+        ("binary", '"AA"', Code.INVALID_FORMAT),
+        ("binary", '"QR=="', Code.INVALID_FORMAT),
+        ("binary", '"_-8="', Code.INVALID_FORMAT),
+        ("fixed[2]", '"AA=="', Code.OUT_OF_RANGE),
+        ("uuid", '"00112233445566778899aabbccddeeff"', Code.INVALID_FORMAT),
+        ("list<int>", "{}", Code.WRONG_KIND),
+        ("map<string, int>", "[]", Code.WRONG_KIND),
+        ("map<string, int>", '{"a": 1, "a": 1}', Code.DUPLICATE_KEY),
+        ("map<int, int>", "[1]", Code.WRONG_KIND),
+        ("struct<a: int>", '{"a": 1, "a": 1}', Code.DUPLICATE_KEY),
+        ("struct<a: int>", "[1]", Code.WRONG_KIND),
+    ],
+)
+def test_values_that_do_not_fit(kind, text, code):
+    with pytest.raises(BadRecordError) as caught:
+        read(kind, text)
+    assert caught.value.code == code
+    assert caught.value.path == "$.x" or code == Code.DUPLICATE_KEY
+    assert caught.value.stage == (Stage.DECODE if code == Code.INVALID_UTF8 else Stage.SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (b"", Code.EMPTY_PAYLOAD),
+        (b" \n", Code.EMPTY_PAYLOAD),
+        (b"\xff{}", Code.INVALID_UTF8),
+        (b'{"a": "\xed\xa0\x80"}', Code.INVALID_UTF8),
+        (b'{"other": "\xc0\x80"}', Code.INVALID_UTF8),
+        (b'{"a": 1', Code.INVALID_JSON),
+        (b'{"a": 1}}', Code.INVALID_JSON),
+        (b'{"a": 1} {}', Code.INVALID_JSON),
+        (b'{"a": NaN}', Code.INVALID_JSON),
+        (b'{"other": -Infinity}', Code.INVALID_JSON),
+        (b'{"a": 01}', Code.INVALID_JSON),
+        (b'{"a": 1,}', Code.INVALID_JSON),
+        (b"{'a': 1}", Code.INVALID_JSON),
+        (b'{"a": "\n"}', Code.INVALID_JSON),
+        (b"\xef\xbb\xbf{}", Code.INVALID_JSON),
+        (b"garbage", Code.INVALID_JSON),
+        (b"[" * 1_000_000, Code.TOO_DEEP),
+        (b'{"other":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), Code.TOO_DEEP),
+        (b"[]", Code.NOT_AN_OBJECT),
+        (b"null", Code.NOT_AN_OBJECT),
+        (b'"text"', Code.NOT_AN_OBJECT),
+        (b'{"a": 1, "a": 2}', Code.DUPLICATE_KEY),
+        (b'{"a": 1, "\\u0061": 2}', Code.DUPLICATE_KEY),
+    ],
+)
+def test_records_that_are_none(value, code):
+    assert refusal(value, ("a", "long")).code == code
+
+
+def test_brackets_in_texts_are_not_nesting():
+    text = json.dumps({"a": "[{" * 1000 + '"\\'}).encode()
+    assert RecordReader.of([Column(name="a", type="string")], refuse_unknown=False).read(text) == ["[{" * 1000 + '"\\']
+
+
+def test_the_path_leads_to_the_value():
+    error = refusal(b'{"a": {"b": [0, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
+    assert (error.path, error.code) == ("$.a.b[0]", Code.WRONG_KIND)
+    error = refusal(b'{"a": {"b": [null, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
+    assert (error.path, error.detail) == ("$.a.b[1].c.k", 'expected int, found string "x"')
+
+
+def test_missing_and_null_are_refused_where_a_value_is_required():
+    fields = [Column(name="a", type="int", required=True), Column(name="b", type="int")]
+    reader = RecordReader.of(fields, refuse_unknown=False)
+    for value in (b"{}", b'{"a": null}', b'{"A": 1}'):
+        with pytest.raises(BadRecordError) as caught:
+            reader.read(value)
+        assert (caught.value.code, caught.value.path) == (Code.MISSING_REQUIRED, "$.a")
+    assert reader.read(b'{"a": 1}') == [1, None]
+    with pytest.raises(BadRecordError) as caught:
+        reader.read(None)
+    assert caught.value.code == Code.TOMBSTONE
+
+
+def test_a_tombstone_is_a_row_of_nulls_where_nothing_is_required():
+    assert RecordReader.of([Column(name="a", type="int")], refuse_unknown=True).read(None) == [None]
+
+
+def test_unknown_fields_are_refused_on_request_at_any_level():
+    fields = ("a", "struct<b: int>")
+    assert refusal(b'{"a": {"b": 1}, "c": 2}', fields, refuse_unknown=True).path == "$.c"
+    error = refusal(b'{"a": {"b": 1, "c": 2}}', fields, refuse_unknown=True)
+    assert (error.path, error.code) == ("$.a.c", Code.UNKNOWN_FIELD)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"a": "' + b"x" * 2_000_000 + b'"}',
+        b'{"' + b"k" * 2_000_000 + b'": 1}',
+        b'{"a": ' + b"9" * 2_000_000 + b"}",
+        b'{"a": {"' + b"k" * 2_000_000 + b'": []}}',
+    ],
+)
+def test_errors_are_short_whatever_the_record(value):
+    error = refusal(value, ("a", "int"), refuse_unknown=True)
+    assert len(error.detail) <= DETAIL_LIMIT
+    assert len(error.path) <= DETAIL_LIMIT
+
+
+@pytest.mark.parametrize("kind", ["int", "double", "decimal(9, 2)", "timestamptz"])
+def test_megabytes_of_digits_take_no_time(kind):
+    with pytest.raises(BadRecordError):
+        read(kind, "9" * 1_000_000)
+    with pytest.raises(BadRecordError):
+        read(kind, "1e" + "9" * 1_000_000)
