@@ -18,15 +18,19 @@ from typing import Protocol
 from . import base, jars, packages, tools
 from .command import run
 from .content import content_hash, files_below, locked
+from .kind import Kind
 from .layout import Layout
 from .places import REPOSITORY, cache_directory, cluster_directory
 from .progress import Failure, say, side_by_side, step
-from .provider import choose, container_engine
+from .provider import choose
 from .store import Store
 
 _SOURCE = REPOSITORY / "hack" / "images"
 _KEPT = 3
-"""Images of one name that stay in the store: the present one and a few to go back to."""
+"""Images of one name that stay: the present one and a few to go back to."""
+
+_KEPT_WITH_CODE = 30
+"""The same for images with code, which share all layers but a small one."""
 
 
 CODE = "/opt/firn/app"
@@ -188,10 +192,11 @@ class Buildah:
                 with locked(cache_directory() / f"build-{chosen.directory}.lock"):
                     if not self.has(runtime):
                         self._bud(runtime, context, chosen, "--target=runtime")
+                        self._store.prune(_KEPT, runtime.rpartition(":")[0])
                 self._store.append(reference, runtime, context / "app", CODE)
             else:
                 self._bud(reference, context, chosen)
-        self._store.prune(_KEPT)
+        self._store.prune(_KEPT_WITH_CODE if chosen.code else _KEPT, reference.rpartition(":")[0])
 
     def _bud(self, reference: str, context: Path, chosen: Image, *options: str) -> None:
         words = [f"--build-context={key}={make()}" for key, make in chosen.contexts.items()]
@@ -272,8 +277,8 @@ def build(name: str, builder: Builder, prefix: str = "localhost") -> str:
 
 def build_all(names: list[str], prefix: str = "localhost") -> dict[str, str]:
     """Build images side by side and write their references to `images.json` of the cluster's directory; name -> reference."""
-    engine = container_engine()
-    builder: Builder = Engine(engine) if engine else Buildah()
+    provider = choose("auto", Layout(cluster_directory()))
+    builder: Builder = Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
     # Two at a time: a build alternates between waiting for downloads and using one core.
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {name: pool.submit(_build_and_record, name, builder, prefix) for name in names}

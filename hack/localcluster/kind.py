@@ -18,7 +18,7 @@ class Kind:
 
     def __init__(self, layout: Layout, engine: str) -> None:
         self._layout = layout
-        self._engine = engine
+        self.engine = engine
         self.name = layout.control_group
 
     def configuration(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class Kind:
 
     def environment(self) -> dict[str, str]:
         """What tells kind which engine to use."""
-        return {"KIND_EXPERIMENTAL_PROVIDER": self._engine}
+        return {"KIND_EXPERIMENTAL_PROVIDER": self.engine}
 
     def up(self) -> None:
         """Create the cluster unless it exists, and its kubeconfig."""
@@ -101,9 +101,9 @@ class Kind:
 
     def load(self, reference: str) -> None:
         """Copy an image of the engine into the node; kind itself skips one that is there."""
-        inspected = subprocess.run([self._engine, "image", "inspect", reference], capture_output=True)
+        inspected = subprocess.run([self.engine, "image", "inspect", reference], capture_output=True)
         if inspected.returncode:
-            raise Failure(f"{self._engine} has no image {reference}; build it with hack/images/build")
+            raise Failure(f"{self.engine} has no image {reference}; build it with hack/images/build")
         with step(f"loading {reference}"):
             run([*self.command("load", "docker-image"), reference], environment=self.environment())
 

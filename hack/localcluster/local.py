@@ -50,6 +50,10 @@ class Local:
                 raise Failure(
                     "provider local needs root (namespaces, mounts); use --provider kind with Docker or Podman"
                 )
+            if hidden := [each for each in ("/run", "/var/lib", "/var/log") if layout.directory.is_relative_to(each)]:
+                raise Failure(
+                    f"the cluster's directory cannot be below {hidden[0]}, which the node has for itself: set FIRN_CLUSTER"
+                )
             names = ["kube", "coredns", "helm", "pause"]
             side_by_side(
                 lambda: packages.ensure(packages.LOCAL_CLUSTER),

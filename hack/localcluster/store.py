@@ -114,13 +114,11 @@ class Store:
             others = [each for each in self._entries() if each.get("annotations", {}).get(_REFERENCE) != reference]
             self._write_entries([*others, descriptor])
 
-    def prune(self, keep: int) -> None:
-        """Forget all but the `keep` last images of every name, and delete the blobs that no image needs any more."""
+    def prune(self, keep: int, name: str) -> None:
+        """Forget all but the `keep` last images of a name, and delete the blobs that no image needs any more."""
         with self.locked():
-            kept: dict[str, list[dict[str, Any]]] = {}
-            for reference, entry in self.images().items():
-                kept.setdefault(reference.rpartition(":")[0], []).append(entry)
-            self._write_entries([entry for entries in kept.values() for entry in entries[-keep:]])
+            ours = [reference for reference in self.images() if reference.rpartition(":")[0] == name]
+            self._write_entries([entry for reference, entry in self.images().items() if reference not in ours[:-keep]])
             needed = {digest for reference in self.images() for digest in self.blobs_of(reference)}
             for blob in self.blobs.iterdir():
                 if blob.name not in needed:

@@ -71,7 +71,7 @@ def test_old_images_and_their_blobs_go(store: Store, program: Path, tmp_path: Pa
     for number in range(5):
         (code / "a.py").write_text(str(number))
         store.append(f"localhost/firn:{number}", "localhost/runtime:1", code, "/opt/firn/app")
-    store.prune(keep=2)
+    store.prune(2, "localhost/firn")
     assert sorted(store.images()) == ["localhost/firn:3", "localhost/firn:4", "localhost/runtime:1"]
     needed = {digest for reference in store.images() for digest in store.blobs_of(reference)}
     assert {path.name for path in store.blobs.iterdir()} == needed
