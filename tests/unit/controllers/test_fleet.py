@@ -1,0 +1,424 @@
+"""A profile's brokers: what is rendered, how it starts, how it rolls, how it grows, and what is said of it."""
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
+from firn_controllers import manifests
+from firn_controllers.fleet import (
+    config_map,
+    disruption_budget,
+    health,
+    layout,
+    metadata_version,
+    rollout,
+    services,
+    stateful_set,
+)
+from firn_controllers.fleet.layout import Fleet
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import FleetState, Manifest, PodState, StatefulSetState
+from tests import gen
+from tests.fakes.world import World
+
+OWNER = Owner("firn-system", "config-uid")
+
+
+def fleet(live: StatefulSetState | None = None, **profile: Any) -> Fleet:
+    return Fleet.of(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
+
+
+def container(found: Fleet) -> Manifest:
+    spec = stateful_set.build(found, 0)["spec"]["template"]["spec"]
+    (only,) = spec["containers"]
+    return only
+
+
+def environment(found: Fleet) -> dict[str, str]:
+    return {it["name"]: it.get("value", "") for it in container(found)["env"]}
+
+
+# What is rendered
+
+
+@pytest.mark.parametrize(
+    ("replicas", "voters", "factor", "in_sync"),
+    [(1, 1, "1", "1"), (2, 1, "2", "1"), (3, 3, "3", "2"), (5, 3, "3", "2")],
+)
+def test_quorum_and_replication_follow_the_number_of_brokers(
+    replicas: int, voters: int, factor: str, in_sync: str
+) -> None:
+    found = fleet(replicas=replicas)
+    properties = config_map.properties(found)
+    assert len(properties["controller.quorum.voters"].split(",")) == voters == found.voters
+    for key in (
+        "default.replication.factor",
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+    ):
+        assert properties[key] == factor
+    assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == in_sync
+
+
+def test_voters_are_named_as_the_headless_service_resolves_them() -> None:
+    assert config_map.properties(fleet())["controller.quorum.voters"].split(",")[2] == (
+        "2@firn-broker-classic-2.firn-broker-classic.firn-system.svc:9093"
+    )
+    assert stateful_set.build(fleet(), 0)["spec"]["serviceName"] == "firn-broker-classic"
+    assert services.headless(fleet())["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_topics_are_not_made_by_mistake_and_record_times_are_not_judged() -> None:
+    properties = config_map.properties(fleet())
+    assert properties["auto.create.topics.enable"] == "false"
+    assert properties["log.message.timestamp.after.max.ms"] == str(2**63 - 1)
+
+
+def test_a_profiles_own_config_wins_but_not_over_identity() -> None:
+    assert config_map.properties(fleet(config={"num.partitions": "7"}))["num.partitions"] == "7"
+    with pytest.raises(InvalidSpecError, match=r"profiles\.classic\.config: node\.id"):
+        config_map.properties(fleet(config={"node.id": "7"}))
+
+
+def test_line_ends_and_backslashes_survive_in_properties() -> None:
+    assert "note=a\\nb\\\\c\n" in config_map.text(fleet(config={"note": "a\nb\\c"}))
+
+
+def test_cluster_ids_are_lasting_distinct_and_well_formed() -> None:
+    ids = {layout.cluster_id(namespace, f"p{number}") for namespace in ("a", "b") for number in range(500)}
+    assert len(ids) == 1000
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", it) for it in ids)
+    assert layout.cluster_id("firn-system", "classic") == layout.cluster_id("firn-system", "classic")
+
+
+def test_every_object_is_owned_labelled_and_hashed() -> None:
+    found = fleet(external={"host": "h"})
+    objects = [
+        config_map.build(found),
+        services.headless(found),
+        services.bootstrap(found),
+        *services.external(found),
+        disruption_budget.build(found),
+        stateful_set.build(found, 0),
+        metadata_version.build(found, "4.2"),
+    ]
+    for manifest in objects:
+        metadata = manifest["metadata"]
+        assert metadata["namespace"] == "firn-system"
+        assert metadata["ownerReferences"][0]["uid"] == "config-uid"
+        assert metadata["labels"][names.LABEL_MANAGED_BY] == "firn"
+        assert metadata["labels"][names.LABEL_PROFILE] == "classic"
+        assert metadata["annotations"][names.TEMPLATE_HASH]
+    assert len({(it["kind"], it["metadata"]["name"]) for it in objects}) == len(objects)
+
+
+def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
+    first = stateful_set.build(fleet(replicas=3, storage={"size": "10Gi"}), 0)
+    live = gen.stateful_set(replicas=3, manifest=first)
+    smaller = fleet(live, replicas=1, storage={"size": "99Gi"})
+    assert (smaller.replicas, smaller.voters, smaller.storage_size) == (3, 3, "10Gi")
+    assert fleet(live, replicas=5).replicas == 5
+
+
+def test_the_quorum_of_a_fleet_that_grows_stays_as_it_was_created() -> None:
+    """Two new, empty voters would be a majority that forgets everything."""
+    first = stateful_set.build(fleet(replicas=1), 0)
+    grown = fleet(gen.stateful_set(replicas=1, manifest=first), replicas=3)
+    assert (grown.replicas, grown.voters) == (3, 1)
+    assert config_map.properties(grown)["controller.quorum.voters"].startswith("0@")
+
+
+def test_growing_needs_no_other_pod_template_than_the_replication_factor() -> None:
+    first = stateful_set.build(fleet(replicas=3, external={"host": "h"}), 0)
+    more = stateful_set.build(fleet(gen.stateful_set(manifest=first), replicas=6, external={"host": "h"}), 0)
+    assert manifests.template_hash(first) == manifests.template_hash(more)
+
+
+def test_a_changed_config_changes_the_pod_template() -> None:
+    plain, changed = (stateful_set.build(fleet(config=it), 0) for it in ({}, {"num.io.threads": "9"}))
+    assert manifests.template_hash(plain) != manifests.template_hash(changed)
+
+
+# How a broker starts
+
+
+def start(found: Fleet, tmp_path: Path, ordinal: int, formatted: bool = False) -> tuple[dict[str, str], list[str]]:
+    """Runs start.sh with Kafka's tools replaced by recorders: the configuration it starts with, and the calls it makes."""
+    tools, data, configured, tmp = (tmp_path / name for name in ("bin", "data", "config", "tmp"))
+    for directory in (tools, data / "log", configured, tmp):
+        directory.mkdir(parents=True, exist_ok=True)
+    for name in ("kafka-storage.sh", "kafka-server-start.sh"):
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n')
+        (tools / name).chmod(0o755)
+    if formatted:
+        (data / "log" / "meta.properties").touch()
+    for name, text in config_map.build(found)["data"].items():
+        (configured / name).write_text(text)
+    script = configured / "start.sh"
+    text = script.read_text().replace("/opt/kafka/bin", str(tools)).replace(layout.DATA_PATH, str(data))
+    script.write_text(text.replace(layout.CONFIG_PATH, str(configured)).replace("/tmp/server", f"{tmp}/server"))
+    variables = {**environment(found), "HOSTNAME": f"firn-broker-classic-{ordinal}", "PATH": os.environ["PATH"]}
+    variables["NODE_IP"] = "10.0.0.9"
+    subprocess.run(["/bin/sh", str(script)], env=variables, check=True, timeout=30)
+    lines = (tmp / "server.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line), (tmp_path / "calls").read_text().splitlines()
+
+
+def test_a_voter_is_broker_and_controller(tmp_path: Path) -> None:
+    properties, calls = start(fleet(), tmp_path, 2)
+    assert properties["node.id"] == "2"
+    assert properties["process.roles"] == "broker,controller"
+    assert properties["listeners"] == "INTERNAL://:9092,CONTROLLER://:9093"
+    assert properties["advertised.listeners"] == (
+        "INTERNAL://firn-broker-classic-2.firn-broker-classic.firn-system.svc:9092"
+    )
+    assert properties["auto.create.topics.enable"] == "false"
+    assert calls[0].startswith("kafka-storage.sh format --ignore-formatted --cluster-id")
+    assert calls[1].startswith("kafka-server-start.sh")
+
+
+def test_a_broker_beyond_the_quorum_is_no_controller(tmp_path: Path) -> None:
+    properties, _ = start(fleet(replicas=5), tmp_path, 4)
+    assert properties["process.roles"] == "broker"
+    assert "CONTROLLER" not in properties["listeners"]
+
+
+def test_a_volume_with_data_is_not_formatted(tmp_path: Path) -> None:
+    _, calls = start(fleet(), tmp_path, 0, formatted=True)
+    assert [call.split()[0] for call in calls] == ["kafka-server-start.sh"]
+
+
+def test_a_configured_metadata_version_is_formatted_with(tmp_path: Path) -> None:
+    _, calls = start(fleet(metadataVersion="4.1"), tmp_path, 0)
+    assert calls[0].endswith("--release-version 4.1")
+
+
+@pytest.mark.parametrize(
+    ("external", "advertised"),
+    [
+        ({"host": "kafka.example", "port": 31000}, "EXTERNAL://kafka.example:31002"),
+        ({"port": 31000}, "EXTERNAL://10.0.0.9:31002"),
+        ({"type": "LoadBalancer", "hosts": ["a.example", "b.example", "c.example"]}, "EXTERNAL://b.example:9094"),
+    ],
+    ids=["a node port", "a node port on the broker's own node", "a load balancer"],
+)
+def test_clients_outside_are_told_where(tmp_path: Path, external: dict[str, Any], advertised: str) -> None:
+    properties, _ = start(fleet(external=external), tmp_path, 1)
+    assert properties["advertised.listeners"].split(",")[1] == advertised
+    assert "EXTERNAL:PLAINTEXT" in properties["listener.security.protocol.map"]
+
+
+def test_every_broker_has_a_service_of_its_own_for_clients_outside() -> None:
+    bootstrap, *brokers = services.external(fleet(external={"host": "h", "port": 31000}))
+    assert bootstrap["spec"]["ports"][0]["nodePort"] == 31000
+    assert [it["spec"]["ports"][0]["nodePort"] for it in brokers] == [31001, 31002, 31003]
+    assert brokers[1]["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "firn-broker-classic-1"
+
+
+def test_a_load_balancer_needs_a_name_for_each_broker() -> None:
+    with pytest.raises(InvalidSpecError, match=r"external\.hosts: 3 brokers"):
+        stateful_set.build(fleet(external={"type": "LoadBalancer", "hosts": ["a"]}), 0)
+
+
+# Rolling
+
+UP = FleetState(brokers=3, under_replicated=0)
+
+
+def pods(*hashes: str, down: Sequence[int] = ()) -> list[PodState]:
+    return [
+        gen.pod(f"firn-broker-classic-{number}", template_hash=it, ready=number not in down)
+        for number, it in enumerate(hashes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("live", "found", "admin", "partition"),
+    [
+        pytest.param(None, [], None, 0, id="a new fleet"),
+        pytest.param(gen.stateful_set(), pods("new", "new", "new"), UP, 0, id="nothing to do"),
+        pytest.param(
+            gen.stateful_set(template_hash="old"),
+            pods("old", "old", "old"),
+            UP,
+            3,
+            id="a new template moves nothing by itself",
+        ),
+        pytest.param(
+            gen.stateful_set(template_hash="old"),
+            pods("old", "old", "old", down=(0, 1, 2)),
+            None,
+            0,
+            id="nothing runs, all at once",
+        ),
+        pytest.param(
+            gen.stateful_set(partition=3), pods("old", "old", "old"), UP, 2, id="the first one, all being well"
+        ),
+        pytest.param(
+            gen.stateful_set(partition=3), pods("old", "old", "old"), FleetState(3, 4), 3, id="not while replicas lag"
+        ),
+        pytest.param(
+            gen.stateful_set(partition=3),
+            pods("old", "old", "old"),
+            FleetState(2, 0),
+            3,
+            id="not with a broker missing",
+        ),
+        pytest.param(gen.stateful_set(partition=3), pods("old", "old", "old"), None, 3, id="not while nobody answers"),
+        pytest.param(
+            gen.stateful_set(partition=3),
+            pods("old", "old", "old", down=(0,)),
+            UP,
+            3,
+            id="not while another one is down",
+        ),
+        pytest.param(
+            gen.stateful_set(partition=3),
+            pods("old", "old", "old", down=(2,)),
+            FleetState(2, 9),
+            2,
+            id="one that is down costs nothing",
+        ),
+        pytest.param(gen.stateful_set(partition=2), pods("old", "old", "old"), UP, 2, id="wait for the one under way"),
+        pytest.param(
+            gen.stateful_set(partition=2),
+            pods("old", "old", "new", down=(2,)),
+            UP,
+            2,
+            id="wait until the new one is ready",
+        ),
+        pytest.param(gen.stateful_set(partition=2), pods("old", "old", "new"), UP, 1, id="the next one"),
+        pytest.param(gen.stateful_set(partition=1), pods("old", "new", "new"), UP, 0, id="the last one"),
+        pytest.param(gen.stateful_set(partition=2), pods("old", "old"), UP, 2, id="wait for a pod that is gone"),
+        pytest.param(
+            gen.stateful_set(partition=3, generation_observed=False),
+            pods("old", "old", "old"),
+            UP,
+            3,
+            id="wait for Kubernetes to look",
+        ),
+    ],
+)
+def test_partition(
+    live: StatefulSetState | None, found: list[PodState], admin: FleetState | None, partition: int
+) -> None:
+    assert rollout.partition("new", live, found, admin, 3) == partition
+
+
+def test_a_single_broker_rolls_without_asking() -> None:
+    assert rollout.partition("new", gen.stateful_set(replicas=1, partition=1), pods("old"), None, 1) == 0
+
+
+@pytest.mark.parametrize("lagging", [0, 1], ids=["all in sync", "replicas lag for a while"])
+async def test_a_new_image_reaches_the_brokers_one_by_one(lagging: int) -> None:
+    world = World()
+    await world.settle()
+    world.topics.under_replicated = lagging
+    world.start(
+        gen.config(profiles={"classic": {"image": {"image": "kafka:next"}}, "outside": {"bootstrapServers": "k:1"}})
+    )
+    most_at_once, before = 0, dict(world.cluster.pod_states)
+    for round_ in range(40):
+        await world.step()
+        now = dict(world.cluster.pod_states)
+        most_at_once = max(most_at_once, sum(now[name] != before[name] for name in now))
+        if lagging and round_ < 10:
+            assert now == before, "no broker goes while replicas lag"
+        if round_ == 10:
+            world.topics.under_replicated = 0
+        before = now
+        world.clock.advance(5.0)
+    live = await world.cluster.stateful_set("firn-broker-classic")
+    assert live is not None
+    assert (live.updated, live.partition, most_at_once) == (3, 0, 1)
+    told = [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
+    assert told.count("RollingOut") == told.count("RolledOut") == 1
+
+
+async def test_a_metadata_version_is_finalised_once_all_brokers_are_new() -> None:
+    world = World(gen.config(profiles={"classic": {"metadataVersion": "4.1"}}))
+    await world.settle()
+    jobs = [place for place in world.cluster.objects if place[1] == "Job"]
+    assert jobs == [], "a new fleet is formatted with it"
+    world.start(gen.config(profiles={"classic": {"metadataVersion": "4.2", "image": {"image": "kafka:next"}}}))
+    await world.step()
+    assert not [place for place in world.cluster.objects if place[1] == "Job"], "not before the brokers are new"
+    await world.settle()
+    (place,) = [place for place in world.cluster.objects if place[1] == "Job"]
+    command = world.cluster.objects[place]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[-2:] == ["--release-version", "4.2"]
+    world.cluster.objects[place]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    pods_before = dict(world.cluster.pod_states)
+    await world.settle()
+    live = await world.cluster.stateful_set("firn-broker-classic")
+    assert live is not None
+    assert live.manifest["metadata"]["annotations"][layout.METADATA_VERSION] == "4.2"
+    assert world.cluster.pod_states == pods_before, "finalising restarts nothing"
+
+
+async def test_scaling_down_is_refused_and_said_once() -> None:
+    world = World()
+    await world.settle()
+    world.start(gen.config(profiles={"classic": {"replicas": 1}}))
+    await world.settle()
+    live = await world.cluster.stateful_set("firn-broker-classic")
+    assert live is not None
+    assert live.replicas == 3
+    assert [reason for _, reason, _ in world.cluster.events].count("ScaleDownRefused") == 1
+
+
+# What is said of it
+
+
+def said(found: Sequence[PodState], admin: FleetState | Exception, ours: bool = True) -> tuple[Reason | None, str]:
+    result = health.of("classic", fleet() if ours else None, found, admin, rolling=False)  # type: ignore[arg-type]
+    return result.problem, result.message
+
+
+DOWN = UnavailableError("connection refused")
+
+
+@pytest.mark.parametrize(
+    ("found", "admin", "ours", "reason"),
+    [
+        pytest.param(pods("a", "a", "a"), UP, True, None, id="all up"),
+        pytest.param(pods("a", "a", "a", down=(1,)), FleetState(2, 3), True, None, id="one down of three"),
+        pytest.param([], DOWN, True, Reason.BROKER_STARTING, id="no pods yet"),
+        pytest.param(pods("a", "a", "a", down=(0, 1, 2)), DOWN, True, Reason.BROKER_STARTING, id="starting"),
+        pytest.param(pods("a", "a", "a"), DOWN, True, Reason.BROKER_UNREACHABLE, id="ready and silent"),
+        pytest.param(pods("a", "a", "a"), AccessDeniedError("no"), True, Reason.ACCESS_DENIED, id="we are refused"),
+        pytest.param([], DOWN, False, Reason.BROKER_UNREACHABLE, id="somebody else's Kafka is silent"),
+        pytest.param([], AccessDeniedError("no"), False, Reason.ACCESS_DENIED, id="somebody else's Kafka refuses us"),
+        pytest.param(
+            [gen.broken_pod("firn-broker-classic-0", waiting_reason="ImagePullBackOff")], DOWN, True, Reason.BROKER_UNREACHABLE,
+            id="an image that cannot be pulled",
+        ),
+    ],
+)  # fmt: skip
+def test_health(found: list[PodState], admin: FleetState | Exception, ours: bool, reason: Reason | None) -> None:
+    assert said(found, admin, ours)[0] == reason
+
+
+def test_an_image_that_cannot_be_pulled_is_named() -> None:
+    broken = [gen.broken_pod("firn-broker-classic-0", waiting_reason="ErrImagePull")]
+    assert "kafka:4.2" in said(broken, DOWN)[1]
+
+
+async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:
+    profiles = {"classic": {}, "odd": {"config": {"node.id": "1"}}}
+    world = World(gen.config(profiles=profiles))
+    world.cluster.create(gen.topic("good"))
+    world.cluster.create(gen.topic("bad", profile="odd"))
+    await world.settle()
+    assert world.conditions("good")["Ready"] == ("True", "AllReady")
+    assert world.conditions("bad")["TopicReady"] == ("False", "BrokerUnreachable")
+    assert "node.id" in world.message("TopicReady", "bad")
+    assert world.conditions("bad")["Stalled"] == ("True", "FastFailures")
