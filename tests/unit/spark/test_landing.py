@@ -1,0 +1,176 @@
+"""One task's work, without Spark: batches of many topics in, files and counts out."""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from firn.model.jobs import Column
+from firn_spark.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
+from tests.unit.spark import tables
+from tests.unit.spark.records import batch, job
+
+GOOD, BAD = b'{"a": 1}', b'{"a": "x"}'
+
+
+def plan(**topics):
+    return LandingPlan(topics, ingested_at=1_700_000_000_000_000)
+
+
+def topic(tmp_path, given, name="t", dead=True, **options):
+    dlq = tables.dead_letters(tmp_path / f"{name}__dlq") if dead else None
+    return TopicLanding(given, tables.table_of(given, tmp_path / name), dlq, **options)
+
+
+def test_a_plan_travels_to_tasks(tmp_path):
+    given = plan(t=topic(tmp_path, job(("a", "int")), exclude={0: frozenset({1})}))
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path):
+    landing = plan(t=topic(tmp_path, job(("a", "int"))))
+    batches = [batch([GOOD, BAD]), batch([GOOD, None], offset=[2, 5], partition=[0, 3], key=[b"kk", None])]
+    output = list(land(iter(batches), landing))
+    assert [found.schema for found in output] == [RESULT_SCHEMA]
+    found = tables.results(output)["t"]
+    assert [(row["a"], row["_kafka"]["offset"]) for row in tables.read(found["data"])] == [(1, 0), (1, 2), (None, 5)]
+    assert [(row["error_code"], row["_kafka"]["offset"]) for row in tables.read(found["dead"])] == [("WrongKind", 1)]
+    size = len(GOOD) * 2 + len(BAD) + 2
+    partitions = {"0": [3, 0, 2], "3": [1, 5, 5]}
+    assert found["stats"] == [
+        {"rows": 3, "dead": 1, "skipped": 0, "excluded": 0, "bytes": size, "partitions": partitions}
+    ]
+
+
+def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    broken = job(("a", "int"))
+    landing = plan(
+        good=topic(tmp_path, job(("a", "int")), "good"),
+        raw=topic(tmp_path, job(), "raw"),
+        broken=TopicLanding(broken, tables.table_of(broken, tmp_path / "file" / "table")),
+        narrow=TopicLanding(broken, tables.table_spec(tmp_path / "narrow", (Column(name="b", type="int"),))),
+    )
+    names = ["good", "raw", "good", "broken", "narrow", "good", "raw"]
+    found = tables.results(land(iter([batch([GOOD] * 7, topic=names)]), landing))
+    assert [row["_kafka"]["offset"] for row in tables.read(found["good"]["data"])] == [0, 2, 5]
+    assert [row["value"] for row in tables.read(found["raw"]["data"])] == [GOOD, GOOD]
+    assert list(found["broken"]) == list(found["narrow"]) == ["error"]
+    assert "Error" in found["broken"]["error"][0]["type"]
+    assert found["narrow"]["error"][0] == {"type": "ValueError", "message": "the table has no column _kafka, a"}
+
+
+def test_the_first_dead_letter_asks_for_its_table_and_leaves_no_file(tmp_path):
+    landing = LandingPlan({"t": topic(tmp_path, job(("a", "int")), dead=False)}, ingested_at=0, buffer_bytes=1)
+    found = tables.results(land(iter([batch([GOOD]), batch([BAD]), batch([GOOD])]), landing))
+    assert found == {"t": {"dead-letters-missing": [{}]}}
+    assert tables.files_in(tmp_path) == []
+
+
+def test_a_halt_is_told_with_its_place(tmp_path):
+    landing = plan(t=topic(tmp_path, job(("a", "int"), on_bad_record="Halt"), dead=False))
+    found = tables.results(land(iter([batch([GOOD, BAD, GOOD])]), landing))["t"]
+    place = {"partition": 0, "offset": 1, "code": "WrongKind", "stage": "Schema", "path": "$.a"}
+    assert found["halt"] == [place | {"detail": 'expected int, found string "x"'}]
+    assert len(tables.read(found["data"])) == 1
+
+
+def test_nothing_is_left_when_reading_fails(tmp_path):
+    def failing():
+        yield batch([GOOD])
+        raise ConnectionError("broker gone")
+
+    landing = LandingPlan({"t": topic(tmp_path, job(("a", "int")))}, ingested_at=0, buffer_bytes=1)
+    with pytest.raises(ConnectionError):
+        list(land(failing(), landing))
+    assert tables.files_in(tmp_path) == []
+
+
+def test_a_topic_that_is_not_in_the_plan_is_a_mistake(tmp_path):
+    with pytest.raises(ValueError, match="'t'"):
+        list(land(iter([batch([GOOD])]), plan()))
+
+
+def test_no_records_no_files():
+    assert tables.results(land(iter([]), plan())) == {}
+
+
+def test_memory_is_bounded_by_writing_early(tmp_path):
+    landing = LandingPlan({"t": topic(tmp_path, job(("a", "string")))}, ingested_at=0, buffer_bytes=3 << 20)
+    record = json.dumps({"a": "x" * (1 << 20)}).encode()
+    found = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), landing))["t"]
+    assert len(found["data"]) > 2
+    assert sorted(row["_kafka"]["offset"] for row in tables.read(found["data"])) == list(range(10))
+
+
+def test_properties_shape_the_file(tmp_path):
+    given = job(("a", "int"))
+    properties = {
+        "write.parquet.compression-codec": "gzip",
+        "write.parquet.row-group-size-bytes": "1000",
+        "write.data.path": (tmp_path / "elsewhere").as_uri(),
+        "write.metadata.metrics.default": "counts",
+        "write.metadata.metrics.column.a": "full",
+    }
+    table = tables.table_of(given, tmp_path / "t", properties=properties)
+    values = [json.dumps({"a": place}).encode() for place in range(2500)]
+    found = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
+    (file,) = found["data"]
+    path = file["file-path"].removeprefix("file://")
+    assert path.startswith(str(tmp_path / "elsewhere"))
+    metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == len(file["split-offsets"]) == 3
+    assert metadata.row_group(0).column(0).compression == "GZIP"
+    assert file["lower-bounds"] == {"keys": [1], "values": ["00000000"]}
+    assert file["upper-bounds"] == {"keys": [1], "values": ["C3090000"]}
+
+
+def test_object_storage_layout(tmp_path):
+    given = job(("a", "int"))
+    table = tables.table_of(given, tmp_path, properties={"write.object-storage.enabled": "true"})
+    found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
+    assert len(tables.read(found["data"])) == 1
+    assert len(found["data"][0]["file-path"].removeprefix(tmp_path.as_uri()).split("/")) > 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("write.parquet.compression-codec", "lzo"),
+        ("write.target-file-size-bytes", "big"),
+        ("write.metadata.metrics.default", "some"),
+    ],
+)
+def test_a_property_that_cannot_be_followed_is_that_topics_error(tmp_path, key, value):
+    given = job(("a", "int"))
+    table = tables.table_of(given, tmp_path, properties={key: value})
+    found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
+    assert value in found["error"][0]["message"]
+
+
+def test_a_table_may_have_more_columns_and_wider_types(tmp_path):
+    given = job(("a", "int"), ("s", "float"), ("d", "decimal(5, 2)"), ("u", "struct<id: uuid>"))
+    columns = tuple(Column(name=name, type=kind) for name, kind in [
+        ("more", "string"), ("d", "decimal(9, 2)"), ("s", "double"), ("a", "long"), ("u", "struct<id: uuid>")
+    ])  # fmt: skip
+    kafka = tables.rows.metadata_columns("Struct")
+    table = tables.table_spec(tmp_path, columns + kafka)
+    identifier = "00112233-4455-6677-8899-aabbccddeeff"
+    value = json.dumps({"a": 1, "s": 1.5, "d": 1.25, "u": {"id": identifier}}).encode()
+    found = tables.results(land(iter([batch([value])]), plan(t=TopicLanding(given, table))))["t"]
+    (row,) = tables.read(found["data"])
+    assert (row["more"], row["a"], row["s"], str(row["d"])) == (None, 1, 1.5, "1.25")
+    schema = pq.read_schema(found["data"][0]["file-path"].removeprefix("file://"))
+    assert schema.field("a").type == pa.int64()
+    assert schema.field("a").metadata[b"PARQUET:field_id"] == b"4"
+
+
+def test_a_column_required_by_the_table_alone_is_the_topics_error(tmp_path):
+    given = job(("a", "int"))
+    columns = (Column(name="a", type="int", required=True), *tables.rows.metadata_columns("Struct"))
+    landing = plan(t=TopicLanding(given, tables.table_spec(tmp_path, columns)))
+    found = tables.results(land(iter([batch([GOOD, b"{}"])]), landing))["t"]
+    assert "a is required" in found["error"][0]["message"]
+    assert tables.files_in(tmp_path) == []
