@@ -1,0 +1,260 @@
+"""A group's driver: what is rendered, what restarts it and what does not, what is said of it."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.config import Config
+from firn.model.jobs import GroupSettings
+from firn.model.progress import GroupProgress
+from firn_controllers import manifests
+from firn_controllers.ingestion_group import health, service, settings, stateful_set
+from firn_controllers.ingestion_group.controller import selector
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import Manifest, PodState
+from tests import gen
+from tests.fakes.world import World
+
+OWNER = Owner("firn-system", "config-uid")
+SECURE = {
+    "secure": {
+        "bootstrapServers": "kafka:9093",
+        "security": {
+            "tls": True,
+            "ca": {"secret": "ca", "key": "ca.crt"},
+            "sasl": {"mechanism": "PLAIN", "username": "u", "password": {"secret": "kafka", "key": "password"}},
+        },
+    }
+}
+
+
+def rendered(config: Config | None = None, group: str = "default", in_use: bool = True) -> Manifest:
+    config = config or gen.config()
+    return stateful_set.build(config, settings.settings(config, group), OWNER, selector(group), in_use=in_use)
+
+
+def pod_spec(manifest: Manifest) -> Manifest:
+    found: Manifest = manifest["spec"]["template"]["spec"]
+    return found
+
+
+def test_settings_say_how_to_reach_every_profile_and_catalog_with_secrets_by_path() -> None:
+    config = gen.config(profiles={"classic": {}, **SECURE})
+    found = settings.settings(config, "default")
+    assert found.kafka["classic"].bootstrap_servers == "firn-broker-classic-bootstrap.firn-system.svc:9092"
+    secure = found.kafka["secure"]
+    assert (secure.protocol, secure.ca_path, secure.sasl_username, secure.sasl_password_path) == (
+        "SASL_SSL", "/etc/firn/secrets/ca/ca.crt", "u", "/etc/firn/secrets/kafka/password",
+    )  # fmt: skip
+    lake = found.catalogs["lake"]
+    assert lake.properties == {"user": "firn"}
+    assert lake.secret_properties == {"password": "/etc/firn/secrets/firn-postgres/password"}
+    assert found.bytes_per_commit == 128 * 2**20
+
+
+def test_the_settings_file_can_be_read_back() -> None:
+    found = settings.settings(gen.config(), "default")
+    data = settings.build(found, OWNER, selector("default"))["data"]
+    assert GroupSettings.model_validate_json(data["group.json"]) == found
+
+
+def test_every_secret_that_is_referred_to_is_mounted_where_its_path_says() -> None:
+    spec = pod_spec(rendered(gen.config(profiles={"classic": {}, **SECURE})))
+    mounted = {it["mountPath"]: it["name"] for it in spec["containers"][0]["volumeMounts"]}
+    volumes = {it["name"]: it for it in spec["volumes"]}
+    for secret in ("ca", "kafka", "firn-postgres"):
+        assert volumes[mounted[f"{names.SECRETS_PATH}/{secret}"]]["secret"]["secretName"] == secret
+
+
+def test_executors_are_told_their_image_and_account() -> None:
+    groups = {"default": {"executors": {"instances": 2}, "image": {"image": "spark:canary"}}}
+    found = settings.settings(gen.config(groups=groups), "default")
+    assert (found.executor_image, found.service_account) == ("spark:canary", "firn-ingest")
+    assert found.executors is not None
+    assert found.executors.instances == 2
+    assert settings.settings(gen.config(), "default").executor_image is None
+
+
+def test_one_pod_while_the_group_is_used_and_none_otherwise() -> None:
+    assert rendered()["spec"]["replicas"] == 1
+    assert rendered(in_use=False)["spec"]["replicas"] == 0
+    assert manifests.template_hash(rendered()) == manifests.template_hash(rendered(in_use=False))
+
+
+def test_the_service_has_the_ports_that_executors_and_operator_look_for() -> None:
+    ports = {it["name"]: it["port"] for it in service.build("default", OWNER, selector("default"))["spec"]["ports"]}
+    assert ports == {"progress": 8080, "driver": 7078, "block-manager": 7079}
+
+
+def test_a_job_contract_is_not_selected_as_a_driver() -> None:
+    assert selector("default").keys() - {names.LABEL_GROUP}, "job contracts carry the group's label too"
+
+
+def changed(**changes: Any) -> Config:
+    return gen.config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "restarts"),
+    [
+        pytest.param(gen.config(), False, id="the same"),
+        pytest.param(gen.config(workers=3, resync="1m", logLevel="debug"), False, id="the operator's own settings"),
+        pytest.param(gen.config(groups={"default": {}, "big": {"memory": "9Gi"}}), False, id="another group"),
+        pytest.param(gen.config(groups={"default": {"namespaces": ["demo"]}}), False, id="who may use it"),
+        pytest.param(gen.config(profiles={"classic": {"heap": "2g"}, "outside": {"bootstrapServers": "kafka.example:9092"}}), False,
+                     id="the heap of brokers"),
+        pytest.param(gen.config(groups={"default": {"memory": "4Gi"}}), True, id="memory"),
+        pytest.param(gen.config(groups={"default": {"cores": 4}}), True, id="cores"),
+        pytest.param(gen.config(groups={"default": {"sparkConf": {"a": "b"}}}), True, id="Spark's settings"),
+        pytest.param(gen.config(images={"spark": {"image": "firn-spark:2"}, "kafka": {"image": "kafka:4.2"}}), True, id="the image"),
+        pytest.param(gen.config(profiles={"classic": {}, **SECURE}), True, id="a new profile"),
+    ],
+)  # fmt: skip
+def test_what_restarts_a_driver(config: Config, restarts: bool) -> None:
+    assert (manifests.template_hash(rendered(config)) != manifests.template_hash(rendered())) == restarts
+
+
+async def test_topics_come_and_go_without_a_restart() -> None:
+    world = World()
+    world.cluster.create(gen.topic("first"))
+    await world.settle()
+    before = dict(world.cluster.pod_states)
+    world.cluster.create(gen.topic("second", schema=None))
+    world.cluster.create(gen.topic("third", table={"formatVersion": 3}))
+    await world.settle()
+    world.cluster.remove("first")
+    await world.settle()
+    assert world.cluster.pod_states == before
+
+
+async def test_the_last_topic_takes_the_pod_with_it_and_the_next_one_brings_it_back() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    world.cluster.remove("flights")
+    await world.settle()
+    assert "firn-ingest-default-0" not in world.cluster.pod_states
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert "firn-ingest-default-0" in world.cluster.pod_states
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_group_that_nobody_uses_makes_no_objects() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert not [place for place in world.cluster.objects if place[3] == "firn-ingest-big"]
+
+
+async def test_new_settings_roll_the_driver() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    before = world.cluster.pod_states["firn-ingest-default-0"].template_hash
+    world.start(gen.config(groups={"default": {"cores": 3}, "big": {}}))
+    await world.settle()
+    assert world.cluster.pod_states["firn-ingest-default-0"].template_hash != before
+    assert json.loads(_data(world, "firn-ingest-default")["group.json"])["cores"] == 3
+
+
+def _data(world: World, name: str) -> dict[str, str]:
+    found: dict[str, str] = world.cluster.objects["v1", "ConfigMap", "firn-system", name]["data"]
+    return found
+
+
+# What is said of it
+
+STALE = timedelta(seconds=15)
+
+
+def said(pods: list[PodState], age: float | None) -> Reason | None:
+    document = GroupProgress(group="default", started=1.0)
+    read = None if age is None else (document, gen.NOW - timedelta(seconds=age))
+    found = health.of(
+        "default", pods, read, image="i", namespace="n", now=gen.NOW, stale_after=STALE, rolling=False
+    )  # fmt: skip
+    return found.problem
+
+
+@pytest.mark.parametrize(
+    ("pods", "age", "reason"),
+    [
+        pytest.param([gen.pod()], 3.0, None, id="ready and heard of"),
+        pytest.param([gen.pod(ready=False)], 3.0, None, id="heard of, if not ready"),
+        pytest.param([gen.pod()], 60.0, Reason.BACKING_OFF, id="ready and silent"),
+        pytest.param([gen.pod()], None, Reason.BACKING_OFF, id="ready and never heard of"),
+        pytest.param([gen.pod(ready=False)], None, Reason.STARTING, id="starting"),
+        pytest.param([], 3.0, Reason.STARTING, id="no pod, whatever was heard before"),
+        pytest.param([gen.broken_pod()], 3.0, Reason.STARTING, id="not running, whatever was heard before"),
+        pytest.param([gen.pod(deleting=True)], 3.0, Reason.STARTING, id="on its way out"),
+        pytest.param([gen.broken_pod(last_exit_code=3)], 3.0, Reason.FENCED, id="fenced"),
+    ],
+)
+def test_health(pods: list[PodState], age: float | None, reason: Reason | None) -> None:
+    assert said(pods, age) is reason
+
+
+def test_arithmetic_explains_an_out_of_memory() -> None:
+    group = gen.config(groups={"default": {"memory": "512Mi", "heap": "400m"}}).groups["default"]
+    assert "512Mi" in settings.memory_hint(group)
+    assert settings.memory_hint(gen.config().groups["default"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("pods", "uids", "read_after", "released"),
+    [
+        pytest.param([], None, 0.0, True, id="no pod"),
+        pytest.param([gen.broken_pod()], None, 0.0, True, id="a pod that does not run"),
+        pytest.param([gen.pod()], [], 5.0, True, id="the driver no longer names it"),
+        pytest.param([gen.pod()], ["u"], 5.0, False, id="the driver still names it"),
+        pytest.param([gen.pod()], [], 1.0, False, id="said too early to count"),
+        pytest.param([gen.pod()], None, 0.0, False, id="never heard of"),
+    ],
+)
+def test_released(pods: list[PodState], uids: list[str] | None, read_after: float, released: bool) -> None:
+    grace = timedelta(seconds=3)
+    document = None
+    if uids is not None:
+        topics = [gen.progress(uid) for uid in uids]
+        document = (GroupProgress(group="g", started=1.0, topics=topics), gen.NOW + timedelta(seconds=read_after))
+    assert health.released("u", pods, document, gen.NOW, grace) is released
+
+
+Change = Callable[[World], None]
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (gen.broken_pod(waiting_reason="ErrImagePull"), "ImagePullFailed"),
+        (gen.broken_pod(unschedulable="0/1 nodes are available: 1 Insufficient cpu."), "Unschedulable"),
+        (gen.broken_pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=1), "OutOfMemory"),
+        (gen.broken_pod(last_exit_code=1, restarts=2), "BackingOff"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else "",
+)
+async def test_a_driver_that_breaks_is_said_on_its_topics_and_forgotten_when_it_is_back(
+    broken: PodState, reason: str
+) -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    well = world.cluster.pod_states["firn-ingest-default-0"]
+    world.pods_run = False
+    world.cluster.pod_states[well.name] = gen.broken_pod(
+        **{key: getattr(broken, key) for key in ("waiting_reason", "unschedulable", "last_exit_code", "last_exit_reason", "restarts")},
+        labels=well.labels, template_hash=well.template_hash,
+    )  # fmt: skip
+    await world.settle()
+    assert world.conditions()["IngestionReady"] == ("False", reason)
+    assert world.conditions()["Ready"][0] == "False"
+    assert world.conditions()["Fresh"] == ("Unknown", "Unknown")
+    world.cluster.pod_states[well.name] = well
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")

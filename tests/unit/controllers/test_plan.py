@@ -1,0 +1,104 @@
+"""Steps for a Kafka topic; who holds a claim."""
+
+import pytest
+
+from firn_controllers.iceberg_topic import plan
+from firn_controllers.iceberg_topic.index import Index, entry
+from firn_controllers.iceberg_topic.plan import AlterConfigs, CreateTopic, GrowTopic
+from firn_controllers.ports import Manifest, TopicState
+from tests import gen
+
+
+@pytest.mark.parametrize(
+    ("live", "partitions", "configs", "owned", "steps"),
+    [
+        pytest.param(None, None, {}, (), (CreateTopic(4, {}),), id="made with the profile's partitions"),
+        pytest.param(None, 9, {"a": "1"}, (), (CreateTopic(9, {"a": "1"}),), id="made as the spec says"),
+        pytest.param(gen.topic_state(partitions=7), None, {}, (), (), id="partitions unset: left as they are"),
+        pytest.param(gen.topic_state(partitions=3), 3, {}, (), (), id="as wanted"),
+        pytest.param(gen.topic_state(partitions=3), 5, {}, (), (GrowTopic(5),), id="grown"),
+        pytest.param(gen.topic_state(partitions=9), 5, {}, (), (), id="never shrunk"),
+        pytest.param(
+            gen.topic_state(configs={"a": "1"}), None, {"a": "2", "b": "3"}, ("a",), (AlterConfigs({"a": "2", "b": "3"}, ()),), id="set"
+        ),
+        pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, ("a",), (AlterConfigs({}, ("a",)),), id="unset"),
+        pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, (), (), id="somebody else's config is left alone"),
+        pytest.param(gen.topic_state(configs={}), None, {}, ("a",), (), id="unset already"),
+    ],
+)  # fmt: skip
+def test_steps(
+    live: TopicState | None,
+    partitions: int | None,
+    configs: dict[str, str],
+    owned: tuple[str, ...],
+    steps: tuple[plan.TopicStep, ...],
+) -> None:
+    found = plan.topic(live, partitions, 4, configs, frozenset(owned))
+    assert found == steps
+    if live is not None:
+        assert plan.topic(plan.after(found, live), partitions, 4, configs, frozenset(owned)) == (), "once is enough"
+
+
+def resource(name: str, created: str = "2026-03-01T10:00:00Z", **spec: object) -> Manifest:
+    manifest = gen.topic(name, **spec)
+    manifest["metadata"]["creationTimestamp"] = created
+    return manifest
+
+
+def put(index: Index, manifest: Manifest) -> set[str]:
+    return {name for _, name in index.put(entry(manifest, gen.config()))}
+
+
+def test_the_oldest_holds_a_claim_and_uid_settles_ties() -> None:
+    index = Index()
+    put(index, resource("b", topicName="t"))
+    put(index, resource("a", topicName="t"))
+    put(index, resource("c", "2026-03-01T09:00:00Z", topicName="t"))
+    claim = entry(resource("a", topicName="t"), gen.config()).topic_claim
+    assert claim is not None
+    holder = index.holder(claim)
+    assert holder is not None
+    assert holder.name == ("demo", "c")
+    index.remove(("demo", "c"), "uid-demo-c")
+    holder = index.holder(claim)
+    assert holder is not None
+    assert holder.name == ("demo", "a")
+
+
+def test_profiles_of_one_kafka_share_its_topics() -> None:
+    config = gen.config(profiles={"classic": {"bootstrapServers": "k:1"}, "again": {"bootstrapServers": "k:1"}})
+    first, second = (entry(resource("a", profile=it), config) for it in ("classic", "again"))
+    assert first.topic_claim == second.topic_claim
+
+
+def test_rivals_are_woken_when_a_claim_comes_or_goes_and_nobody_else() -> None:
+    index = Index()
+    assert put(index, resource("a", topicName="t")) == {"a"}
+    assert put(index, resource("other")) == {"other"}
+    assert put(index, resource("b", topicName="t")) == {"a", "b"}
+    affected = index.remove(("demo", "a"), "uid-demo-a")
+    assert {name for _, name in affected} == {"a", "b"}
+
+
+def test_a_status_alone_wakes_nobody() -> None:
+    index = Index()
+    put(index, resource("a"))
+    again = resource("a")
+    again["status"] = {"observedGeneration": 1}
+    again["metadata"]["resourceVersion"] = "2"
+    again["metadata"]["labels"] = {"team": "x"}
+    assert put(index, again) == set()
+    found = index.get(("demo", "a"))
+    assert found is not None
+    assert found.resource_version == "2"
+
+
+def test_another_resource_of_the_same_name_leaves_the_old_uid_to_be_cleared() -> None:
+    index = Index()
+    put(index, resource("a"))
+    again = resource("a")
+    again["metadata"]["uid"] = "uid-2"
+    assert put(index, again) == {"a"}
+    assert index.gone(("demo", "a")) == {"uid-demo-a"}
+    index.cleared(("demo", "a"), "uid-demo-a")
+    assert index.gone(("demo", "a")) == frozenset()

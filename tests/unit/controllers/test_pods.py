@@ -1,0 +1,83 @@
+"""Why a pod does not run, said in words that do not change from one look to the next."""
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn_controllers import pods
+from firn_controllers.ports import PodState
+from tests import gen
+
+CASES = [
+    pytest.param(gen.pod(), None, False, id="ready"),
+    pytest.param(gen.broken_pod(), None, False, id="on its way"),
+    pytest.param(gen.broken_pod(waiting_reason="ImagePullBackOff"), Reason.IMAGE_PULL_FAILED, False, id="image pull backs off"),
+    pytest.param(gen.broken_pod(waiting_reason="ErrImageNeverPull"), Reason.IMAGE_PULL_FAILED, False, id="image never pulled"),
+    pytest.param(gen.broken_pod(waiting_reason="InvalidImageName"), Reason.IMAGE_PULL_FAILED, False, id="no image name"),
+    pytest.param(
+        gen.broken_pod(unschedulable="0/1 nodes are available: 1 Insufficient cpu."), Reason.UNSCHEDULABLE, False, id="no room"
+    ),
+    pytest.param(
+        gen.broken_pod(waiting_reason="CreateContainerConfigError"), Reason.BACKING_OFF, True, id="a missing Secret"
+    ),
+    pytest.param(
+        gen.broken_pod(waiting_reason="CrashLoopBackOff", last_exit_code=137, last_exit_reason="OOMKilled", restarts=2),
+        Reason.OUT_OF_MEMORY, False, id="killed for want of memory",
+    ),
+    pytest.param(
+        gen.broken_pod(waiting_reason="CrashLoopBackOff", last_exit_code=137, last_exit_reason="Error", restarts=9),
+        Reason.OUT_OF_MEMORY, True, id="killed again and again",
+    ),
+    pytest.param(gen.broken_pod(last_exit_code=2, restarts=1), Reason.BACKING_OFF, True, id="exit 2: configuration"),
+    pytest.param(gen.broken_pod(last_exit_code=3, restarts=1), Reason.FENCED, False, id="exit 3: fenced"),
+    pytest.param(gen.broken_pod(last_exit_code=4, restarts=1), Reason.BACKING_OFF, True, id="exit 4: corrupt data"),
+    pytest.param(gen.broken_pod(last_exit_code=1, restarts=1), Reason.BACKING_OFF, False, id="exit 1: a bug"),
+    pytest.param(gen.broken_pod(last_exit_code=1, restarts=5), Reason.BACKING_OFF, True, id="exit 1 five times"),
+    pytest.param(gen.broken_pod(last_exit_code=75, restarts=1), None, False, id="exit 75: temporary"),
+    pytest.param(
+        gen.broken_pod(last_exit_code=75, restarts=3, waiting_reason="CrashLoopBackOff"), Reason.BACKING_OFF, False,
+        id="temporary, again and again",
+    ),
+    pytest.param(gen.pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=9), None, False, id="over it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pod", "reason", "stalled"), CASES)
+def test_trouble(pod: PodState, reason: Reason | None, stalled: bool) -> None:
+    found = pods.trouble(pod, "firn-spark:1", "firn-system")
+    assert (found and found.reason, bool(found and found.stalled)) == (reason, stalled)
+    if found is not None:
+        assert pod.name in found.message
+        assert "firn-system" in found.message or reason is Reason.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0/3 nodes are available: 1 Insufficient memory, 2 node(s) had untolerated taint. preemption: 0/3 nodes are available.",
+        "0/5 nodes are available: 3 node(s) had untolerated taint, 2 Insufficient memory. preemption: not helpful.",
+    ],
+)
+def test_a_schedulers_message_is_stripped_of_counts(text: str) -> None:
+    assert pods.scheduler_causes(text) == "Insufficient memory, node(s) had untolerated taint"
+
+
+def test_kubelets_own_words_are_not_repeated() -> None:
+    texts = {
+        pods.trouble(
+            gen.broken_pod(
+                waiting_reason="CrashLoopBackOff", waiting_message=f"back-off {seconds}s restarting", last_exit_code=1, restarts=restarts
+            ),
+            "image",
+            "firn-system",
+        )
+        for seconds, restarts in ((10, 1), (20, 2), (40, 3))
+    }  # fmt: skip
+    assert len(texts) == 1
+
+
+def test_the_first_pod_by_name_speaks() -> None:
+    found = pods.worst(
+        [gen.broken_pod("b-1", waiting_reason="ErrImagePull"), gen.broken_pod("b-0", unschedulable="x: y")], "i", "n"
+    )
+    assert found is not None
+    assert found.reason is Reason.UNSCHEDULABLE
