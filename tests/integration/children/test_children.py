@@ -1,0 +1,144 @@
+"""Everything that the operator renders, put before a real API server: well-formed, restricted, and the same when applied again."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from firn.model import names
+from firn_controllers.fleet import config_map, disruption_budget, metadata_version, services, stateful_set
+from firn_controllers.fleet.layout import Fleet
+from firn_controllers.iceberg_topic import plan
+from firn_controllers.ingestion_group import service, settings
+from firn_controllers.ingestion_group import stateful_set as driver
+from firn_controllers.ingestion_group.controller import selector
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import Manifest
+from tests import apiserver, gen
+from tests.apiserver import ApiServer
+
+NAMESPACE = "firn-system"
+OWNER = Owner(NAMESPACE, "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
+RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/enforce-version": "latest",
+}
+PATHS = {
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Service": "/api/v1/namespaces/{}/services",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+}
+
+
+def children() -> list[Manifest]:
+    config = gen.config(
+        images={
+            "spark": {"image": "firn-spark:1"},
+            "kafka": {"image": "kafka:4.2", "pullPolicy": "Always"},
+            "pullSecrets": ["registry"],
+        },
+        profiles={
+            "classic": {
+                "external": {"host": "h", "port": 30500},
+                "config": {"num.io.threads": "9"},
+                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+                "storage": {"size": "1Gi", "storageClassName": "fast"},
+                "metadataVersion": "4.2",
+                "scheduling": {
+                    "nodeSelector": {"disk": "fast"},
+                    "tolerations": [{"key": "kafka", "operator": "Exists"}],
+                    "priorityClassName": "system-cluster-critical",
+                },
+            }
+        },
+        groups={"default": {"executors": {"instances": 1}, "environment": {"A": "b"}}},
+    )
+    fleet = Fleet.of(config, "classic", OWNER, None)
+    found = settings.settings(config, "default")
+    labels = selector("default")
+    observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
+    job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
+    assert job is not None
+    return [
+        config_map.build(fleet),
+        services.headless(fleet),
+        services.bootstrap(fleet),
+        *services.external(fleet),
+        disruption_budget.build(fleet),
+        stateful_set.build(fleet, 3),
+        metadata_version.build(fleet, "4.2"),
+        settings.build(found, OWNER, labels),
+        service.build("default", OWNER, labels),
+        driver.build(config, found, OWNER, labels, in_use=True),
+        plan.config_map(job, OWNER),
+    ]
+
+
+CHILDREN = children()
+EACH = pytest.mark.parametrize("manifest", CHILDREN, ids=[f"{it['kind']} {it['metadata']['name']}" for it in CHILDREN])
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[ApiServer]:
+    with apiserver.running() as server:
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+        account = {"metadata": {"name": "firn-ingest"}}
+        server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+        server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "default"}})
+        yield server
+
+
+def applied(api: ApiServer, manifest: Manifest) -> Manifest:
+    """Server-side apply with strict field validation."""
+    path = f"{PATHS[manifest['kind']].format(NAMESPACE)}/{manifest['metadata']['name']}"
+    query = f"fieldManager={names.FIELD_MANAGER}&force=true&fieldValidation=Strict"
+    return api.call("PATCH", f"{path}?{query}", manifest, "application/apply-patch+yaml")
+
+
+@EACH
+def test_the_api_server_takes_it_and_taking_it_again_changes_nothing(api: ApiServer, manifest: Manifest) -> None:
+    first = applied(api, manifest)
+    second = applied(api, copy.deepcopy(manifest))
+    assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+    assert (
+        first["metadata"]["annotations"][names.TEMPLATE_HASH]
+        == manifest["metadata"]["annotations"][names.TEMPLATE_HASH]
+    )
+
+
+@pytest.mark.parametrize(
+    "manifest", [it for it in CHILDREN if it["kind"] in ("StatefulSet", "Job")], ids=lambda it: it["metadata"]["name"]
+)
+def test_its_pods_pass_the_restricted_standard(api: ApiServer, manifest: Manifest) -> None:
+    template = copy.deepcopy(manifest["spec"]["template"])
+    spec = template["spec"]
+    spec.pop("priorityClassName", None)
+    spec["automountServiceAccountToken"] = False
+    claims = {it["metadata"]["name"] for it in manifest["spec"].get("volumeClaimTemplates", ())}
+    spec["volumes"] += [{"name": name, "emptyDir": {}} for name in claims]
+    pod = {**template, "apiVersion": "v1", "kind": "Pod"}
+    pod["metadata"] = {**template["metadata"], "name": f"{manifest['metadata']['name']}-0"}
+    api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
+
+
+def test_a_pod_that_is_not_restricted_would_have_been_refused(api: ApiServer) -> None:
+    pod = {"metadata": {"name": "root"}, "spec": {"containers": [{"name": "a", "image": "i"}]}}
+    with pytest.raises(apiserver.Refused, match="restricted"):
+        api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_rolling_changes_only_the_partition(api: ApiServer, partition: int) -> None:
+    fleet = Fleet.of(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
+    before = applied(api, {**stateful_set.build(fleet, 3), "metadata": _named(stateful_set.build(fleet, 3))})
+    after = applied(
+        api, {**stateful_set.build(fleet, partition), "metadata": _named(stateful_set.build(fleet, partition))}
+    )
+    assert after["spec"]["updateStrategy"]["rollingUpdate"]["partition"] == partition
+    assert after["spec"]["template"] == before["spec"]["template"]
+
+
+def _named(manifest: Manifest) -> Manifest:
+    return {**manifest["metadata"], "name": "rolling"}
