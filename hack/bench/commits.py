@@ -1,0 +1,87 @@
+"""How a table grew: its commits over time, and what can be said of throughput and freshness from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model import names
+from firn.model.progress import decode_offsets
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One snapshot that added rows. ``time`` in Unix seconds; ``rows`` in the table after it; ``offsets`` where it says them."""
+
+    time: float
+    rows: int
+    files: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file of the current snapshot."""
+
+    rows: int
+    bytes: int
+
+
+def history(table: Any) -> list[Commit]:
+    """The commits of a PyIceberg table, oldest first."""
+    found = []
+    for snapshot in table.metadata.snapshots:
+        summary = snapshot.summary
+        if summary is None or not int(summary.get("added-records", 0) or 0):
+            continue
+        offsets = summary.get(names.SUMMARY_OFFSETS)
+        found.append(
+            Commit(
+                snapshot.timestamp_ms / 1000,
+                int(summary.get("total-records", 0) or 0),
+                int(summary.get("added-data-files", 0) or 0),
+                decode_offsets(offsets) if offsets else {},
+            )
+        )
+    return sorted(found, key=lambda commit: (commit.time, commit.rows))
+
+
+def data_files(table: Any) -> list[DataFile]:
+    """Every data file of the current snapshot of a PyIceberg table."""
+    return [DataFile(task.file.record_count, task.file.file_size_in_bytes) for task in table.scan().plan_files()]
+
+
+def backlogged(commits: Sequence[Commit]) -> tuple[Commit, Commit] | None:
+    """The part in which records waited all the time: from the first commit to the last but one (the last one may have been waiting
+    for its interval, not for work). None with fewer than three commits: there is no such part."""
+    return (commits[0], commits[-2]) if len(commits) >= 3 else None
+
+
+def rate(start: Commit, end: Commit) -> float | None:
+    """Rows per second between two commits; None where no time passed."""
+    return (end.rows - start.rows) / (end.time - start.time) if end.time > start.time else None
+
+
+def best_rate(commits: Sequence[Commit], window: float) -> float | None:
+    """The highest rows per second over any stretch of commits at least ``window`` seconds long; None where there is none so long."""
+    rates = [
+        found
+        for index, start in enumerate(commits)
+        if (end := next((later for later in commits[index + 1 :] if later.time - start.time >= window), None))
+        is not None
+        and (found := rate(start, end)) is not None
+    ]
+    return max(rates, default=None)
+
+
+def delays(written: Sequence[float], commits: Sequence[Commit], until: float, partition: int = 0) -> list[float]:
+    """Seconds from each record's writing (``written``: Unix seconds by offset) until a commit held it.
+
+    A record that no commit holds has waited until ``until``.
+    """
+    found: list[float] = []
+    for commit in commits:
+        end = commit.offsets.get(partition, len(found))
+        found += [commit.time - moment for moment in written[len(found) : end]]
+    return found + [until - moment for moment in written[len(found) :]]

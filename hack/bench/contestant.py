@@ -1,0 +1,31 @@
+"""A process that lands records while it is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LOOK_SECONDS = 2.0
+
+
+@dataclass
+class Contestant:
+    """A running process, and how it is asked whether it still does its work; asking raises AssertionError where it has given up."""
+
+    process: subprocess.Popen[bytes]
+    serving: Callable[[], bool]
+    _asked: float = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The root of its processes."""
+        return self.process.pid
+
+    def assert_alive(self) -> None:
+        """Fail when it has ended or given up; cheap enough to be called often."""
+        assert self.process.poll() is None, f"{self.process.args!r:.200} ended with {self.process.returncode}"
+        if time.monotonic() - self._asked > _LOOK_SECONDS:
+            self.serving()
+            self._asked = time.monotonic()

@@ -1,0 +1,77 @@
+"""What a benchmark gives: figures, beside a peer's where there is one, as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TextIO
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value. ``better`` says which direction is; ``peer`` names what ``peer_value`` was measured on, and how where that
+    is not the same run."""
+
+    name: str
+    value: float | None
+    unit: str
+    better: Better
+    peer: str | None = None
+    peer_value: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better than the peer: above 1 always means ours is. None without two values to compare."""
+        if self.value is None or self.peer_value is None:
+            return None
+        ours, theirs = (self.value, self.peer_value) if self.better == "higher" else (self.peer_value, self.value)
+        return rounded(ours / theirs) if theirs else None
+
+    def line(self, machine: str) -> str:
+        """The line of JSON (docs: interface of `make bench`)."""
+        values = asdict(self) | {"ratio": self.ratio, "machine": machine}
+        values["value"], values["peer_value"] = rounded(self.value), rounded(self.peer_value)
+        return json.dumps(
+            {key: values[key] for key in ("name", "value", "unit", "peer", "peer_value", "ratio", "machine")}
+        )
+
+
+def rounded(value: float | None) -> float | None:
+    """Four significant digits; whole numbers above that stay whole."""
+    if value is None:
+        return None
+    short = float(f"{value:.4g}")
+    return round(value) if abs(value) >= 1000 else short
+
+
+def machine() -> str:
+    """What the figures were measured on: cores, processor, memory, kernel."""
+    cpus = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in cpus if line.startswith("model name")), platform.machine())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+class Results:
+    """Prints figures and appends them to a file, each as soon as it is known."""
+
+    def __init__(self, file: Path, output: TextIO = sys.stdout) -> None:
+        self._file = file
+        self._output = output
+        self._machine = machine()
+
+    def add(self, figures: Iterable[Figure]) -> None:
+        """One line per figure."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as kept:
+            for figure in figures:
+                line = figure.line(self._machine)
+                print(line, file=self._output, flush=True)
+                print(line, file=kept, flush=True)

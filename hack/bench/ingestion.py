@@ -1,0 +1,86 @@
+"""Firn's ingestion application as a process on this machine: contracts in a directory, no Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from localcluster.places import REPOSITORY
+
+from bench.contestant import Contestant
+from bench.lake import CATALOG, Lake
+from bench.records import SCHEMA
+from firn.model.jobs import GroupSettings, IngestJob, TableTarget
+from firn.model.progress import GroupProgress
+from tests.servers.process import cache, free_port, running
+
+GROUP = "bench"
+PROFILE = "classic"
+_FAILURES = 5
+"""Failures in a row after which a topic counts as given up."""
+
+
+def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
+    """The contract of one topic of benchmark records."""
+    return IngestJob(
+        uid=topic,
+        namespace="bench",
+        name=topic,
+        generation=1,
+        group=GROUP,
+        profile=PROFILE,
+        topic=topic,
+        record_schema=SCHEMA,
+        table=table,
+        freshness_ms=int(freshness_seconds * 1000),
+    )
+
+
+@contextmanager
+def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Contestant]:
+    """The driver, serving ``jobs`` inside the with block."""
+    contracts = directory / "jobs"
+    contracts.mkdir(parents=True)
+    for contract in jobs:
+        (contracts / f"{contract.uid}.json").write_text(contract.model_dump_json())
+    jars = sorted(str(jar) for jar in (cache() / "jars" / "spark").glob("*.jar"))
+    port = free_port()
+    settings = GroupSettings(
+        group=GROUP,
+        cores=cores,
+        heap=heap,
+        spark_conf={"spark.jars": ",".join(jars)},
+        kafka={PROFILE: lake.kafka.connection},
+        catalogs={CATALOG: lake.connection},
+        jobs_directory=str(contracts),
+        listen=f"127.0.0.1:{port}",
+    )
+    file = directory / "group.json"
+    file.write_text(settings.model_dump_json())
+
+    def serving() -> bool:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code != 200:
+                return False
+            progress = GroupProgress.model_validate_json(httpx.get(f"http://127.0.0.1:{port}/progress").content)
+        except httpx.TransportError:
+            return False
+        failing = [topic.message for topic in progress.topics if topic.failures >= _FAILURES]
+        assert not failing, failing[0]
+        return True
+
+    scratch = directory / "tmp"
+    scratch.mkdir()
+    roots = [REPOSITORY, REPOSITORY / "spark_apps"]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(map(str, roots)),
+        "TMPDIR": str(scratch),
+        "SPARK_LOCAL_DIRS": str(scratch),
+    }
+    command = [sys.executable, str(REPOSITORY / "spark_apps" / "ingest.py"), str(file)]
+    with running(command, serving, directory / "driver.log", environment=environment) as process:
+        yield Contestant(process, serving)

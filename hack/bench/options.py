@@ -1,0 +1,21 @@
+"""How large and how long the benchmarks are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line of `hack/bench/run` says. ``directory`` is temporary, and of this run alone."""
+
+    directory: Path
+    rows: int = 12_000_000
+    """Records of `ingest`."""
+    minutes: float = 10.0
+    """How long `files` and `trickle` produce."""
+    topics: int = 200
+    """Topics of `trickle`."""
+    resources: int = 1000
+    """IcebergTopics of `scale`."""
+    repeats: int = 1
+    """Runs of `ingest`, ours and the peer's in turn; figures are medians."""

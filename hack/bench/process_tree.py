@@ -1,0 +1,143 @@
+"""CPU and memory of a process and all its descendants over time, from /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of /proc/PID/stat. ``cpu``: seconds of the process and of the children it has waited for."""
+
+    pid: int
+    parent: int
+    session: int
+    cpu: float
+
+
+def processes() -> dict[int, Process]:
+    """Every process there is now."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (process := _read(int(entry))) is not None:
+            found[process.pid] = process
+    return found
+
+
+def _read(pid: int) -> Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # a command may have spaces and parentheses in it
+    return Process(pid, int(fields[1]), int(fields[3]), sum(int(field) for field in fields[11:15]) / _TICK)
+
+
+def members(root: int, everyone: dict[int, Process]) -> list[Process]:
+    """``root``, its descendants, and what its descendants left behind in a session that ``root`` leads."""
+    found: list[Process] = []
+    for process in everyone.values():
+        ancestor: Process | None = process
+        while ancestor is not None and ancestor.pid != root:
+            ancestor = everyone.get(ancestor.parent)
+        if ancestor is not None or process.session == root:
+            found.append(process)
+    return found
+
+
+def cpu_seconds(root: int) -> float:
+    """User and system time of the tree: living members, and the dead ones that they have waited for."""
+    return sum(process.cpu for process in members(root, processes()))
+
+
+def memory_bytes(root: int) -> int:
+    """Proportional set size of the tree: pages that forked workers share count once."""
+    return sum(_proportional(process.pid) for process in members(root, processes()))
+
+
+def _proportional(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended, or is a zombie
+    return 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """CPU seconds spent up to a moment (Unix seconds)."""
+
+    time: float
+    cpu: float
+
+
+class Usage:
+    """What a tree used, sampled while it ran."""
+
+    def __init__(self, samples: Sequence[Sample], peak_bytes: int) -> None:
+        self.samples = list(samples)
+        self.peak_bytes = peak_bytes
+
+    def cpu_at(self, moment: float) -> float:
+        """CPU seconds up to ``moment``, between samples by straight line; at the ends the nearest sample's."""
+        index = bisect_left(self.samples, moment, key=lambda sample: sample.time)
+        if index == 0:
+            return self.samples[0].cpu
+        if index == len(self.samples):
+            return self.samples[-1].cpu
+        before, after = self.samples[index - 1], self.samples[index]
+        share = (moment - before.time) / (after.time - before.time)
+        return before.cpu + share * (after.cpu - before.cpu)
+
+    def cpu_between(self, start: float, end: float) -> float:
+        """CPU seconds spent from ``start`` to ``end``."""
+        return self.cpu_at(end) - self.cpu_at(start)
+
+
+class Sampler(Usage):
+    """Samples a tree until it is stopped: CPU every ``interval`` seconds, memory every ``memory_interval``."""
+
+    def __init__(self, root: int, interval: float = 0.25, memory_interval: float = 2.0) -> None:
+        super().__init__([], 0)
+        self._root = root
+        self._interval = interval
+        self._memory_interval = memory_interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        memory_due = 0.0
+        while True:
+            self.sample()
+            if time.monotonic() >= memory_due:
+                self.peak_bytes = max(self.peak_bytes, memory_bytes(self._root))
+                memory_due = time.monotonic() + self._memory_interval
+            if self._stop.wait(self._interval):
+                return
+
+    def sample(self) -> None:
+        """Take one now."""
+        cpu = cpu_seconds(self._root)
+        # Never less than before: a member that dies without being waited for takes its time with it.
+        self.samples.append(Sample(time.time(), max(cpu, self.samples[-1].cpu if self.samples else 0.0)))
+
+    @contextmanager
+    def sampling(self) -> Iterator[Sampler]:
+        """Sample inside the with block."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            self._thread.join()

@@ -1,0 +1,138 @@
+"""The records of the benchmarks: JSON of about 200 bytes with eight typed values, and filling a topic with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from firn.model.jobs import Column, RecordSchema
+
+COLUMNS = (
+    Column(name="id", type="long", required=True),
+    Column(name="at", type="timestamptz"),
+    Column(name="device", type="string"),
+    Column(name="region", type="string"),
+    Column(name="temperature", type="double"),
+    Column(name="count", type="int"),
+    Column(name="active", type="boolean"),
+    Column(name="note", type="string"),
+)
+SCHEMA = RecordSchema(format="Json", fields=COLUMNS)
+
+_FORMAT = (
+    '{"id":%d,"at":"%sZ","device":"sensor-%06d","region":"%s","temperature":%.3f,"count":%d,"active":%s,"note":"%s"}'
+)
+_REGIONS = ("eu-central-1", "eu-west-1", "us-east-1", "us-west-2", "ap-southeast-1", "sa-east-1")
+_WORDS = tuple(
+    word
+    for line in (
+        "door open closed valve pump pressure nominal above below threshold limit reading drift calibrated battery low charging",
+        "restart after update firmware signal weak strong lost regained maintenance due inspected by crew shift morning evening",
+        "humidity temperature vibration spike steady falling rising unknown cause cleared manually automatic override engaged",
+    )
+    for word in line.split()
+)
+_NOTES = 20_000
+_CHUNK = 20_000
+_IN_FLIGHT = 400_000
+
+
+class Generator:
+    """Records with ids from 0 on, always the same ones for the same seed."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = np.random.default_rng(seed)
+        lengths = self._random.integers(5, 10, _NOTES)
+        self._notes = [" ".join(self._random.choice(_WORDS, length)) for length in lengths]
+        self._next = 0
+        self._time = np.datetime64("2026-01-01T00:00:00.000", "ms")
+
+    def take(self, count: int) -> list[bytes]:
+        """The next ``count`` values."""
+        pick = self._random
+        times = self._time + np.cumsum(pick.integers(0, 3, count)).astype("timedelta64[ms]")
+        rows = zip(
+            range(self._next, self._next + count),
+            np.datetime_as_string(times).tolist(),
+            pick.integers(0, 50_000, count).tolist(),
+            [_REGIONS[index] for index in pick.integers(0, len(_REGIONS), count).tolist()],
+            pick.normal(20.0, 6.0, count).tolist(),
+            pick.integers(0, 100_000, count).tolist(),
+            ["true" if flag else "false" for flag in (pick.random(count) < 0.8).tolist()],
+            [self._notes[index] for index in pick.integers(0, _NOTES, count).tolist()],
+            strict=True,
+        )
+        self._next += count
+        self._time = times[-1] if count else self._time
+        return [(_FORMAT % row).encode() for row in rows]
+
+
+def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
+    """Make topics; fails when one exists."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    futures = admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1) for name in topics])
+    for future in futures.values():
+        future.result()
+
+
+def fill(bootstrap: str, topic: str, rows: int, partitions: int) -> int:
+    """Produce ``rows`` records evenly over the topic's partitions; returns their bytes. Raises RuntimeError unless all arrived."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 20,
+            "batch.size": 256 * 1024,
+            "queue.buffering.max.messages": 2 * _IN_FLIGHT,
+            "queue.buffering.max.kbytes": 1024 * 1024,
+            "log_level": 4,
+        }
+    )
+    generator = Generator()
+    size = 0
+    for number, start in enumerate(range(0, rows, _CHUNK)):
+        values = generator.take(min(_CHUNK, rows - start))
+        size += sum(map(len, values))
+        while len(producer) > _IN_FLIGHT:
+            producer.poll(0.01)
+        producer.produce_batch(topic, [{"value": value} for value in values], partition=number % partitions)
+    producer.flush(120)
+    arrived = sum(end for _, end in watermarks(bootstrap, topic, partitions).values())
+    if arrived != rows:
+        raise RuntimeError(f"topic {topic} has {arrived} records, {rows} were produced")
+    return size
+
+
+def watermarks(bootstrap: str, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
+    """First and end offset by partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    try:
+        return {
+            part: consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=30) for part in range(partitions)
+        }
+    finally:
+        consumer.close()
+
+
+def read_through(bootstrap: str, topic: str, partitions: int) -> float:
+    """Read the whole topic once, so that the broker is as warm for the first one measured as for the next; returns the seconds."""
+    started = time.monotonic()
+    left = sum(end - start for start, end in watermarks(bootstrap, topic, partitions).values())
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, part, 0) for part in range(partitions)])
+        while left > 0:
+            left -= len(consumer.consume(10_000, timeout=10))
+    finally:
+        consumer.close()
+    return time.monotonic() - started

@@ -1,0 +1,120 @@
+"""The arithmetic behind `make bench`: ratios, rates, freshness, CPU over time."""
+
+import io
+import json
+
+import pytest
+from bench.commits import Commit, backlogged, best_rate, delays, history, rate
+from bench.figures import Figure, Results, rounded
+from bench.ingest import FIGURES, Run, compared
+from bench.process_tree import Sample, Usage
+
+
+def test_a_ratio_above_one_means_ours_is_better_whichever_direction_is() -> None:
+    assert Figure("throughput", 600.0, "rows/s", "higher", "peer", 300.0).ratio == 2.0
+    assert Figure("cost", 2.5, "CPU s", "lower", "peer", 5.0).ratio == 2.0
+    assert Figure("cost", 10.0, "CPU s", "lower", "peer", 5.0).ratio == 0.5
+
+
+@pytest.mark.parametrize(("value", "peer_value"), [(None, 5.0), (5.0, None), (0.0, 5.0)])
+def test_there_is_no_ratio_without_two_values_to_compare(value: float | None, peer_value: float | None) -> None:
+    assert Figure("cost", value, "CPU s", "lower", "peer", peer_value).ratio is None
+
+
+def test_results_are_printed_and_kept_as_lines_with_the_promised_keys(tmp_path) -> None:
+    printed = io.StringIO()
+    kept = tmp_path / "bench" / "results.jsonl"
+    for value in (1234.56, 0.123456):
+        Results(kept, printed).add([Figure("a", value, "u", "higher")])
+    assert kept.read_text() == printed.getvalue()
+    first, second = (json.loads(line) for line in kept.read_text().splitlines())
+    assert list(first) == ["name", "value", "unit", "peer", "peer_value", "ratio", "machine"]
+    assert (first["value"], second["value"]) == (1235, 0.1235)
+    assert first["peer"] is first["peer_value"] is first["ratio"] is None
+    assert " x " in first["machine"]
+
+
+def test_figures_are_rounded_to_what_they_are_worth() -> None:
+    assert [rounded(value) for value in (123456.7, 123.456, 0.00012345, None)] == [123457, 123.5, 0.0001234, None]
+
+
+def commits(*pairs: tuple[float, int]) -> list[Commit]:
+    return [Commit(time, rows) for time, rows in pairs]
+
+
+def test_the_backlogged_part_ends_before_the_last_commit() -> None:
+    history = commits((20.0, 1_000_000), (30.0, 5_000_000), (40.0, 9_000_000), (50.0, 10_000_000))
+    part = backlogged(history)
+    assert part == (history[0], history[2])
+    assert rate(*part) == 400_000.0
+    assert backlogged(history[:2]) is None
+
+
+def test_the_best_rate_is_over_stretches_that_are_long_enough() -> None:
+    history = commits((0.0, 0), (1.0, 900), (2.0, 1000), (4.0, 1200))
+    assert best_rate(history, 0.5) == 900.0
+    assert best_rate(history, 2.0) == 500.0
+    assert best_rate(history, 5.0) is None
+
+
+def test_a_record_waits_until_the_first_commit_whose_offsets_reach_past_it() -> None:
+    written = [0.0, 1.0, 2.0, 3.0]
+    landed = [Commit(5.0, 2, offsets={0: 2}), Commit(6.0, 2, offsets={0: 2}), Commit(9.0, 3, offsets={0: 3})]
+    assert delays(written, landed, until=20.0) == [5.0, 4.0, 7.0, 17.0]
+
+
+def test_cpu_is_read_between_samples_by_straight_line_and_never_beyond_them() -> None:
+    usage = Usage([Sample(10.0, 1.0), Sample(20.0, 3.0), Sample(30.0, 3.0)], peak_bytes=0)
+    assert [usage.cpu_at(moment) for moment in (0.0, 10.0, 15.0, 25.0, 99.0)] == [1.0, 1.0, 2.0, 3.0, 3.0]
+    assert usage.cpu_between(15.0, 30.0) == 1.0
+
+
+def run(seconds: float, cpu: float) -> Run:
+    half = Commit(100.0 + seconds / 2, 500_000)
+    return Run(
+        started=100.0,
+        serving=101.0,
+        visible=100.0 + seconds,
+        history=[half, Commit(100.0 + seconds, 1_000_000)],
+        files=[],
+        usage=Usage([Sample(100.0, 0.0), Sample(100.0 + seconds, cpu)], peak_bytes=10**9),
+    )
+
+
+def test_ingestion_is_compared_by_the_medians_of_all_runs() -> None:
+    found = {
+        figure.name: figure for figure in compared([run(10.0, 4.0), run(20.0, 5.0), run(90.0, 9.0)], [run(40.0, 10.0)])
+    }
+    assert found.keys() == {f"ingest.{name}" for name in FIGURES}
+    assert found["ingest.rows_per_second"].value == 50_000.0
+    assert found["ingest.rows_per_second"].ratio == 2.0
+    assert found["ingest.cpu_seconds_per_million_rows"].value == 5.0
+    assert found["ingest.cpu_seconds_per_million_rows"].ratio == 2.0
+    # Half of the time after the first commit, so half of the CPU, for half of the rows.
+    assert found["ingest.cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
+    assert found["ingest.rows_per_second_backlogged"].value is None
+
+
+class Snapshot:
+    def __init__(self, milliseconds: int, summary: dict[str, str] | None) -> None:
+        self.timestamp_ms, self.summary = milliseconds, summary
+
+
+class Table:
+    """As much of a PyIceberg table as `history` looks at."""
+
+    def __init__(self, *snapshots: Snapshot) -> None:
+        self.metadata = self
+        self.snapshots = snapshots
+
+
+def test_history_is_of_the_snapshots_that_added_rows() -> None:
+    table = Table(
+        Snapshot(
+            2500, {"added-records": "5", "total-records": "8", "added-data-files": "2", "firn.offsets": '{"0":8}'}
+        ),
+        Snapshot(1500, {"added-records": "3", "total-records": "3"}),
+        Snapshot(3500, {"total-records": "8"}),
+        Snapshot(4500, None),
+    )
+    assert history(table) == [Commit(1.5, 3), Commit(2.5, 8, 2, {0: 8})]

@@ -1,0 +1,76 @@
+"""CPU of process trees, measured on real processes that count their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.process_tree import Sampler, cpu_seconds, members, memory_bytes, processes
+
+WORKER = """
+import subprocess, sys, time
+generations = int(sys.argv[1])
+if generations > 1:
+    subprocess.run([sys.executable, "-S", __file__, str(generations - 1)], stdin=subprocess.DEVNULL, check=True)
+while time.process_time() < 0.15:
+    pass
+print(time.process_time(), flush=True)
+sys.stdin.read()
+"""
+GENERATIONS = 3
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits; its child and grandchild have ended. Each prints the CPU seconds that it has used itself."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    process = subprocess.Popen(
+        [sys.executable, "-S", str(worker), str(GENERATIONS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    yield process
+    process.communicate()
+
+
+def used(family: subprocess.Popen[str]) -> float:
+    """What the family says that it has used; waits until all have said it."""
+    assert family.stdout is not None
+    return sum(float(family.stdout.readline()) for _ in range(GENERATIONS))
+
+
+def test_cpu_of_a_tree_holds_what_its_dead_descendants_used(family: subprocess.Popen[str]) -> None:
+    said = used(family)
+    assert said >= 0.45
+    assert cpu_seconds(family.pid) >= said - 2 * 0.01 * GENERATIONS  # /proc counts in hundredths, user and system apart
+
+
+def test_a_tree_is_its_root_with_descendants_and_no_one_else(family: subprocess.Popen[str]) -> None:
+    everyone = processes()
+    assert family.pid in {process.pid for process in members(family.pid, everyone)}
+    assert os.getpid() not in {process.pid for process in members(family.pid, everyone)}
+    assert family.pid in {process.pid for process in members(os.getpid(), everyone)}
+
+
+def test_memory_of_a_tree_is_there_while_it_lives_and_gone_after(family: subprocess.Popen[str]) -> None:
+    used(family)
+    assert memory_bytes(family.pid) > 1_000_000
+    family.communicate()
+    assert memory_bytes(family.pid) == 0
+
+
+def test_samples_never_go_down_even_when_the_tree_ends(family: subprocess.Popen[str]) -> None:
+    with Sampler(family.pid, interval=0.01, memory_interval=0.01).sampling() as sampler:
+        used(family)
+        sampler.sample()
+        family.communicate()
+        sampler.sample()
+    readings = [sample.cpu for sample in sampler.samples]
+    assert readings == sorted(readings)
+    assert readings[-1] >= 0.45 - 2 * 0.01 * GENERATIONS
+    assert sampler.peak_bytes > 1_000_000
