@@ -12,7 +12,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import packages
 from .command import run
 from .content import content_hash
 from .places import cache_directory
@@ -85,7 +84,6 @@ def ensure(buildah: list[str]) -> None:
         and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"])
     ):
         return
-    packages.ensure(packages.IMAGE_BUILD)
     with step("making the base image (debootstrap)"), tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
         root = Path(scratch) / "root"
         log = cache_directory("logs") / "debootstrap.log"

@@ -127,12 +127,13 @@ def _spark() -> Image:
 
 
 IMAGES: dict[str, Callable[[], Image]] = {
-    "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
-    "firn-postgres": lambda: Image("postgres"),
-    "firn-kafka": lambda: _kafka(jars.kafka_version()),
-    "firn-operator": _operator,
     "firn-spark": _spark,
+    "firn-operator": _operator,
+    "firn-kafka": lambda: _kafka(jars.kafka_version()),
+    "firn-postgres": lambda: Image("postgres"),
+    "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
 }
+"""By name; what takes longest is built first."""
 
 
 def image(name: str) -> Image:
@@ -163,7 +164,6 @@ class Buildah:
     """
 
     def __init__(self) -> None:
-        packages.ensure(packages.IMAGE_BUILD)
         root = cache_directory("buildah")
         # In a mount namespace of its own: buildah leaves its storage mounted.
         self._buildah = [
@@ -175,8 +175,6 @@ class Buildah:
             f"--runroot={root / 'run'}",
         ]
         self._store = Store()
-        with locked(cache_directory() / "base.lock"):
-            base.ensure(self._buildah)
 
     def has(self, reference: str) -> bool:
         """Whether the store has it."""
@@ -199,8 +197,11 @@ class Buildah:
         self._store.prune(_KEPT_WITH_CODE if chosen.code else _KEPT, reference.rpartition(":")[0])
 
     def _bud(self, reference: str, context: Path, chosen: Image, *options: str) -> None:
+        packages.ensure(packages.IMAGE_BUILD)
         words = [f"--build-context={key}={make()}" for key, make in chosen.contexts.items()]
         words += [f"--build-arg={key}={value}" for key, value in chosen.arguments.items()]
+        with locked(cache_directory() / "base.lock"):
+            base.ensure(self._buildah)
         log = cache_directory("logs") / f"image-{chosen.directory}.log"
         with tempfile.TemporaryDirectory(prefix="tmp-", dir=cache_directory("buildah")) as scratch:
             command = [
