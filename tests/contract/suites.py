@@ -1,0 +1,166 @@
+"""What `Topics` and `Tables` promise, whoever keeps the promise: the adapter of the operator, or the fake that unit tests rely on."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, RecordSchema, TableTarget
+from firn_controllers.ports import Tables, Topics, TopicState
+
+PROFILE, CATALOG = "classic", "lake"
+
+
+async def until(
+    look: Callable[[], Awaitable[TopicState | None]], fits: Callable[[TopicState | None], bool]
+) -> TopicState | None:
+    """What ``look`` sees, once it fits: brokers hear of changes a moment after they were made."""
+    while not fits(found := await look()):
+        pass
+    return found
+
+
+class TopicsContract:
+    """Fixtures: ``topics``, and ``name`` of a topic that does not exist."""
+
+    async def known(self, topics: Topics, name: str) -> TopicState:
+        found = await until(lambda: topics.describe(PROFILE, name), lambda it: it is not None)
+        assert found is not None
+        return found
+
+    async def test_a_missing_topic_is_none(self, topics: Topics, name: str) -> None:
+        assert await topics.describe(PROFILE, name) is None
+
+    async def test_a_topic_is_created_with_partitions_and_configs(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 3, {"retention.ms": "60000"})
+        found = await self.known(topics, name)
+        assert (found.name, found.partitions, dict(found.configs)) == (name, 3, {"retention.ms": "60000"})
+        assert found.topic_id
+
+    async def test_creating_again_changes_nothing(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 3, {})
+        before = await self.known(topics, name)
+        await topics.create(PROFILE, name, 5, {"retention.ms": "1"})
+        assert await self.known(topics, name) == before
+
+    async def test_partitions_grow(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 1, {})
+        await self.known(topics, name)
+        await topics.grow(PROFILE, name, 4)
+        await topics.grow(PROFILE, name, 4)
+        found = await until(lambda: topics.describe(PROFILE, name), lambda it: it is not None and it.partitions == 4)
+        assert found is not None
+
+    async def test_partitions_do_not_shrink(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 3, {})
+        await self.known(topics, name)
+        with pytest.raises(InvalidSpecError):
+            await topics.grow(PROFILE, name, 2)
+
+    async def test_configs_are_set_and_unset_one_by_one(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 1, {"retention.ms": "60000", "max.message.bytes": "2000000"})
+        await self.known(topics, name)
+        await topics.alter_configs(PROFILE, name, {"segment.ms": "700000"}, ["retention.ms"])
+        wanted = {"max.message.bytes": "2000000", "segment.ms": "700000"}
+        found = await until(
+            lambda: topics.describe(PROFILE, name), lambda it: it is not None and dict(it.configs) == wanted
+        )
+        assert found is not None
+
+    @pytest.mark.parametrize(("key", "value"), [("no.such.config", "1"), ("retention.ms", "a while")])
+    async def test_a_refused_config_is_named(self, topics: Topics, name: str, key: str, value: str) -> None:
+        with pytest.raises(InvalidSpecError, match=key) as creating:
+            await topics.create(PROFILE, name, 1, {key: value})
+        assert creating.value.reason == Reason.BAD_TOPIC_CONFIG
+        assert await topics.describe(PROFILE, name) is None
+        await topics.create(PROFILE, name, 1, {})
+        await self.known(topics, name)
+        with pytest.raises(InvalidSpecError, match=key) as altering:
+            await topics.alter_configs(PROFILE, name, {key: value}, [])
+        assert altering.value.reason == Reason.BAD_TOPIC_CONFIG
+
+    async def test_a_recreated_topic_has_another_id_and_deleting_a_missing_one_is_no_error(
+        self, topics: Topics, name: str
+    ) -> None:
+        await topics.delete(PROFILE, name)
+        await topics.create(PROFILE, name, 1, {})
+        first = await self.known(topics, name)
+        await topics.delete(PROFILE, name)
+        await until(lambda: topics.describe(PROFILE, name), lambda it: it is None)
+        await topics.create(PROFILE, name, 1, {})
+        assert (await self.known(topics, name)).topic_id != first.topic_id
+
+    async def test_a_fleet_counts_its_brokers(self, topics: Topics) -> None:
+        found = await topics.fleet(PROFILE)
+        assert found.brokers >= 1
+        assert found.under_replicated == 0
+
+
+INT, LONG, TEXT = (Column(name="n", type=kind) for kind in ("int", "long", "string"))
+
+
+def schema(*columns: Column) -> RecordSchema:
+    return RecordSchema(format="Json", fields=columns)
+
+
+class TablesContract:
+    """Fixtures: ``tables``, and ``target`` of a table that does not exist."""
+
+    async def test_a_catalog_answers(self, tables: Tables) -> None:
+        await tables.check(CATALOG)
+
+    async def test_a_table_is_created_once(self, tables: Tables, target: TableTarget) -> None:
+        first = await tables.ensure(target, schema(INT), "uid-1")
+        second = await tables.ensure(target, schema(INT), "uid-1")
+        assert first is not None
+        assert second is not None
+        assert (first.created, first.owner, first.format_version) == (True, None, 2)
+        assert (second.created, second.owner, second.changed) == (False, "uid-1", ())
+        assert (first.uuid, first.location) == (second.uuid, second.location)
+
+    async def test_another_owner_adopts_a_table_and_sees_who_had_it(self, tables: Tables, target: TableTarget) -> None:
+        await tables.ensure(target, schema(INT), "uid-1")
+        adopted = await tables.ensure(target, schema(INT), "uid-2")
+        again = await tables.ensure(target, schema(INT), "uid-2")
+        assert adopted is not None
+        assert again is not None
+        assert (adopted.created, adopted.owner, again.owner) == (False, "uid-1", "uid-2")
+
+    async def test_columns_are_added_and_widened(self, tables: Tables, target: TableTarget) -> None:
+        await tables.ensure(target, schema(INT), "uid-1")
+        wider = schema(LONG, Column(name="more", type="string"))
+        changed = await tables.ensure(target, wider, "uid-1")
+        again = await tables.ensure(target, wider, "uid-1")
+        assert changed is not None
+        assert again is not None
+        assert changed.changed
+        assert again.changed == ()
+
+    async def test_a_change_that_cannot_be_is_our_own_fault_or_that_of_what_was_found(
+        self, tables: Tables, target: TableTarget
+    ) -> None:
+        await tables.ensure(target, schema(INT), "uid-1")
+        for owner, reason in (("uid-1", Reason.INCOMPATIBLE_SCHEMA), ("uid-2", Reason.SCHEMA_INCOMPATIBLE)):
+            with pytest.raises(InvalidSpecError, match="n") as refusal:
+                await tables.ensure(target, schema(TEXT), owner)
+            assert refusal.value.reason == reason
+
+    async def test_a_table_of_version_3_is_left_to_the_driver(self, tables: Tables, target: TableTarget) -> None:
+        newer = target.model_copy(update={"format_version": 3})
+        assert await tables.ensure(newer, schema(INT), "uid-1") is None
+        assert await tables.ensure(newer, schema(INT), "uid-1") is None
+
+    async def test_only_the_owner_drops_a_table_and_a_missing_one_is_no_error(
+        self, tables: Tables, target: TableTarget
+    ) -> None:
+        await tables.drop(target, "uid-1")
+        await tables.ensure(target, schema(INT), "uid-1")
+        await tables.drop(target, "uid-2")
+        kept = await tables.ensure(target, schema(INT), "uid-1")
+        assert kept is not None
+        assert not kept.created
+        await tables.drop(target, "uid-1")
+        anew = await tables.ensure(target, schema(INT), "uid-1")
+        assert anew is not None
+        assert anew.created

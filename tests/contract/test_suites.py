@@ -1,0 +1,63 @@
+"""The contract suites, on the fakes that unit tests rely on and on the real thing."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firn.model.jobs import CatalogConnection, TableTarget
+from firn_operator.iceberg import CatalogTables
+from firn_operator.kafka import Brokers, KafkaTopics
+from tests.contract.suites import CATALOG, PROFILE, TablesContract, TopicsContract
+from tests.fakes.tables import FakeTables
+from tests.fakes.topics import FakeTopics
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"contract-{next(_numbers)}"
+
+
+@pytest.fixture
+def target() -> TableTarget:
+    return TableTarget(catalog=CATALOG, namespace="contract", name=f"table{next(_numbers)}")
+
+
+class TestFakeTopics(TopicsContract):
+    @pytest.fixture
+    def topics(self) -> FakeTopics:
+        return FakeTopics()
+
+
+class TestKafkaTopics(TopicsContract):
+    @pytest.fixture
+    def topics(self, broker: Kafka) -> KafkaTopics:
+        return KafkaTopics({PROFILE: Brokers(broker.connection, replication_factor=1)})
+
+
+class TestFakeTables(TablesContract):
+    @pytest.fixture
+    def tables(self) -> FakeTables:
+        return FakeTables()
+
+
+class TestCatalogTables(TablesContract):
+    @pytest.fixture
+    def tables(self, database: Postgres, tmp_path: Path) -> Iterator[CatalogTables]:
+        password = tmp_path / "password"
+        password.write_text(database.password)
+        connection = CatalogConnection(
+            type="sql",
+            uri=database.uri,
+            warehouse=f"file://{tmp_path}/warehouse",
+            properties={"user": database.user},
+            secret_properties={"password": str(password)},
+        )
+        port = CatalogTables({CATALOG: connection})
+        yield port
+        port.close()
