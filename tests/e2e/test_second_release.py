@@ -1,0 +1,83 @@
+"""A release of its own in another namespace, with rights to that namespace only: installed, upgraded, uninstalled, installed again."""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+import quickstart
+from quickstart import Manifest, apply, await_until, kubectl, run
+
+NAMESPACE = "e2e-second"
+OURS = "deployments,statefulsets,services,configmaps,poddisruptionbudgets,pods,jobs,serviceaccounts,roles,rolebindings"
+OF_EVERY_NAMESPACE = {"kube-root-ca.crt", "default"}
+
+
+@pytest.fixture
+def second(release: None) -> Iterator[None]:
+    """An empty namespace under PodSecurity ``restricted``; gone afterwards."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    yield
+    run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--ignore-not-found", "--wait", "--timeout", "2m")
+    kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
+
+
+def install() -> None:
+    arguments = ["--set", "crds.enabled=false", "--set-json", f'watchNamespaces=["{NAMESPACE}"]']
+    for key, value in quickstart.image_values().items():
+        arguments += ["--set", f"{key}={value}"]
+    chart = str(quickstart.ROOT / "charts" / "firn")
+    run(
+        "helm", "upgrade", "--install", "firn", chart, "--namespace", NAMESPACE, *arguments, "--wait", "--timeout", "5m"
+    )
+    await_until("the broker is ready", broker_is_ready, timeout=180)
+
+
+def broker_is_ready() -> bool:
+    found = quickstart.get("statefulset", "firn-broker-classic", NAMESPACE)
+    return found is not None and found["status"].get("readyReplicas") == 1
+
+
+def objects(kinds: str) -> list[Manifest]:
+    items: list[Manifest] = json.loads(kubectl("-n", NAMESPACE, "get", kinds, "-o", "json"))["items"]
+    return [item for item in items if item["metadata"]["name"] not in OF_EVERY_NAMESPACE]
+
+
+def uids(kinds: str) -> dict[str, str]:
+    return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["uid"] for item in objects(kinds)}
+
+
+def passwords() -> dict[str, Manifest]:
+    return {
+        item["metadata"]["name"]: {"uid": item["metadata"]["uid"], "data": item["data"]}
+        for item in objects("secrets")
+        if item["type"] == "Opaque"
+    }
+
+
+def test_a_release_lives_beside_another_and_leaves_its_data(second: None) -> None:
+    crd = kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}")
+
+    install()
+    pods, secrets, claims = uids("pods"), passwords(), uids("persistentvolumeclaims")
+    assert {"Pod/firn-postgres-0", "Pod/firn-s3-0", "Pod/firn-broker-classic-0"} < set(pods)
+    assert set(secrets) == {"firn-postgres", "firn-s3"}
+    assert all(len(base64.b64decode(value)) == 32 for secret in secrets.values() for value in secret["data"].values())
+    assert not any("quickstart-secrets" in name for name in uids("jobs,serviceaccounts,roles,rolebindings"))
+
+    install()
+    assert uids("pods") == pods
+    assert passwords() == secrets
+
+    run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
+    await_until("everything but the data is gone", lambda: not objects(OURS), timeout=120)
+    assert passwords() == secrets
+    assert uids("persistentvolumeclaims") == claims
+    assert kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}") == crd
+
+    # The stores and the broker find their volumes again, and the passwords that these were made with.
+    install()
+    assert uids("persistentvolumeclaims") == claims
+    query = 'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" psql -h firn-postgres -U firn -d firn -tAc "select 1"'
+    assert kubectl("-n", NAMESPACE, "exec", "firn-postgres-0", "--", "sh", "-c", query).strip() == "1"
