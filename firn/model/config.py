@@ -247,9 +247,9 @@ class Config(Settings):
     progress_interval: Duration = "5s"
     """How often a group's /progress is read."""
     workers: int = Field(default=8, ge=1, le=64)
-    writes_per_second: int = Field(default=50, ge=1, le=1000)
-    """Writes to the Kubernetes API that the operator allows itself, on average."""
-    write_burst: int = Field(default=100, ge=1, le=10000)
+    writes_per_second: int = Field(default=100, ge=1, le=1000)
+    """Writes to the Kubernetes API that the operator allows itself, on average; Events come on top."""
+    write_burst: int = Field(default=200, ge=1, le=10000)
     """Writes to the Kubernetes API at once, before the average counts."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -89,12 +89,13 @@ class Api:
         body: object = None,
         content_type: str = JSON,
         accept: str = JSON,
+        limit: RateLimit | None = None,
     ) -> Manifest:
-        """The server's answer. Raises ApiError, AccessDeniedError (401, 403), UnavailableError."""
+        """The server's answer; writes wait for ``limit``, or for everybody's. Raises ApiError, AccessDeniedError (401, 403), UnavailableError."""
         problem = ""
         for attempt in range(_ATTEMPTS):
             if method not in _READS:
-                await self._writes.wait()
+                await (limit or self._writes).wait()
             pause = min(_LONGEST_PAUSE, 0.25 * 2**attempt)
             try:
                 status, headers, text = await self._send(method, path, query, body, content_type, accept)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
 from firn_controllers.ports import PodState, StatefulSetState
-from firn_operator.api_client import APPLY, JSON_PATCH, MERGE_PATCH, Api, ApiError, Manifest, path
+from firn_operator.api_client import APPLY, JSON_PATCH, MERGE_PATCH, Api, ApiError, Manifest, RateLimit, path
 from firn_operator.workloads import Workloads
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,8 @@ _PAGE = 500
 _KNOWN_FOR = 300.0
 """Seconds for which a list of our own children is believed, where no watch keeps it fresh."""
 _EVENTS_KEPT = 2000
-_EVENTS_WAITING = 1000
+_EVENTS_WAITING = 5000
+_EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 ChildKind = tuple[str, str]
@@ -240,6 +241,7 @@ class _Recorder:
     def __init__(self, api: Api, instance: str) -> None:
         self._api = api
         self._instance = instance
+        self._limit = RateLimit(_EVENTS_PER_SECOND, _EVENTS_AT_ONCE)
         self._waiting: asyncio.Queue[tuple[_Subject, str, str, str]] = asyncio.Queue(_EVENTS_WAITING)
         self._sent: OrderedDict[bytes, _Sent] = OrderedDict()
 
@@ -292,6 +294,7 @@ class _Recorder:
                 "reportingComponent": names.FIELD_MANAGER,
                 "reportingInstance": self._instance,
             },
+            limit=self._limit,
         )
         self._sent[key] = sent
         if len(self._sent) > _EVENTS_KEPT:
@@ -302,7 +305,11 @@ class _Recorder:
         body = {"count": sent.count + 1, "lastTimestamp": now}
         try:
             await self._api.call(
-                "PATCH", path("v1", "Event", subject.namespace, sent.name), body=body, content_type=MERGE_PATCH
+                "PATCH",
+                path("v1", "Event", subject.namespace, sent.name),
+                body=body,
+                content_type=MERGE_PATCH,
+                limit=self._limit,
             )
         except ApiError as error:
             if error.status == 404:
