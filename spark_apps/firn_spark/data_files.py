@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg import types
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
@@ -28,6 +28,7 @@ _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "sn
 _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
+_SAMPLE = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class DataFileWriter:
         self._locations = load_location_provider(table.location, dict(table.properties))
         self._partitioned_paths = table.properties.get("write.object-storage.partitioned-paths", "true") == "true"
         self._io = PyArrowFileIO(arrow_io_properties(table.io))
+        self._paths = list(parquet_path_to_id_mapping(self._schema))
         self._written: list[str] = []
 
     def write(self, rows: pa.Table) -> list[str]:
@@ -109,6 +111,17 @@ class DataFileWriter:
         for start in range(0, rows.num_rows, length):
             yield rows.slice(start, length)
 
+    def _with_dictionary(self, rows: pa.Table) -> list[str]:
+        """The columns of the file for which a dictionary is worth trying: all but whole numbers and times that hardly repeat."""
+        sample = rows.slice(0, _SAMPLE)
+        distinct = {
+            name
+            for name, array in _members(sample)
+            if (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type))
+            and len(array.unique()) * 2 > len(array) - array.null_count
+        }
+        return [path for path in self._paths if path not in distinct]
+
     def _write_file(self, part: Part, rows: pa.Table) -> str:
         name = f"{uuid.uuid4()}.{self._parquet.suffix}"
         path = self._locations.new_data_location(
@@ -116,7 +129,9 @@ class DataFileWriter:
         )
         self._written.append(path)
         with self._io.new_output(path).create(overwrite=True) as sink:
-            writer = pq.ParquetWriter(sink, self._arrow, **self._parquet.options)
+            writer = pq.ParquetWriter(
+                sink, self._arrow, use_dictionary=self._with_dictionary(rows), **self._parquet.options
+            )
             with writer:
                 writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
             size = sink.tell()
@@ -190,6 +205,13 @@ def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
     if "s3.path-style-access" in java:
         found["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
     return found
+
+
+def _members(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+    """Columns, and in place of structs their members, with their full names."""
+    while any(pa.types.is_struct(column.type) for column in rows.schema):
+        rows = rows.flatten()
+    yield from zip(rows.column_names, rows.columns, strict=True)
 
 
 _ID = b"PARQUET:field_id"

@@ -174,3 +174,14 @@ def test_a_column_required_by_the_table_alone_is_the_topics_error(tmp_path):
     found = tables.results(land(iter([batch([GOOD, b"{}"])]), landing))["t"]
     assert "a is required" in found["error"][0]["message"]
     assert tables.files_in(tmp_path) == []
+
+
+def test_dictionaries_are_tried_where_values_repeat(tmp_path):
+    given = job(("n", "long"), ("same", "long"), ("text", "string"), ("place", "struct<n: long>"))
+    values = [json.dumps({"n": n, "same": n % 3, "text": str(n), "place": {"n": n}}).encode() for n in range(3000)]
+    landing = plan(t=topic(tmp_path, given))
+    (file,) = tables.results(land(iter([batch(values)]), landing))["t"]["data"]
+    group = pq.read_metadata(file["file-path"].removeprefix("file://")).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    plain = {column.path_in_schema for column in columns if not any("DICTIONARY" in name for name in column.encodings)}
+    assert plain == {"n", "place.n", "_kafka.offset"}
