@@ -84,7 +84,12 @@ def ensure(buildah: list[str]) -> None:
         and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"])
     ):
         return
-    with step("making the base image (debootstrap)"), tempfile.TemporaryDirectory(dir=cache_directory()) as scratch:
+    for abandoned in cache_directory().glob("base-*/"):  # whoever made it held the lock that we hold now
+        shutil.rmtree(abandoned)
+    with (
+        step("making the base image (debootstrap)"),
+        tempfile.TemporaryDirectory(prefix="base-", dir=cache_directory()) as scratch,
+    ):
         root = Path(scratch) / "root"
         log = cache_directory("logs") / "debootstrap.log"
         main = next((each for each in sources if each.suite == _RELEASE), sources[0])
