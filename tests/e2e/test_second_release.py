@@ -76,8 +76,22 @@ def test_a_release_lives_beside_another_and_leaves_its_data(second: None) -> Non
     assert uids("persistentvolumeclaims") == claims
     assert kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}") == crd
 
-    # The stores and the broker find their volumes again, and the passwords that these were made with.
+
+@pytest.mark.long
+def test_installed_again_the_stores_find_their_volumes_and_passwords(second: None) -> None:
+    install()
+    write = "create table kept (value int); insert into kept values (7)"
+    sql(write)
+    claims = uids("persistentvolumeclaims")
+    run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
+    await_until("everything but the data is gone", lambda: not objects(OURS), timeout=120)
+
     install()
     assert uids("persistentvolumeclaims") == claims
-    query = 'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" psql -h firn-postgres -U firn -d firn -tAc "select 1"'
-    assert kubectl("-n", NAMESPACE, "exec", "firn-postgres-0", "--", "sh", "-c", query).strip() == "1"
+    assert sql("select value from kept") == "7"
+
+
+def sql(statement: str) -> str:
+    """The answer of PostgreSQL, asked over the network with the generated password."""
+    command = f'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" psql -h firn-postgres -U firn -d firn -tAc "{statement}"'
+    return kubectl("-n", NAMESPACE, "exec", "firn-postgres-0", "--", "sh", "-c", command).strip()
