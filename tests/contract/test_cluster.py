@@ -1,0 +1,293 @@
+"""Port `Cluster` against a real API server (no nodes, no controllers)."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import Configuration
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
+from firn_operator import crd, kube
+from firn_operator.api_client import Api, ApiError, Manifest, RateLimit, path
+from firn_operator.kube import KubeCluster
+from firn_operator.workloads import Workloads
+from tests import apiserver
+from tests.apiserver import ApiServer
+from tests.servers.process import free_port
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SYSTEM = "firn-system"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with apiserver.running() as running:
+        for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
+            running.install(yaml.safe_load(file.read_text()))
+        for namespace in (SYSTEM, "demo"):
+            running.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        yield running
+
+
+@pytest_asyncio.fixture
+async def configuration(server: ApiServer) -> Configuration:
+    found = Configuration()
+    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=found)
+    return found
+
+
+@pytest_asyncio.fixture
+async def api(configuration: Configuration) -> AsyncIterator[Api]:
+    client = Api(configuration, RateLimit(1000, 1000))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def workloads() -> Workloads:
+    return Workloads()
+
+
+@pytest.fixture
+def cluster(api: Api, workloads: Workloads) -> KubeCluster:
+    return KubeCluster(api, SYSTEM, workloads)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"thing-{next(_numbers)}"
+
+
+def config_map(name: str, hash_: str, **data: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": SYSTEM,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, "test": name},
+            "annotations": {names.TEMPLATE_HASH: hash_},
+        },
+        "data": data,
+    }
+
+
+async def topic(api: Api, name: str) -> Manifest:
+    body = {"apiVersion": names.API_VERSION, "kind": "IcebergTopic", "metadata": {"name": name}, "spec": {}}
+    return await api.call("POST", path(names.API_VERSION, "IcebergTopic", "demo"), body=body)
+
+
+async def await_answer(look: Callable[[], object]) -> object:
+    async with asyncio.timeout(60):
+        while not (found := await look()):  # type: ignore[misc]
+            await asyncio.sleep(0.05)
+        return found
+
+
+async def test_apply_creates_changes_and_leaves_alone(cluster: KubeCluster, name: str) -> None:
+    assert await cluster.apply(config_map(name, "1", a="1", b="2"))
+    assert not await cluster.apply(config_map(name, "1", a="1", b="2"))
+    assert await cluster.apply(config_map(name, "2", a="changed"))
+    live = await cluster.get("v1", "ConfigMap", SYSTEM, name)
+    assert live is not None
+    assert live["data"] == {"a": "changed"}
+
+
+async def test_apply_after_a_restart_writes_nothing(api: Api, cluster: KubeCluster, name: str) -> None:
+    await cluster.apply(config_map(name, "1", a="1"))
+    before = await cluster.get("v1", "ConfigMap", SYSTEM, name)
+    assert not await KubeCluster(api, SYSTEM, Workloads()).apply(config_map(name, "1", a="1"))
+    assert await cluster.get("v1", "ConfigMap", SYSTEM, name) == before
+
+
+async def test_apply_leaves_fields_of_others_alone(cluster: KubeCluster, server: ApiServer, name: str) -> None:
+    await cluster.apply(config_map(name, "1", a="1"))
+    server.call(
+        "PATCH",
+        f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}",
+        {"data": {"theirs": "kept"}},
+        "application/merge-patch+json",
+    )
+    await cluster.apply(config_map(name, "2", a="2"))
+    live = await cluster.get("v1", "ConfigMap", SYSTEM, name)
+    assert live is not None
+    assert live["data"] == {"a": "2", "theirs": "kept"}
+
+
+async def test_a_missing_object_is_none_and_deleting_it_no_error(cluster: KubeCluster) -> None:
+    assert await cluster.get("v1", "ConfigMap", SYSTEM, "nobody-made-this") is None
+    await cluster.delete("v1", "ConfigMap", SYSTEM, "nobody-made-this")
+
+
+async def test_a_deleted_child_is_applied_again(cluster: KubeCluster, name: str) -> None:
+    await cluster.apply(config_map(name, "1", a="1"))
+    await cluster.delete("v1", "ConfigMap", SYSTEM, name)
+    assert await cluster.apply(config_map(name, "1", a="1"))
+    assert await cluster.get("v1", "ConfigMap", SYSTEM, name) is not None
+
+
+async def test_names_are_listed_by_label_over_pages(
+    cluster: KubeCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "_PAGE", 2)
+    for number in range(5):
+        manifest = config_map(f"{name}-{number}", "1")
+        manifest["metadata"]["labels"]["test"] = name
+        await cluster.apply(manifest)
+    assert sorted(await cluster.list_names("v1", "ConfigMap", {"test": name})) == [f"{name}-{n}" for n in range(5)]
+    assert await cluster.list_names("v1", "ConfigMap", {"test": "nobody"}) == []
+
+
+async def test_status_is_replaced_only_where_nothing_changed(api: Api, cluster: KubeCluster, name: str) -> None:
+    made = await topic(api, name)
+    version = made["metadata"]["resourceVersion"]
+    status = {"observedGeneration": 1, "conditions": []}
+    updated = await cluster.patch_status("demo", name, status, version)
+    assert updated is not None
+    assert updated["status"] == status
+    with pytest.raises(CommitConflictError):
+        await cluster.patch_status("demo", name, {"observedGeneration": 2, "conditions": []}, version)
+    live = await cluster.get(names.API_VERSION, "IcebergTopic", "demo", name)
+    assert live is not None
+    assert live["status"]["observedGeneration"] == 1
+    assert await cluster.patch_status("demo", "nobody-made-this", status, "1") is None
+
+
+async def test_a_status_that_the_schema_refuses_is_a_bug_not_a_conflict(
+    api: Api, cluster: KubeCluster, name: str
+) -> None:
+    made = await topic(api, name)
+    with pytest.raises(ApiError, match="is invalid"):
+        await cluster.patch_status("demo", name, {"observedGeneration": "one"}, made["metadata"]["resourceVersion"])
+
+
+async def test_finalizers_come_and_go(api: Api, cluster: KubeCluster, name: str) -> None:
+    made = await topic(api, name)
+    held = await cluster.set_finalizers("demo", name, [names.FINALIZER], made["metadata"]["resourceVersion"])
+    assert held is not None
+    await cluster.delete(names.API_VERSION, "IcebergTopic", "demo", name)
+    deleting = await cluster.get(names.API_VERSION, "IcebergTopic", "demo", name)
+    assert deleting is not None
+    assert "deletionTimestamp" in deleting["metadata"]
+    with pytest.raises(CommitConflictError):
+        await cluster.set_finalizers("demo", name, [], held["metadata"]["resourceVersion"])
+    await cluster.set_finalizers("demo", name, [], deleting["metadata"]["resourceVersion"])
+    assert await cluster.get(names.API_VERSION, "IcebergTopic", "demo", name) is None
+
+
+async def test_the_same_event_again_raises_its_count(api: Api, cluster: KubeCluster, name: str) -> None:
+    made = await topic(api, name)
+    uid = made["metadata"]["uid"]
+    sending = asyncio.create_task(cluster.run())
+
+    async def recorded() -> list[Manifest]:
+        found, _ = await kube.list_all(api, "v1", "Event", "demo", {})
+        return [event for event in found if event["involvedObject"]["uid"] == uid]
+
+    for reason in ("Created", "Created", "Changed", "Created"):
+        await cluster.event("demo", name, uid, "IcebergTopic", "Normal", reason, "it happened")
+
+    async def all_sent() -> bool:
+        return sum(event["count"] for event in await recorded()) == 4
+
+    await await_answer(all_sent)  # type: ignore[arg-type]
+    assert {event["reason"]: event["count"] for event in await recorded()} == {"Created": 3, "Changed": 1}
+    sending.cancel()
+
+
+async def test_stateful_sets_and_pods_come_from_what_was_fed(
+    cluster: KubeCluster, workloads: Workloads, name: str
+) -> None:
+    template = {
+        "metadata": {"labels": {"app": name}, "annotations": {names.TEMPLATE_HASH: "pods"}},
+        "spec": {"containers": [{"name": "main", "image": "example.com/none"}]},
+    }
+    manifest = {
+        **config_map(name, "1"),
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "spec": {
+            "serviceName": name,
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}},
+        },
+    }
+    del manifest["data"]
+    assert await cluster.apply(manifest)
+    assert not await cluster.apply(manifest)
+    state = await cluster.stateful_set(name)
+    assert state is not None
+    assert (state.template_hash, state.replicas, state.ready, state.partition) == ("pods", 2, 0, 1)
+    assert not state.generation_observed
+    assert await cluster.pods({"app": name}) == []
+
+
+async def test_nobody_listening_is_unavailable(configuration: Configuration) -> None:
+    configuration.host = f"https://127.0.0.1:{free_port()}"
+    api = Api(configuration, RateLimit(1000, 1000))
+    with pytest.raises(UnavailableError, match="Kubernetes API"):
+        await api.call("GET", "/version")
+    await api.close()
+
+
+async def test_a_wrong_token_is_access_denied(configuration: Configuration) -> None:
+    configuration.api_key["BearerToken"] = "Bearer nobody"
+    api = Api(configuration, RateLimit(1000, 1000))
+    with pytest.raises(AccessDeniedError):
+        await api.call("GET", path("v1", "ConfigMap", SYSTEM))
+    await api.close()
+
+
+async def test_a_rotated_token_is_taken_up(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes.aio.config import incluster_config
+
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("old")
+    kubeconfig = yaml.safe_load(server.kubeconfig.read_text())["clusters"][0]["cluster"]
+    authority.write_bytes(Path(kubeconfig["certificate-authority"]).read_bytes())
+    host, _, port = kubeconfig["server"].removeprefix("https://").partition(":")
+    loader = incluster_config.InClusterConfigLoader(
+        str(token),
+        str(authority),
+        environ={**os.environ, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port},
+    )
+    found = Configuration()
+    loader.load_and_set(found)
+    api = Api(found, RateLimit(1000, 1000))
+    with pytest.raises(AccessDeniedError):
+        await api.call("GET", path("v1", "ConfigMap", SYSTEM))
+    token.write_text(apiserver.TOKEN)
+    loader.token_expires_at = loader.token_expires_at.min  # as if its minute had passed
+    await api.call("GET", path("v1", "ConfigMap", SYSTEM))
+    await api.close()
+
+
+async def test_the_live_crd_is_the_one_that_is_needed(api: Api, server: ApiServer) -> None:
+    await crd.check(api)
+
+
+async def test_a_crd_that_lacks_a_field_is_told(api: Api, server: ApiServer) -> None:
+    from firn.model.errors import NotReadyError
+
+    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+    right = server.call("GET", place)
+    older = server.call("GET", place)
+    schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    del schema["status"]["properties"]["topicId"]
+    server.call("PUT", place, older)
+    try:
+        with pytest.raises(NotReadyError, match=r"status\.topicId.*CRDs"):
+            await crd.check(api)
+    finally:
+        right["metadata"]["resourceVersion"] = server.call("GET", place)["metadata"]["resourceVersion"]
+        server.call("PUT", place, right)
