@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,12 @@ def history(table: Any) -> list[Commit]:
     return sorted(found, key=lambda commit: (commit.time, commit.rows))
 
 
+def landed(table: Any) -> int:
+    """Rows in a PyIceberg table, by its current snapshot's own account."""
+    snapshot = table.current_snapshot()
+    return int(snapshot.summary.get("total-records", 0)) if snapshot is not None and snapshot.summary is not None else 0
+
+
 def data_files(table: Any) -> list[DataFile]:
     """Every data file of the current snapshot of a PyIceberg table."""
     return [DataFile(task.file.record_count, task.file.file_size_in_bytes) for task in table.scan().plan_files()]
@@ -85,3 +92,9 @@ def delays(written: Sequence[float], commits: Sequence[Commit], until: float, pa
         end = commit.offsets.get(partition, len(found))
         found += [commit.time - moment for moment in written[len(found) : end]]
     return found + [until - moment for moment in written[len(found) :]]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of ``values`` that at least ``share`` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from localcluster.progress import say, step
 
@@ -111,7 +110,7 @@ def compared(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[Figure]:
     mine, peers = [run.values() for run in ours], [run.values() for run in theirs]
     for name, (unit, better) in FIGURES.items():
         value, peer_value = _median([run[name] for run in mine]), _median([run[name] for run in peers])
-        yield Figure(f"ingest.{name}", value, unit, better, NAME, peer_value)
+        yield Figure(f"ingest_{name}", value, unit, better, NAME, peer_value)
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -149,18 +148,12 @@ def _run(who: str, stores: Lake, table: str, rows: int, start: Callable[[], Abst
 
             def all_visible() -> bool:
                 contestant.assert_alive()
-                return landed(catalog.load_table(identifier)) >= rows
+                return commits.landed(catalog.load_table(identifier)) >= rows
 
             await_true(f"{who}: {rows} rows in {table}", all_visible, LONGEST_SECONDS)
             visible = time.time()
             usage.sample()
     final = catalog.load_table(identifier)
-    if landed(final) != rows:
-        raise RuntimeError(f"{who}: table {table} has {landed(final)} rows, the topic {rows} records")
+    if commits.landed(final) != rows:
+        raise RuntimeError(f"{who}: table {table} has {commits.landed(final)} rows, the topic {rows} records")
     return Run(started, serving, visible, commits.history(final), commits.data_files(final), usage)
-
-
-def landed(table: Any) -> int:
-    """Rows in a PyIceberg table, by its current snapshot's own account."""
-    snapshot = table.current_snapshot()
-    return int(snapshot.summary.get("total-records", 0)) if snapshot is not None and snapshot.summary is not None else 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,18 @@ GROUP = "bench"
 PROFILE = "classic"
 _FAILURES = 5
 """Failures in a row after which a topic counts as given up."""
+
+
+@dataclass
+class Ingestion(Contestant):
+    """The driver, and how it is asked for its progress."""
+
+    progress: Callable[[], GroupProgress] = field(kw_only=True)
+
+    @property
+    def rows(self) -> int:
+        """Rows landed by this process, over all topics."""
+        return sum(topic.rows for topic in self.progress().topics)
 
 
 def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
@@ -41,7 +54,7 @@ def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
 
 
 @contextmanager
-def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Contestant]:
+def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Ingestion]:
     """The driver, serving ``jobs`` inside the with block."""
     contracts = directory / "jobs"
     contracts.mkdir(parents=True)
@@ -62,14 +75,16 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
     file = directory / "group.json"
     file.write_text(settings.model_dump_json())
 
+    def progress() -> GroupProgress:
+        return GroupProgress.model_validate_json(httpx.get(f"http://127.0.0.1:{port}/progress").content)
+
     def serving() -> bool:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code != 200:
                 return False
-            progress = GroupProgress.model_validate_json(httpx.get(f"http://127.0.0.1:{port}/progress").content)
+            failing = [topic.message for topic in progress().topics if topic.failures >= _FAILURES]
         except httpx.TransportError:
             return False
-        failing = [topic.message for topic in progress.topics if topic.failures >= _FAILURES]
         assert not failing, failing[0]
         return True
 
@@ -83,4 +98,4 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
     }
     command = [sys.executable, str(REPOSITORY / "spark_apps" / "ingest.py"), str(file)]
     with running(command, serving, directory / "driver.log", environment=environment) as process:
-        yield Contestant(process, serving)
+        yield Ingestion(process, serving, progress=progress)

@@ -39,6 +39,7 @@ _WORDS = tuple(
 _NOTES = 20_000
 _CHUNK = 20_000
 _IN_FLIGHT = 400_000
+_PACE_SECONDS = 0.02
 
 
 class Generator:
@@ -136,3 +137,34 @@ def read_through(bootstrap: str, topic: str, partitions: int) -> float:
     finally:
         consumer.close()
     return time.monotonic() - started
+
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+def produce_paced(
+    bootstrap: str, places: Sequence[Place], per_second: float, seconds: float
+) -> dict[Place, list[float]]:
+    """Produce at a steady rate, one place after the other; returns when each record was handed over (Unix seconds), by offset.
+
+    The topics have to be empty. Raises RuntimeError unless all records arrived.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 4})
+    generator = Generator()
+    written: dict[Place, list[float]] = {place: [] for place in places}
+    total = int(per_second * seconds)
+    started = time.monotonic()
+    sent = 0
+    while sent < total:
+        due = min(total, int((time.monotonic() - started) * per_second))
+        for value in generator.take(due - sent):
+            place = places[sent % len(places)]
+            producer.produce(place[0], value, partition=place[1])
+            written[place].append(time.time())
+            sent += 1
+        producer.poll(0)
+        time.sleep(_PACE_SECONDS)
+    if left := producer.flush(60):
+        raise RuntimeError(f"{left} of {total} records were not acknowledged")
+    return written

@@ -4,10 +4,13 @@ import io
 import json
 
 import pytest
-from bench.commits import Commit, backlogged, best_rate, delays, history, rate
+from bench.commits import Commit, DataFile, backlogged, best_rate, delays, history, landed, percentile, rate
 from bench.figures import Figure, Results, rounded
+from bench.files import numbers
 from bench.ingest import FIGURES, Run, compared
 from bench.process_tree import Sample, Usage
+from bench.scale import Reading, reading
+from bench.trickle import share_fresh
 
 
 def test_a_ratio_above_one_means_ours_is_better_whichever_direction_is() -> None:
@@ -85,14 +88,14 @@ def test_ingestion_is_compared_by_the_medians_of_all_runs() -> None:
     found = {
         figure.name: figure for figure in compared([run(10.0, 4.0), run(20.0, 5.0), run(90.0, 9.0)], [run(40.0, 10.0)])
     }
-    assert found.keys() == {f"ingest.{name}" for name in FIGURES}
-    assert found["ingest.rows_per_second"].value == 50_000.0
-    assert found["ingest.rows_per_second"].ratio == 2.0
-    assert found["ingest.cpu_seconds_per_million_rows"].value == 5.0
-    assert found["ingest.cpu_seconds_per_million_rows"].ratio == 2.0
+    assert found.keys() == {f"ingest_{name}" for name in FIGURES}
+    assert found["ingest_rows_per_second"].value == 50_000.0
+    assert found["ingest_rows_per_second"].ratio == 2.0
+    assert found["ingest_cpu_seconds_per_million_rows"].value == 5.0
+    assert found["ingest_cpu_seconds_per_million_rows"].ratio == 2.0
     # Half of the time after the first commit, so half of the CPU, for half of the rows.
-    assert found["ingest.cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
-    assert found["ingest.rows_per_second_backlogged"].value is None
+    assert found["ingest_cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
+    assert found["ingest_rows_per_second_backlogged"].value is None
 
 
 class Snapshot:
@@ -118,3 +121,43 @@ def test_history_is_of_the_snapshots_that_added_rows() -> None:
         Snapshot(4500, None),
     )
     assert history(table) == [Commit(1.5, 3), Commit(2.5, 8, 2, {0: 8})]
+
+
+def test_rows_of_a_table_are_its_current_snapshots_and_none_without_one() -> None:
+    class Current:
+        def __init__(self, snapshot: Snapshot | None) -> None:
+            self._snapshot = snapshot
+
+        def current_snapshot(self) -> Snapshot | None:
+            return self._snapshot
+
+    assert landed(Current(Snapshot(1, {"total-records": "7"}))) == 7
+    assert landed(Current(Snapshot(1, None))) == landed(Current(None)) == 0
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
+
+
+def test_a_topic_is_fresh_only_when_its_every_record_was() -> None:
+    assert share_fresh({"a": [59.0, 60.0], "b": [1.0, 60.1], "c": [], "d": [2.0]}, bound=60.0) == 0.75
+
+
+def test_numbers_of_data_files() -> None:
+    found = numbers([DataFile(10, 1_000_000), DataFile(10, 3_000_000), DataFile(20, 4_000_000)])
+    assert found == {"count": 3, "median_size": 3.0, "smallest_size": 1.0, "bytes_per_row": 200_000.0}
+
+
+def test_the_operators_writes_are_told_from_its_reads() -> None:
+    text = """
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total 12.5
+# TYPE process_resident_memory_bytes gauge
+process_resident_memory_bytes 2.0e+08
+# TYPE firn_kubernetes_requests_total counter
+firn_kubernetes_requests_total{code="200",method="GET"} 50.0
+firn_kubernetes_requests_total{code="200",method="PATCH"} 20.0
+firn_kubernetes_requests_total{code="409",method="POST"} 3.0
+"""
+    assert reading(text, 7.0) == Reading(time=7.0, cpu=12.5, resident_bytes=2e8, writes=23.0)
