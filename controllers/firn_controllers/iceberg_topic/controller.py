@@ -346,7 +346,8 @@ class TopicReconciler:
             waited = observed.now - self._contract_gone[uid]
             if not await self._driver_released(observed) and not (forced and waited > DELETION_GRACE):
                 blocked = self._blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still has the topic")
-                findings = replace(findings, blocked=blocked if waited > BLOCKED_AFTER else None)
+                before = status.as_before(observed, ConditionType.DELETION_BLOCKED)
+                findings = replace(findings, blocked=blocked if waited > BLOCKED_AFTER else before)
                 await self._report(observed.entry, status.document(observed, findings))
                 return Outcome(after=DELETION_POLL)
             problem = await self._drop(observed, done)
@@ -377,37 +378,46 @@ class TopicReconciler:
 
     async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
         """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None."""
-        policy = observed.resource.spec.deletion_policy
+        return await self._drop_table(observed, done) or await self._drop_topic(observed, done)
+
+    async def _drop_table(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
         target = observed.target
-        if policy.table == "Delete" and observed.table_rival is None and isinstance(target, TableTarget):
-            if target.catalog not in self._config.catalogs:
-                return self._blocked(
-                    observed,
-                    Reason.CATALOG_UNREACHABLE,
-                    f"catalog {target.catalog} is not in the configuration any more",
-                )
-            if observed.catalog.problem is not None:
-                return self._blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
-            try:
-                await self._ports.tables.drop(target, observed.entry.uid)
-            except FirnError as error:
-                return self._blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
-            done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
-        if policy.topic == "Delete" and observed.topic_rival is None:
-            profile, topic = observed.entry.profile, observed.resource.topic_name
-            if profile not in self._config.profiles:
-                return self._blocked(
-                    observed, Reason.BROKER_UNREACHABLE, f"profile {profile} is not in the configuration any more"
-                )
-            if observed.fleet.problem is not None:
-                return self._blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
-            try:
-                live = await self._ports.topics.describe(profile, topic)
-                if live is not None and self._topic_is_ours(observed, live):
-                    await self._ports.topics.delete(profile, topic)
-                    done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
-            except FirnError as error:
-                return self._blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
+        ours = observed.table_rival is None and isinstance(target, TableTarget)
+        if observed.resource.spec.deletion_policy.table != "Delete" or not ours:
+            return None
+        assert isinstance(target, TableTarget)
+        if target.catalog not in self._config.catalogs:
+            if "table" not in observed.entry.status:
+                return None  # nothing was ever made
+            gone = f"catalog {target.catalog} is not in the configuration any more"
+            return self._blocked(observed, Reason.CATALOG_UNREACHABLE, gone)
+        if observed.catalog.problem is not None:
+            return self._blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
+        try:
+            await self._ports.tables.drop(target, observed.entry.uid)
+        except FirnError as error:
+            return self._blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
+        done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
+        return None
+
+    async def _drop_topic(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
+        if observed.resource.spec.deletion_policy.topic != "Delete" or observed.topic_rival is not None:
+            return None
+        profile, topic = observed.entry.profile, observed.resource.topic_name
+        if profile not in self._config.profiles:
+            if "topicId" not in observed.entry.status:
+                return None  # nothing was ever made
+            gone = f"profile {profile} is not in the configuration any more"
+            return self._blocked(observed, Reason.BROKER_UNREACHABLE, gone)
+        if observed.fleet.problem is not None:
+            return self._blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
+        try:
+            live = await self._ports.topics.describe(profile, topic)
+            if live is not None and self._topic_is_ours(observed, live):
+                await self._ports.topics.delete(profile, topic)
+                done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
+        except FirnError as error:
+            return self._blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
         return None
 
     def _topic_is_ours(self, observed: Observed, live: TopicState) -> bool:

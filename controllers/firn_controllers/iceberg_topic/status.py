@@ -193,7 +193,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
 
 def _spec_valid(observed: Observed, findings: Findings) -> Verdict:
     if observed.deleting:
-        return _as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
+        return as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
     if findings.failure is not None:
         return Verdict("False", findings.failure.reason, steady(findings.failure.message))
     return Verdict("True", Reason.VALID, "the spec can be followed")
@@ -221,7 +221,7 @@ def _topic_ready(observed: Observed, findings: Findings) -> Verdict:
             return Verdict("False", Reason.BROKER_STARTING, steady(str(error)))
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.BROKER_UNREACHABLE, steady(str(error)))
-    return _as_before(observed, ConditionType.TOPIC_READY) or _pending("waits for a spec that can be followed")
+    return as_before(observed, ConditionType.TOPIC_READY) or _pending("waits for a spec that can be followed")
 
 
 def _table_ready(observed: Observed, findings: Findings) -> Verdict:
@@ -243,7 +243,7 @@ def _table_ready(observed: Observed, findings: Findings) -> Verdict:
             return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
     if findings.table_missing:
         return _table_of_driver(observed, target)
-    return _as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
+    return as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
 
 
 def _table_of_driver(observed: Observed, target: TableTarget) -> Verdict:
@@ -393,7 +393,8 @@ def _pending(message: str) -> Verdict:
     return Verdict("Unknown", Reason.PENDING, message)
 
 
-def _as_before(observed: Observed, kind: ConditionType) -> Verdict | None:
+def as_before(observed: Observed, kind: ConditionType) -> Verdict | None:
+    """What the condition said before, if it said anything."""
     before = _condition(observed.entry.status, kind)
     if before is None or before["status"] == "Unknown":
         return None
