@@ -22,7 +22,7 @@ from .kind import Kind
 from .layout import Layout
 from .places import REPOSITORY, cache_directory, cluster_directory
 from .progress import Failure, say, side_by_side, step
-from .provider import choose
+from .provider import choose, container_engine
 from .store import Store
 
 _SOURCE = REPOSITORY / "hack" / "images"
@@ -116,10 +116,18 @@ def _operator() -> Image:
     )
 
 
+_KERNEL = ("__init__", "compiled", "json_kernel", "json_limits")
+"""Modules of the Spark application that its image compiles to machine code."""
+
+
 def _spark() -> Image:
     return Image(
         "spark",
-        {"requirements.txt": "requirements/spark.txt", "pyspark.txt": "requirements/pyspark.txt"},
+        {
+            "requirements.txt": "requirements/spark.txt",
+            "pyspark.txt": "requirements/pyspark.txt",
+            **{f"kernel/firn_spark/{name}.py": f"spark_apps/firn_spark/{name}.py" for name in _KERNEL},
+        },
         code=("firn", "spark_apps"),
         contexts={"jars": lambda: jars.fetch("spark"), "wheels": pyspark_wheel},
         key=(_POM,),
@@ -265,29 +273,34 @@ class Engine:
             command = self.command(reference, Path(directory), contexts, chosen.arguments)
             run(command, environment={"DOCKER_BUILDKIT": "1"}, log=log)
 
+    def push(self, reference: str, target: str) -> None:
+        """Push a built image under another reference."""
+        run([self._program, "tag", reference, target])
+        run([self._program, "push", target], log=cache_directory("logs") / "push.log")
 
-def build(name: str, builder: Builder, prefix: str = "localhost") -> str:
+
+def build(name: str, builder: Builder) -> str:
     """Build an image unless its content was built before; its full reference."""
     chosen = image(name)
-    reference = f"{prefix}/{name.partition('@')[0]}:{chosen.tag()}"
+    reference = f"localhost/{name.partition('@')[0]}:{chosen.tag()}"
     if not builder.has(reference):
         with step(f"building {reference}"):
             builder.build(reference, chosen)
     return reference
 
 
-def build_all(names: list[str], prefix: str = "localhost") -> dict[str, str]:
+def build_all(names: list[str]) -> dict[str, str]:
     """Build images side by side and write their references to `images.json` of the cluster's directory; name -> reference."""
     provider = choose("auto", Layout(cluster_directory()))
     builder: Builder = Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
     # Two at a time: a build alternates between waiting for downloads and using one core.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        running = {name: pool.submit(_build_and_record, name, builder, prefix) for name in names}
+        running = {name: pool.submit(_build_and_record, name, builder) for name in names}
         return {name: future.result() for name, future in running.items()}
 
 
-def _build_and_record(name: str, builder: Builder, prefix: str) -> str:
-    reference = build(name, builder, prefix)
+def _build_and_record(name: str, builder: Builder) -> str:
+    reference = build(name, builder)
     record = cluster_directory() / "images.json"
     with locked(record.with_suffix(".lock")):
         everything = {**(json.loads(record.read_text()) if record.exists() else {}), name: reference}
@@ -297,6 +310,27 @@ def _build_and_record(name: str, builder: Builder, prefix: str) -> str:
     return reference
 
 
+def push_all(names: list[str], prefix: str, tag: str) -> dict[str, str]:
+    """Build images with a container engine and push them as PREFIX/NAME:TAG; name -> reference. Raises `Failure` without an engine."""
+    program = container_engine()
+    if program is None:
+        raise Failure("--push needs Docker or Podman, and neither answers here")
+    engine = Engine(program)
+    pushed = {}
+    for name in names:
+        reference = build(name, engine)
+        pushed[name] = f"{prefix.rstrip('/')}/{name.partition('@')[0]}:{tag}"
+        with step(f"pushing {pushed[name]}"):
+            engine.push(reference, pushed[name])
+    return pushed
+
+
+def version() -> str:
+    """The project's version, which the chart's appVersion and default image tag are too."""
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    return project.partition('\nversion = "')[2].partition('"')[0]
+
+
 def main() -> int:
     """Entry of `hack/images/build`."""
     parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
@@ -304,12 +338,22 @@ def main() -> int:
         "names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given"
     )
     parser.add_argument(
-        "--prefix", default="localhost", help="registry and repository prefix of the references, for pushing them"
+        "--push",
+        metavar="PREFIX",
+        help="push as PREFIX/NAME:TAG; needs Docker or Podman, logged in to the registry. Without NAMEs: those of the project's own code",
+    )
+    parser.add_argument(
+        "--tag", default=version(), help="of the images that are pushed (%(default)s, as the chart asks for)"
     )
     parser.add_argument("--load", action="store_true", help="load the images into the cluster, which has to run")
     arguments = parser.parse_args()
     try:
-        built = build_all(arguments.names or list(IMAGES), arguments.prefix)
+        if arguments.push:
+            built = push_all(
+                arguments.names or [name for name in IMAGES if image(name).code], arguments.push, arguments.tag
+            )
+        else:
+            built = build_all(arguments.names or list(IMAGES))
         if arguments.load:
             provider = choose("auto", Layout(cluster_directory()))
             side_by_side(*(lambda reference=reference: provider.load(reference) for reference in built.values()))

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+import firn
 from firn.api.chart_values import Values
 from firn.model import names
 from firn.model.config import Config
+from hack.localcluster import images
 from tests.chart import CHART, ChartError, Manifest, manifests, one, render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -122,6 +124,11 @@ def test_chart_version_is_in_no_pod_template_or_claim() -> None:
         if item["kind"] == "StatefulSet":
             assert version not in yaml.safe_dump(item["spec"]["volumeClaimTemplates"])
             assert version not in yaml.safe_dump(item["spec"]["selector"])
+
+
+def test_images_of_the_project_have_the_project_s_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == firn.__version__ == images.version()
 
 
 # Secrets

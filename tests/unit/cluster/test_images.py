@@ -113,6 +113,27 @@ def test_an_engine_gets_named_contexts_and_arguments() -> None:
     ]
 
 
+def test_pushing_tags_and_pushes_what_the_chart_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n')
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("FIRN_CACHE", str(tmp_path / "cache"))
+    reference = f"localhost/firn-operator:{image('firn-operator').tag()}"
+    pushed = images.push_all(["firn-operator"], "registry.example.com/data/", images.version())
+    assert pushed == {"firn-operator": f"registry.example.com/data/firn-operator:{images.version()}"}
+    assert (tmp_path / "calls").read_text().splitlines()[-2:] == [
+        f"tag {reference} {pushed['firn-operator']}",
+        f"push {pushed['firn-operator']}",
+    ]
+
+
+def test_pushing_without_an_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "container_engine", lambda: None)
+    with pytest.raises(Failure, match="Docker or Podman"):
+        images.push_all(["firn-operator"], "registry.example.com/data", "1")
+
+
 def test_the_last_stage_of_an_image_with_code_is_what_the_store_appends() -> None:
     for name in images.IMAGES:
         chosen = image(name)
