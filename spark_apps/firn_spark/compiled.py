@@ -2,10 +2,11 @@
 
 Machine code is made for the plainest processor of the architecture, so that what an image build compiled runs on every node.
 The image keeps it in the directory that ``FIRN_COMPILED`` names; as that is read-only at run time, and numba wants to be able to
-write, it is copied once to the temporary directory. Import `njit` from here, never from numba: the settings have to come first.
+write, it is copied once to the temporary directory. It is found by the content of its source file, wherever that lies. Import
+`njit` from here, never from numba: the settings have to come first.
 
-``python -m firn_spark.compiled DIRECTORY`` is what the image build runs, after everything else about the package's files is final:
-numba knows a source file by its place, size and time.
+``python -m firn_spark.compiled DIRECTORY`` is what the image build runs, with no more of the project than this module and
+`firn_spark.json_kernel`.
 """
 
 import os
@@ -16,29 +17,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+os.environ.setdefault("NUMBA_CPU_NAME", "generic")
+
+import numba
+from numba.core import caching
+
 _PREBUILT = "FIRN_COMPILED"
+_directory = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
+
+
+class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]
+    """Where numba keeps the code of a function, and that it is told from others by the content of its file."""
+
+    def __init__(self, _function: object, file: str) -> None:
+        self._py_file = file
+        self._lineno = _function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        """One directory for all."""
+        return str(_directory)
 
 
 def _prepare() -> None:
-    os.environ.setdefault("NUMBA_CPU_NAME", "generic")
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    kept = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
-    os.environ["NUMBA_CACHE_DIR"] = str(kept)
     prebuilt = os.environ.get(_PREBUILT)
-    if prebuilt and not kept.exists() and Path(prebuilt).is_dir():
-        copy = Path(tempfile.mkdtemp(prefix="firn-compiled-"))
-        shutil.copytree(prebuilt, copy, dirs_exist_ok=True)
-        try:
-            copy.rename(kept)
-        except OSError:  # another process was first
-            shutil.rmtree(copy, ignore_errors=True)
+    if not prebuilt or _directory.exists() or not Path(prebuilt).is_dir():
+        return
+    copy = Path(tempfile.mkdtemp(prefix="firn-compiled-"))
+    shutil.copytree(prebuilt, copy, dirs_exist_ok=True)
+    try:
+        copy.rename(_directory)
+    except OSError:  # another process was first
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 _prepare()
-
-import numba  # noqa: E402  after the settings
-
+numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"  # type: ignore[attr-defined]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -51,15 +64,11 @@ def njit(function: Function) -> Function:
 
 
 def main(directory: str) -> None:
-    """Compiles everything into ``directory``."""
-    os.environ["NUMBA_CACHE_DIR"] = directory
-    numba.config.reload_config()  # type: ignore[no-untyped-call]
-    for source in Path(__file__).parent.glob("*.py"):  # image layers keep whole seconds
-        seconds = int(source.stat().st_mtime)
-        os.utime(source, (seconds, seconds))
-    from firn_spark import json_blocks
+    """Compiles everything, and puts it into ``directory``."""
+    from firn_spark import json_kernel
 
-    json_blocks.warm()
+    json_kernel.warm()
+    shutil.copytree(_directory, directory, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from firn.model import rows
 from firn.model.jobs import IngestJob
 from firn_spark import arrow_types, json_values
+from firn_spark.json_limits import MAX_MILLISECONDS
 from firn_spark.json_values import BadRecordError, Code, Stage
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -176,9 +177,7 @@ class _KafkaColumns:
     def of(cls, batch: pa.RecordBatch) -> "_KafkaColumns":
         if "timestamp_ms" in batch.schema.names:
             milliseconds = _numbers(batch["timestamp_ms"], pa.int64())
-            representable = (milliseconds <= json_values.MAX_MILLISECONDS) & (
-                milliseconds >= -json_values.MAX_MILLISECONDS
-            )
+            representable = (milliseconds <= MAX_MILLISECONDS) & (milliseconds >= -MAX_MILLISECONDS)
             micros = np.where(representable, milliseconds, 0) * 1000
         else:
             micros = _numbers(_as(batch["timestamp"], _TIMESTAMP).cast(pa.int64()), pa.int64())

@@ -50,7 +50,6 @@ def _powers() -> _Array:
 
 _POWERS = _powers()
 _NAME_BYTES = 1024
-_EMPTY = np.zeros(0, np.uint8)
 
 
 class BlockDecoder:
@@ -148,12 +147,20 @@ def _buffers(records: pa.BinaryArray) -> tuple[_Array, _Array, _Array]:
     count = len(records)
     _, offsets, data = records.buffers()
     places = (
-        np.frombuffer(offsets, np.int32)[records.offset : records.offset + count + 1]
-        if count
-        else np.zeros(1, np.int32)
+        _read_only(offsets, np.int32)[records.offset : records.offset + count + 1] if count else np.zeros(1, np.int32)
     )
-    present = records.is_valid().to_numpy(zero_copy_only=False) if records.null_count else np.ones(count, bool)
-    return (_EMPTY if data is None or not data.size else np.frombuffer(data, np.uint8)), places, present
+    places.setflags(write=False)
+    present = np.ones(count, bool)
+    if records.null_count:
+        present[:] = records.is_valid().to_numpy(zero_copy_only=False)
+    return _read_only(data, np.uint8), places, present
+
+
+def _read_only(buffer: pa.Buffer | None, kind: Any) -> _Array:
+    """A buffer's numbers; read-only whatever it is, as the kernel is compiled for that."""
+    found: _Array = np.frombuffer(buffer, kind) if buffer is not None and buffer.size else np.zeros(0, kind)
+    found.setflags(write=False)
+    return found
 
 
 def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths: _Array, valid: _Array) -> pa.Array:
@@ -182,10 +189,3 @@ def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths:
     else:
         content = np.ascontiguousarray(values)
     return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(content)], nulls)
-
-
-def warm() -> None:
-    """Compiles the kernel."""
-    fields = [Column(name="text", type="string"), Column(name="number", type="double")]
-    records = pa.array([b'{"text": "a\\n", "number": 1.5, "more": [1, {"a": null}]}', None], pa.binary())
-    BlockDecoder(fields, refuse_unknown=False).decode(records)

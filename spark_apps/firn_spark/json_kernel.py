@@ -9,7 +9,7 @@ would take longer than the work.
 
 import numpy as np
 
-from firn_spark import json_values
+from firn_spark import json_limits
 from firn_spark.compiled import njit
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
@@ -25,9 +25,9 @@ SIGN_BIT = -(2**63)
 MAX_LONG = np.uint64(2**63 - 1)
 DOUBT = -1
 DAY_MICROS = 86_400_000_000
-MAX_MILLISECONDS = json_values.MAX_MILLISECONDS
-MAX_ZONE_MINUTES = 18 * 60
-MAX_INNER_DEPTH = json_values.MAX_DEPTH - 1
+MAX_MILLISECONDS = json_limits.MAX_MILLISECONDS
+MAX_ZONE_MINUTES = json_limits.MAX_ZONE_MINUTES
+MAX_INNER_DEPTH = json_limits.MAX_DEPTH - 1
 
 
 @njit
@@ -762,3 +762,21 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
                 to += length
     offsets[len(valid)] = to
     return to
+
+
+def warm() -> None:
+    """Compiles the two functions that others call, for arrays of the kinds that `firn_spark.json_blocks` has."""
+    data = np.frombuffer(b'{"a": "b"}', np.uint8)
+    offsets = np.frombuffer(np.array([0, len(data)], np.int32).tobytes(), np.int32)
+    names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])
+    kind, nothing, flag = np.array([STRING]), np.zeros(1, np.int64), np.zeros(1, bool)
+    values, lengths, valid = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.uint8)
+    powers, scratch, vouched = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, bool)
+    read_records(
+        data, offsets, np.ones(1, bool), names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
+        np.full(1, -1), scratch, values, lengths, valid, vouched,
+    )  # fmt: skip
+    out = np.empty(1, np.uint8)
+    copy_texts(data, values[0], lengths[0], valid[0], np.empty(2, np.int32), out)
+    assert vouched[0]
+    assert out.tobytes() == b"b"

@@ -40,8 +40,8 @@ from typing import Any
 
 from firn.model import types
 from firn.model.jobs import Column
+from firn_spark.json_limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
 
-MAX_DEPTH = 64
 DETAIL_LIMIT = 200
 _EXCERPT_LIMIT = 48
 
@@ -284,9 +284,6 @@ _TIMESTAMP_TEXT = re.compile(f"{_DATE}[T ]{_TIME}", re.ASCII)
 _TIMESTAMPTZ_TEXT = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}", re.ASCII)
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _DAY = 86_400_000_000
-_MAX_ZONE_MINUTES = 18 * 60
-MAX_MILLISECONDS = (2**63 - 1) // 1000
-"""The latest time in milliseconds that 64 bits of microseconds hold; the earliest is its negative."""
 
 
 def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
@@ -343,7 +340,7 @@ def _timestamptz(kind: types.Type) -> Converter:
         if parts[7]:
             return micros
         offset = int(parts[9] or 0) * 60 + int(parts[10] or 0)
-        if offset > _MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
+        if offset > MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
             raise _bad(Code.OUT_OF_RANGE, kind, value, "no such zone")
         return micros - (offset if parts[8] == "+" else -offset) * 60_000_000
 

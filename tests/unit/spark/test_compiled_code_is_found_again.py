@@ -10,10 +10,15 @@ USE = """
 import pyarrow as pa
 from firn.model.jobs import Column
 from firn_spark import json_blocks, json_kernel
-columns, vouched = json_blocks.BlockDecoder([Column(name="a", type="int")], refuse_unknown=False).decode(pa.array([b'{"a": 1}']))
-assert columns[0].to_pylist() == [1]
-stats = json_kernel.read_records.stats
-assert sum(stats.cache_misses.values()) == 0 and sum(stats.cache_hits.values()) == 1, stats
+for fields in ([Column(name="a", type="string")], [Column(name="a", type="string"), Column(name="b", type="int", required=True)]):
+    decoder = json_blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
+    for values in ([], [None], [b""], [b'{"a": "x", "b": 1}', None, b"garbage"]):
+        whole = pa.array(values, pa.binary())
+        for records in (whole, whole.slice(1)):
+            decoder.decode(records)
+for function in (json_kernel.read_records, json_kernel.copy_texts):
+    assert not function.stats.cache_misses, function.stats
+    assert sum(function.stats.cache_hits.values()) == 1, function.stats
 """
 
 
@@ -23,14 +28,18 @@ def python(*arguments, **environment):
     subprocess.run([sys.executable, *arguments], env=base | {"PYTHONPATH": path} | environment, check=True, timeout=300)
 
 
-def test_a_prebuilt_directory_is_used(tmp_path):
-    prebuilt, scratch, home = tmp_path / "prebuilt", tmp_path / "scratch", tmp_path / "home"
-    for directory in (prebuilt, scratch, home):
+def test_what_the_image_build_compiles_is_used(tmp_path):
+    """Compiled from the files that hack/images copies into the build, and no more of the project."""
+    package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))
+    for directory in (package, built_in, used_in):
         directory.mkdir()
-    python("-m", "firn_spark.compiled", str(prebuilt), TMPDIR=str(scratch), HOME=str(home))
+    for name in ("__init__.py", "compiled.py", "json_kernel.py", "json_limits.py"):
+        (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())
+    python(
+        "-m", "firn_spark.compiled", str(prebuilt), PYTHONPATH=str(tmp_path), TMPDIR=str(built_in), HOME=str(tmp_path)
+    )
     before = {path: path.stat().st_mtime_ns for path in prebuilt.rglob("*")}
     assert before
     for _ in range(2):
-        python("-c", USE, FIRN_COMPILED=str(prebuilt), TMPDIR=str(scratch), HOME=str(home))
+        python("-c", USE, FIRN_COMPILED=str(prebuilt), TMPDIR=str(used_in), HOME=str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in prebuilt.rglob("*")} == before
-    assert not any(home.iterdir())

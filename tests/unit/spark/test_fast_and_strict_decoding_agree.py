@@ -14,7 +14,8 @@ from firn.model import types
 from firn.model.jobs import Column
 from firn_spark import arrow_types
 from firn_spark.json_blocks import BlockDecoder
-from firn_spark.json_values import MAX_DEPTH, BadRecordError, RecordReader
+from firn_spark.json_limits import MAX_DEPTH
+from firn_spark.json_values import BadRecordError, RecordReader
 
 FIELDS = (
     Column(name="flag", type="boolean"), Column(name="small", type="int"), Column(name="big", type="long"),

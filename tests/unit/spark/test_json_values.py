@@ -7,7 +7,8 @@ from decimal import Decimal
 import pytest
 
 from firn.model.jobs import Column
-from firn_spark.json_values import DETAIL_LIMIT, MAX_DEPTH, BadRecordError, Code, RecordReader, Stage
+from firn_spark.json_limits import MAX_DEPTH
+from firn_spark.json_values import DETAIL_LIMIT, BadRecordError, Code, RecordReader, Stage
 
 
 def read(kind, text, **column):
