@@ -26,12 +26,12 @@ _PREBUILT = "FIRN_COMPILED"
 _directory = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
 
 
-class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]
+class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
     """Where numba keeps the code of a function, and that it is told from others by the content of its file."""
 
     def __init__(self, _function: object, file: str) -> None:
         self._py_file = file
-        self._lineno = _function.__code__.co_firstlineno
+        self._lineno = _function.__code__.co_firstlineno  # type: ignore[attr-defined]
 
     def get_cache_path(self) -> str:
         """One directory for all."""
