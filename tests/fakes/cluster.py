@@ -29,13 +29,17 @@ class FakeCluster:
 
     # The port
 
-    @effect
     async def apply(self, manifest: Manifest) -> bool:
-        place = _place(manifest)
-        live = self.objects.get(place)
+        live = self.objects.get(_place(manifest))
         hash_ = manifest["metadata"]["annotations"][names.TEMPLATE_HASH]
         if live is not None and live["metadata"]["annotations"].get(names.TEMPLATE_HASH) == hash_:
             return False
+        await self._write(manifest, live)
+        return True
+
+    @effect
+    async def _write(self, manifest: Manifest, live: Manifest | None) -> None:
+        place = _place(manifest)
         new = copy.deepcopy(manifest)
         new["metadata"]["uid"] = live["metadata"]["uid"] if live else f"uid-{place[3]}"
         new["metadata"]["resourceVersion"] = self._next()
@@ -43,7 +47,6 @@ class FakeCluster:
             new["status"] = live["status"]
         self.objects[place] = new
         self.faults.log.append(f"apply {place[1]} {place[3]}")
-        return True
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
         return copy.deepcopy(self.objects.get((api_version, kind, namespace, name)))
