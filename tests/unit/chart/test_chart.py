@@ -195,7 +195,6 @@ def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere() -> Non
     assert everywhere == {
         "icebergtopics",
         "icebergtopics/status",
-        "icebergtopics/finalizers",
         "events",
         "customresourcedefinitions",
     }
