@@ -19,8 +19,6 @@ from firn_operator.workloads import Workloads
 log = logging.getLogger(__name__)
 
 _PAGE = 500
-_KNOWN_FOR = 300.0
-"""Seconds for which a list of our own children is believed, where no watch keeps it fresh."""
 _EVENTS_KEPT = 2000
 _EVENTS_WAITING = 5000
 _EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
@@ -40,10 +38,14 @@ class _Children:
 class KubeCluster:
     """Port `Cluster` over a real API server. Made and used on one event loop."""
 
-    def __init__(self, api: Api, namespace: str, workloads: Workloads, instance: str = "firn-operator") -> None:
+    def __init__(
+        self, api: Api, namespace: str, workloads: Workloads, resync: float = 300.0, instance: str = "firn-operator"
+    ) -> None:
+        """``resync``: seconds for which a list of our own children is believed, where no watch keeps it fresh."""
         self._api = api
         self._namespace = namespace
         self._workloads = workloads
+        self._resync = resync
         self._children: dict[ChildKind, _Children] = {}
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
         self._recorder = _Recorder(api, instance)
@@ -149,7 +151,7 @@ class KubeCluster:
 
     async def _known_children(self, kind: ChildKind) -> _Children:
         children = self._children.get(kind)
-        if children is not None and time.monotonic() - children.read < _KNOWN_FOR:
+        if children is not None and time.monotonic() - children.read < self._resync:
             return children
         task = self._reading.get(kind)
         if task is None or task.done():

@@ -65,7 +65,9 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         if owner_uid is None:
             return
         workloads = Workloads()
-        cluster = KubeCluster(api, config.namespace, workloads, os.environ.get("POD_NAME", "firn-operator"))
+        resync = durations.milliseconds(config.resync) / 1000
+        instance = os.environ.get("POD_NAME", "firn-operator")
+        cluster = KubeCluster(api, config.namespace, workloads, resync, instance)
         lake = tables(config)
         interval = durations.milliseconds(config.progress_interval) / 1000
         said = progress.HttpProgress(progress.service_address(config.namespace), interval)

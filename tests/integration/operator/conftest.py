@@ -1,0 +1,222 @@
+"""The operator as a process against real servers: API server, Kafka, PostgreSQL; no nodes, so no driver runs."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from firn.model import names
+from tests import apiserver
+from tests.apiserver import ApiServer, Refused
+from tests.servers.kafka import Kafka, kafka
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.process import await_true, free_port, stop, tail
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TOPICS = f"/apis/{names.API_VERSION}/namespaces/demo/icebergtopics"
+SYSTEM = "firn-system"
+Manifest = dict[str, Any]
+_numbers = itertools.count()
+
+
+@dataclass
+class Running:
+    """An operator process and how to ask it."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    metrics: int
+    probes: int
+
+    def probe(self, name: str) -> httpx.Response | None:
+        """Answer of a probe, None while nobody listens."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.probes}/{name}", timeout=5)
+        except httpx.TransportError:
+            return None
+
+    def ready(self) -> bool:
+        """Whether it says so; fails when the process has ended."""
+        assert self.process.poll() is None, tail(self.log)
+        answer = self.probe("readyz")
+        return answer is not None and answer.status_code == 200
+
+    def metric(self, name: str) -> float:
+        """A metric's value, summed over its labels."""
+        text = httpx.get(f"http://127.0.0.1:{self.metrics}/metrics", timeout=5).text
+        lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+@dataclass
+class World:
+    """The servers, and operators on them."""
+
+    api: ApiServer
+    broker: Kafka
+    database: Postgres
+    directory: Path
+
+    def configuration(self, **changes: object) -> Manifest:
+        """A configuration for these servers."""
+        return {
+            "namespace": SYSTEM,
+            "images": {"spark": {"image": "example.com/firn-spark:1"}, "kafka": {"image": "example.com/kafka:1"}},
+            "defaultProfile": "classic",
+            "profiles": {"classic": {"bootstrapServers": self.broker.bootstrap, "defaultPartitions": 2}},
+            "defaultCatalog": "lake",
+            "catalogs": {
+                "lake": {
+                    "type": "sql",
+                    "uri": self.database.uri,
+                    "warehouse": f"file://{self.directory}/warehouse",
+                    "properties": {"user": self.database.user, "password": self.database.password},
+                }
+            },
+            "groups": {"default": {}},
+            **changes,
+        }
+
+    def start(self, configuration: Manifest) -> Running:
+        """An operator process; it may not be ready yet."""
+        number = next(_numbers)
+        file = self.directory / f"config-{number}.yaml"
+        file.write_text(yaml.safe_dump(configuration))
+        log = self.directory / f"operator-{number}.log"
+        metrics, probes = free_port(), free_port()
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.api.kubeconfig),
+            "FIRN_CONFIG": str(file),
+            "FIRN_METRICS_LISTEN": f"127.0.0.1:{metrics}",
+            "FIRN_PROBES_LISTEN": f"127.0.0.1:{probes}",
+            "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "operator", "controllers")),
+        }
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "firn_operator"]
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        return Running(process, log, metrics, probes)
+
+    @contextmanager
+    def operator(self, **changes: object) -> Iterator[Running]:
+        """A ready operator; it ends by SIGTERM, and has to end well."""
+        running = self.start(self.configuration(**changes))
+        try:
+            await_true("the operator is ready", running.ready)
+            yield running
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGTERM)
+                assert running.process.wait(60) == 0, tail(running.log)
+        finally:
+            stop(running.process, signal.SIGKILL)
+
+    def apply(self, name: str, spec: Manifest) -> Manifest:
+        """Apply an IcebergTopic in demo."""
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "IcebergTopic",
+            "metadata": {"name": name, "namespace": "demo"},
+            "spec": spec,
+        }
+        place = f"{TOPICS}/{name}?fieldManager=user&force=true"
+        return self.api.call("PATCH", place, body, "application/apply-patch+yaml")
+
+    def topic(self, name: str) -> Manifest | None:
+        """The IcebergTopic as it is, or None."""
+        return self.find(f"{TOPICS}/{name}")
+
+    def find(self, path: str) -> Manifest | None:
+        """An object, or None."""
+        try:
+            return self.api.call("GET", path)
+        except Refused as refusal:
+            if refusal.code == 404:
+                return None
+            raise
+
+    def condition(self, name: str, type_: str) -> tuple[str, str, str]:
+        """Status, reason and message of a condition."""
+        found = self.topic(name)
+        assert found is not None
+        for condition in found["status"]["conditions"]:
+            if condition["type"] == type_:
+                return condition["status"], condition["reason"], condition["message"]
+        return "", "", ""
+
+    def await_condition(self, name: str, type_: str, status: str, *reasons: str) -> None:
+        """Wait until a condition has this status, and one of these reasons where some are given."""
+
+        def met() -> bool:
+            found = self.condition(name, type_)
+            return found[0] == status and (not reasons or found[1] in reasons)
+
+        try:
+            await_true(f"{name}: {type_}={status} {reasons}", met, 120)
+        except AssertionError as error:
+            found = self.topic(name)
+            raise AssertionError(f"{error}: {json.dumps(found and found['status'])}") from None
+
+    def await_made(self, name: str) -> None:
+        """Wait until topic and table are there and the job is handed out."""
+        self.await_condition(name, "TopicReady", "True")
+        self.await_condition(name, "TableReady", "True")
+        found = self.topic(name)
+        assert found is not None
+        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        await_true("the job contract", lambda: self.find(job) is not None)
+
+    def versions(self) -> dict[str, str]:
+        """Resource versions of everything that the operator writes."""
+        places = (
+            TOPICS,
+            f"/api/v1/namespaces/{SYSTEM}/configmaps",
+            f"/api/v1/namespaces/{SYSTEM}/services",
+            f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets",
+        )
+        return {
+            f"{place}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+            for place in places
+            for item in self.api.call("GET", place)["items"]
+        }
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    with ExitStack() as stack:
+        api = stack.enter_context(apiserver.running())
+        broker = stack.enter_context(kafka(directory / "kafka"))
+        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres())))
+        for namespace in (SYSTEM, "demo"):
+            api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        owner = {"metadata": {"name": names.CONFIG_OBJECT}}
+        api.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", owner)
+        install_crds(api)
+        yield World(api, broker, database, directory)
+
+
+def install_crds(api: ApiServer) -> None:
+    """Apply the CRDs of the repository."""
+    for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
+        api.install(yaml.safe_load(file.read_text()))
+
+
+@pytest.fixture
+def name(world: World) -> Iterator[str]:
+    name = f"orders-{next(_numbers)}"
+    yield name
+    found = world.topic(name)
+    if found is not None:
+        world.api.call("PATCH", f"{TOPICS}/{name}", {"metadata": {"finalizers": None}}, "application/merge-patch+json")
+        world.api.call("DELETE", f"{TOPICS}/{name}")

@@ -1,0 +1,121 @@
+"""The operator as a process: restarts, start-up, what it says of itself, dependencies that are down."""
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from firn.model import names
+from firn_operator import crd
+from tests.servers.process import await_true, stop, tail
+
+if TYPE_CHECKING:
+    from tests.integration.operator.conftest import World
+
+SCHEMA = {"format": "Json", "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "int"}]}
+SYSTEM = "firn-system"
+
+
+def settled(world: "World") -> dict[str, str]:
+    """What there is once two looks see the same."""
+    seen: list[dict[str, str]] = [{}]
+
+    def same() -> bool:
+        seen.append(world.versions())
+        return seen[-1] == seen[-2]
+
+    await_true("writes come to rest", same)
+    return seen[-1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_writes_nothing(world: "World", name: str, how: signal.Signals) -> None:
+    with world.operator() as operator:
+        world.apply(name, {"schema": SCHEMA})
+        world.await_made(name)
+        before = settled(world)
+        operator.process.send_signal(how)
+        operator.process.wait(60)
+    with world.operator() as operator:
+        await_true("every key was looked at", lambda: operator.metric("firn_reconcile_total") >= 3)
+        await_true("the queue is empty", lambda: operator.metric("firn_reconcile_queue_depth") == 0)
+        assert settled(world) == before
+
+
+def test_a_job_contract_that_somebody_deletes_comes_back(
+    world: "World", name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.operator(resync="2s") as operator:
+        world.apply(name, {"schema": SCHEMA})
+        world.await_made(name)
+        found = world.topic(name)
+        assert found is not None
+        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        world.api.call("DELETE", job)
+        await_true("the job contract is back", lambda: world.find(job) is not None)
+        assert operator.metric("firn_watch_behind_seconds") == 0
+
+
+def test_only_watched_namespaces_count(world: "World", name: str) -> None:
+    with world.operator(watchNamespaces=["elsewhere"]) as operator:
+        world.apply(name, {"schema": SCHEMA})
+        await_true("configured things were looked at", lambda: operator.metric("firn_reconcile_total") >= 3)
+        found = world.topic(name)
+        assert found is not None
+        assert found["status"]["observedGeneration"] == -1
+    with world.operator(watchNamespaces=["demo", "elsewhere"]):
+        world.await_made(name)
+
+
+def test_a_missing_crd_is_waited_for(world: "World") -> None:
+    from tests.integration.operator.conftest import install_crds
+
+    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+    world.api.call("DELETE", place)
+    await_true("the CRD is gone", lambda: world.find(place) is None)
+    running = world.start(world.configuration())
+    try:
+
+        def told() -> bool:
+            assert running.process.poll() is None, tail(running.log)
+            answer = running.probe("readyz")
+            return answer is not None and answer.status_code == 503 and crd.NAME in answer.text
+
+        await_true("the missing CRD is told", told)
+        alive = running.probe("livez")
+        assert alive is not None
+        assert alive.status_code == 200
+        install_crds(world.api)
+        await_true("the operator is ready", running.ready)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+    finally:
+        stop(running.process, signal.SIGKILL)
+        install_crds(world.api)
+
+
+def test_a_wrong_configuration_ends_the_process_and_names_the_key(world: "World") -> None:
+    running = world.start(world.configuration(defaultProfile="nobody"))
+    assert running.process.wait(60) == 2
+    assert "defaultProfile" in running.log.read_text()
+
+
+def test_a_catalog_that_is_down_shows_and_passes(world: "World", name: str) -> None:
+    catalog = world.configuration()["catalogs"]["lake"]
+    down = {"lake": {**catalog, "uri": "postgresql://127.0.0.1:1/postgres"}}
+    with world.operator(catalogs=down):
+        world.apply(name, {"schema": SCHEMA})
+        world.await_condition(name, "TopicReady", "True")
+        world.await_condition(name, "TableReady", "False", "CatalogUnreachable")
+        world.await_condition(name, "Ready", "False")
+    with world.operator():
+        world.await_made(name)
+
+
+def test_brokers_that_are_down_show_and_pass(world: "World", name: str) -> None:
+    with world.operator(profiles={"classic": {"bootstrapServers": "127.0.0.1:1"}}):
+        world.apply(name, {"schema": SCHEMA})
+        world.await_condition(name, "TopicReady", "False", "BrokerUnreachable")
+        assert "refused" in world.condition(name, "TopicReady")[2]
+    with world.operator():
+        world.await_made(name)
