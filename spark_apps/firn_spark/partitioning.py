@@ -181,7 +181,10 @@ class _PartitionField:
             text = str(value).lower()
         else:
             text = _calendar_text(self.term.transform, value)
-        return f"{quote_plus(self._name)}={quote_plus(text[:_PATH_VALUE_LIMIT])}"
+        text = text[:_PATH_VALUE_LIMIT]
+        while len(quote_plus(text)) > _PATH_VALUE_LIMIT:  # object stores bound the length of keys
+            text = text[:-1]
+        return f"{quote_plus(self._name)}={quote_plus(text)}"
 
 
 def _plain(array: pa.Array, place: int) -> Any:

@@ -71,7 +71,8 @@ def results(batches: Any) -> dict[str, dict[str, list[Any]]]:
 
 
 def read(descriptors: list[Any]) -> list[dict[str, Any]]:
-    return [row for file in descriptors for row in pq.read_table(file["file-path"].removeprefix("file://")).to_pylist()]
+    paths = [file["file-path"].removeprefix("file://") for file in descriptors]
+    return [row for path in paths for row in pq.read_table(path, partitioning=None).to_pylist()]
 
 
 def files_in(directory: Path) -> list[Path]:

@@ -185,3 +185,15 @@ def test_dictionaries_are_tried_where_values_repeat(tmp_path):
     columns = [group.column(place) for place in range(group.num_columns)]
     plain = {column.path_in_schema for column in columns if not any("DICTIONARY" in name for name in column.encodings)}
     assert plain == {"n", "place.n", "_kafka.offset"}
+
+
+def test_a_megabyte_to_partition_by_makes_a_short_path(tmp_path):
+    given = job(("a", "string"))
+    spec = '{"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "a", "transform": "identity"}]}'
+    table = tables.table_of(given, tmp_path, partition_spec=spec)
+    texts = ["é" * (1 << 20), "..", "a/b", ""]
+    values = [json.dumps({"a": text}).encode() for text in texts]
+    found = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
+    assert sorted(file["partition"][0] for file in found["data"]) == sorted(texts)
+    assert all(len(file["file-path"]) < len(tmp_path.as_uri()) + 130 for file in found["data"])
+    assert sorted(row["a"] for row in tables.read(found["data"])) == sorted(texts)
