@@ -15,17 +15,13 @@ from firn_controllers.ingestion_group.health import GroupHealth
 
 @dataclass(slots=True)
 class Board:
-    """Newest findings by name. A topic is not judged before its fleet and group have been looked at (`complete_for`)."""
+    """Newest findings by name."""
 
     fleets: dict[str, FleetHealth] = field(default_factory=dict)
     catalogs: dict[str, CatalogHealth] = field(default_factory=dict)
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic resource -> what the driver says of it."""
-
-    def complete_for(self, profile: str, group: str) -> bool:
-        """Both have been looked at since this process started."""
-        return profile in self.fleets and group in self.groups
 
     def fleet(self, profile: str) -> FleetHealth:
         """Health of a profile's brokers."""

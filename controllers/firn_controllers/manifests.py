@@ -102,9 +102,13 @@ def pull_secrets(secrets: Iterable[str]) -> dict[str, Any]:
 
 
 def secret_volumes(secrets: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts that put every Secret where ``firn.model.names.secret_file`` says."""
+    """Volumes and mounts that put every Secret where ``firn.model.names.secret_file`` says.
+
+    They are optional: one that is missing fails what needs it, not the whole pod.
+    """
     volumes, mounts = [], []
     for number, name in enumerate(secrets):
-        volumes.append({"name": f"secret-{number}", "secret": {"secretName": name, "defaultMode": 0o440}})
+        source = {"secretName": name, "defaultMode": 0o440, "optional": True}
+        volumes.append({"name": f"secret-{number}", "secret": source})
         mounts.append({"name": f"secret-{number}", "mountPath": f"{names.SECRETS_PATH}/{name}", "readOnly": True})
     return volumes, mounts

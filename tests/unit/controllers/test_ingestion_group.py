@@ -68,7 +68,8 @@ def test_every_secret_that_is_referred_to_is_mounted_where_its_path_says() -> No
     mounted = {it["mountPath"]: it["name"] for it in spec["containers"][0]["volumeMounts"]}
     volumes = {it["name"]: it for it in spec["volumes"]}
     for secret in ("ca", "kafka", "firn-postgres"):
-        assert volumes[mounted[f"{names.SECRETS_PATH}/{secret}"]]["secret"]["secretName"] == secret
+        source = volumes[mounted[f"{names.SECRETS_PATH}/{secret}"]]["secret"]
+        assert (source["secretName"], source["optional"]) == (secret, True), "a missing one stops only what needs it"
 
 
 def test_executors_are_told_their_image_and_account() -> None:
