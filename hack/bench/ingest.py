@@ -18,7 +18,7 @@ from bench import commits
 from bench.commits import Commit, DataFile
 from bench.contestant import Contestant
 from bench.figures import Better, Figure
-from bench.ingestion import ingestion, job
+from bench.ingestion import compiled, ingestion, job
 from bench.lake import NAMESPACE, Lake, lake
 from bench.options import Options
 from bench.process_tree import Sampler, Usage
@@ -91,6 +91,7 @@ FIGURES: dict[str, tuple[str, Better]] = {
 def measure(options: Options) -> Iterator[Figure]:
     """Fill the topic, let both land it in turn, compare."""
     jars()
+    compiled()
     with lake(options.directory / "ingest") as stores:
         with step(f"producing {options.rows:,} records"):
             create_topics(stores.kafka.bootstrap, [TOPIC], PARTITIONS)

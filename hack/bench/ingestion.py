@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
+from localcluster.command import run
+from localcluster.content import cached, content_hash
 from localcluster.places import REPOSITORY
+from localcluster.progress import step
 
 from bench.contestant import Contestant
 from bench.lake import CATALOG, Lake
@@ -21,6 +26,7 @@ from tests.servers.process import cache, free_port, running
 
 GROUP = "bench"
 PROFILE = "classic"
+_ROOTS = [str(REPOSITORY), str(REPOSITORY / "spark_apps")]
 _FAILURES = 5
 """Failures in a row after which a topic counts as given up."""
 
@@ -51,6 +57,18 @@ def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
         table=table,
         freshness_ms=int(freshness_seconds * 1000),
     )
+
+
+def compiled() -> Path:
+    """The decoder's machine code, made once as the Spark image's build makes it."""
+    sources = [REPOSITORY / "spark_apps" / "firn_spark" / name for name in ("compiled.py", "json_kernel.py")]
+
+    def compile_all(directory: Path) -> None:
+        with step("compiling the decoder"), tempfile.TemporaryDirectory() as scratch:
+            environment = {"PYTHONPATH": os.pathsep.join(_ROOTS), "TMPDIR": scratch}
+            run([sys.executable, "-m", "firn_spark.compiled", str(directory)], environment=environment)
+
+    return cached("compiled", content_hash(sources, sys.version, version("numba")), compile_all)
 
 
 @contextmanager
@@ -90,9 +108,9 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
 
     scratch = directory / "tmp"
     scratch.mkdir()
-    roots = [REPOSITORY, REPOSITORY / "spark_apps"]
     environment = {
-        "PYTHONPATH": os.pathsep.join(map(str, roots)),
+        "PYTHONPATH": os.pathsep.join(_ROOTS),
+        "FIRN_COMPILED": str(compiled()),
         "TMPDIR": str(scratch),
         "SPARK_LOCAL_DIRS": str(scratch),
     }
