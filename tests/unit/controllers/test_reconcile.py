@@ -1,0 +1,102 @@
+"""What wakes which key, and that nothing starts before everything is known."""
+
+import asyncio
+
+import pytest
+
+from firn.model import names
+from firn_controllers.announcements import EventReason, transitions
+from firn_controllers.ports import Ports
+from firn_controllers.queue import Key, Outcome
+from firn_controllers.reconcile import Controllers
+from tests import gen
+from tests.fakes.world import World
+
+
+@pytest.fixture
+def controllers() -> Controllers:
+    world = World()
+    ports = Ports(world.topics, world.tables, world.cluster, world.progress, world.clock)
+    return Controllers(gen.config(), "uid", ports, jitter=lambda: 0.5)
+
+
+def woken(controllers: Controllers) -> set[Key]:
+    found = set()
+    while (key := controllers.queue.schedule.take()) is not None:
+        found.add(key)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys"),
+    [
+        ({names.LABEL_PROFILE: "classic"}, {("fleet", "classic")}),
+        ({names.LABEL_GROUP: "default"}, {("group", "default")}),
+        ({names.LABEL_GROUP: "default", names.LABEL_JOB: "uid"}, set()),
+        ({names.LABEL_PROFILE: "nobody"}, set()),
+        ({}, set()),
+    ],
+    ids=["a broker", "a driver", "a job contract", "a profile that is gone", "somebody else's"],
+)
+def test_children_wake_their_owners(controllers: Controllers, labels: dict[str, str], keys: set[Key]) -> None:
+    controllers.child_seen(labels)
+    assert woken(controllers) == keys
+
+
+def test_a_topic_wakes_itself_and_its_group(controllers: Controllers) -> None:
+    controllers.topic_seen(gen.topic())
+    assert woken(controllers) == {("topic", "demo", "flights"), ("group", "default")}
+
+
+def test_a_topic_that_changes_its_group_wakes_both(controllers: Controllers) -> None:
+    controllers.topic_seen(gen.topic())
+    woken(controllers)
+    for key in (("topic", "demo", "flights"), ("group", "default")):
+        controllers.queue.schedule.done(key, Outcome())
+    moved = gen.topic("flights", gen.generation(2), ingestion={"group": "big"})
+    moved["metadata"]["resourceVersion"] = "2"
+    controllers.topic_seen(moved)
+    assert woken(controllers) == {("topic", "demo", "flights"), ("group", "default"), ("group", "big")}
+
+
+def test_an_event_that_comes_late_does_not_bring_back_an_older_state(controllers: Controllers) -> None:
+    newer = gen.topic("flights", gen.generation(2))
+    newer["metadata"]["resourceVersion"] = "20"
+    controllers.topic_seen(newer)
+    older = gen.topic("flights", gen.generation(1))
+    older["metadata"]["resourceVersion"] = "9"
+    controllers.topic_seen(older)
+    found = controllers.index.get(("demo", "flights"))
+    assert found is not None
+    assert found.generation == 2
+
+
+async def test_nothing_is_reconciled_before_the_first_full_list(controllers: Controllers) -> None:
+    controllers.topic_seen(gen.topic())
+    running = asyncio.create_task(controllers.run())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert controllers.queue.schedule.working == 0
+    controllers.stop()
+    await running
+    assert controllers.queue.depth > 0
+
+
+def test_only_transitions_are_announced() -> None:
+    def status(ready: str, halted: bool = False) -> dict[str, object]:
+        reason = "BadRecordHalt" if halted else "Running"
+        return {
+            "conditions": [
+                {"type": "Ready", "status": ready, "reason": "x", "message": "m"},
+                {"type": "IngestionReady", "status": "False" if halted else "True", "reason": reason, "message": "i"},
+            ]
+        }
+
+    assert [it.reason for it in transitions({}, status("True"))] == [EventReason.READY]
+    assert transitions(status("True"), status("True")) == []
+    assert [it.reason for it in transitions(status("True"), status("False", halted=True))] == [
+        EventReason.NOT_READY,
+        EventReason.HALTED,
+    ]
+    assert transitions(status("False", halted=True), status("False", halted=True)) == []
+    assert transitions({}, status("False")) == [], "not ready yet is no news"
