@@ -161,7 +161,8 @@ class Watches:
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.enforce_retry_after = True
-        settings.persistence.finalizer = names.FINALIZER
+        # Never put, but kopf takes it off wherever it sees it without need: it must not be ours.
+        settings.persistence.finalizer = f"{names.GROUP}/kopf"
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
         settings.process.ultimate_exiting_timeout = None
