@@ -1,21 +1,26 @@
 """Exactly once: what a table says of its own ingestion, and the commit that is only allowed on top of what it was planned from.
 
-A commit of ours is one Iceberg transaction: data files appended with the offsets in the snapshot's summary, and the same offsets as
-table properties for the day when that snapshot has expired. A validator that Iceberg calls on every attempt, with the ancestry as it
-is then, refuses unless the newest *ingestion* commit is the one planned from; commits of compaction or other engines do not matter.
+A commit of ours is one change of the table's metadata: data files appended with the offsets in the snapshot's summary, and the same offsets
+as table properties for the day when that snapshot has expired. It is made from metadata in which the newest *ingestion* commit is the one
+planned from, and the catalog takes it only if nothing came in between; commits of compaction or other engines make it try again, another
+ingestion commit makes it give up.
 
-No exception of a commit is believed. Whatever it says, the table is read back, and what is found there decides:
+Iceberg builds the snapshot (``newAppend().apply()``), but does not commit it: its own retries cannot tell a refusal from a commit that did
+happen and was not answered, and then delete the manifests of a snapshot that the table has. Here no exception of a commit is believed.
+Whatever it says, the table is read back, and what is found there decides:
 
 - our commit id is there: the commit happened;
 - a newer epoch, or our epoch in another writer's hand: this writer is fenced (FencedError);
-- anything else: the commit did not happen so far. A request still under way can no longer land beside a new plan, because the new plan's
-  commit and this one exclude each other.
+- anything else: the commit did not happen so far. A request still under way can no longer land beside the next one, because both ask the
+  catalog to replace the same metadata.
 """
 
+import random
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
@@ -24,7 +29,7 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, CommitUnknownError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables import Tables, causes, java_class, translate
+from firn_spark.tables import Tables, java_class, translate
 
 log = structlog.get_logger()
 
@@ -34,7 +39,8 @@ WRITER = "firn.writer"
 """Names the process that made a commit: two processes may have taken the same epoch."""
 INGEST = "ingest"
 _KEYS = (names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, COMMIT_ID, WRITER)
-_REFUSALS = ("CommitFailedException", "ValidationException")
+ATTEMPTS = 12
+"""How often a commit is tried while others, that are no ingestion, get in first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,11 @@ def read_landed(table: Any) -> Landed | None:
     """The newest ingestion commit in the history of ``table``'s current snapshot, else what the properties carry; None for a table
     that never had one. Refreshes the table. Raises Py4JError as Java does, CorruptDataError for a summary that cannot be true."""
     table.refresh()
+    return newest(table)
+
+
+def newest(table: Any) -> Landed | None:
+    """The same from the metadata that ``table`` has in memory."""
     snapshot = table.currentSnapshot()
     while snapshot is not None:
         summary = snapshot.summary()
@@ -87,32 +98,15 @@ def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None
         ) from error
 
 
-class _OnTopOf:
-    """``SnapshotAncestryValidator``: true where the newest ingestion commit is the snapshot planned from (None: there is none)."""
+def _moved(landed: Landed | None, base: Landed | None) -> bool:
+    return (landed.commit_id if landed is not None else None) != (base.commit_id if base is not None else None)
 
-    def __init__(self, snapshot_id: int | None) -> None:
-        self._expected = snapshot_id
-        self._found: int | None = None
 
-    def validate(self, snapshots: Any) -> bool:
-        """Iceberg's question, on every attempt; ``snapshots`` are the parent and its ancestors, newest first."""
-        self._found = None
-        iterator = snapshots.iterator()
-        while iterator.hasNext():
-            snapshot = iterator.next()
-            if snapshot.summary().get(names.SUMMARY_KIND) == INGEST:
-                self._found = snapshot.snapshotId()
-                break
-        return self._found == self._expected
-
-    def errorMessage(self) -> str:
-        """What Iceberg puts into its exception."""
-        return f"planned from ingestion snapshot {self._expected}, the newest one is {self._found}"
-
-    class Java:
-        """py4j's way of naming the interfaces."""
-
-        implements: ClassVar[list[str]] = ["org.apache.iceberg.SnapshotAncestryValidator"]
+def _refused(error: Exception | None) -> bool:
+    """True where the catalog said that the metadata is no longer the one to be replaced."""
+    return isinstance(error, CommitConflictError) or (
+        isinstance(error, Py4JError) and java_class(error).endswith("CommitFailedException")
+    )
 
 
 class Committer:
@@ -129,8 +123,8 @@ class Committer:
         """Appends data files (none is allowed) and sets the offsets, on top of ``base``. Returns what is now the newest ingestion commit.
 
         Raises CommitConflictError where another commit of an older epoch came first (plan again), FencedError, and
-        CommitUnknownError where the outcome could not be read back: then nothing may be done with this table before `settle`.
-        The files of a refused commit are removed; those of an unknown one never.
+        CommitUnknownError where the outcome could not be read back: then the next thing to do with the table is to read it.
+        The files of a commit that certainly did not happen are removed; those of an unknown one never.
         """
         commit_id = uuid.uuid4().hex
         values = {
@@ -141,51 +135,62 @@ class Committer:
             WRITER: self.writer,
         }
         self._failpoints.reach("before-commit")
+        files = [self._tables.data_file(table, descriptor) for descriptor in descriptors]
         failure: Exception | None = None
+        for attempt in range(ATTEMPTS + 1):
+            landed = self._read_back(table, failure)
+            if landed is not None and landed.commit_id == commit_id:
+                if failure is not None:
+                    log.warning(
+                        "commit reported a failure, but it is in the table",
+                        table=str(table.name()),
+                        error=_short(failure),
+                    )
+                self._failpoints.reach("after-readback")
+                return landed
+            if _moved(landed, base):
+                self.check(landed, base, epoch, str(table.name()))
+                if self._absent(table, commit_id, base):
+                    self.discard(table, descriptors)
+                raise CommitConflictError(f"table {table.name()}: another ingestion commit came first") from failure
+            if attempt and not _refused(failure):
+                break
+            if attempt:
+                time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
+            failure = self._attempt(table, files, landed, values)
+        if failure is None:
+            raise CommitConflictError(f"table {table.name()}: the commit is no longer in the table's history")
+        if isinstance(failure, Py4JError):
+            raise translate(failure, f"table {table.name()}, commit") from failure
+        raise failure
+
+    def _attempt(
+        self, table: Any, files: Sequence[Any], landed: Landed | None, values: Mapping[str, str]
+    ) -> Exception | None:
+        """One request to the catalog, on top of the metadata in which ``landed`` was found. Returns what went wrong, if anything."""
         try:
-            files = [self._tables.data_file(table, descriptor) for descriptor in descriptors]
-            transaction = table.newTransaction()
-            append = transaction.newAppend().validateWith(_OnTopOf(base.snapshot_id if base else None))
+            operations = table.operations()
+            append = table.newAppend()
             for file in files:
                 append.appendFile(file)
             for key, value in {**values, names.SUMMARY_KIND: INGEST}.items():
                 append.set(key, value)
-            append.commit()
-            properties = transaction.updateProperties()
-            for key, value in values.items():
-                properties.set(key, value)
-            properties.commit()
-            transaction.commitTransaction()
+            snapshot = append.apply()
+            base = operations.current()
+            # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
+            parent, seen = snapshot.parentId(), base.currentSnapshot()
+            if parent != (seen.snapshotId() if seen is not None else None) or _moved(newest(table), landed):
+                return CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
+            builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+            operations.commit(base, builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values)).build())
             self._failpoints.reach("after-commit")
         except Exception as error:
-            failure = error
-        landed = self._read_back(table, failure)
-        self._failpoints.reach("after-readback")
-        if landed is not None and landed.commit_id == commit_id:
-            if failure is not None:
-                log.warning(
-                    "commit reported a failure, but it is in the table", table=str(table.name()), error=_short(failure)
-                )
-            return landed
-        refused = isinstance(failure, Py4JError) and any(name.endswith(_REFUSALS) for name, _ in causes(failure)[:1])
-        if refused and self._absent(table, commit_id, base):
-            self.discard(table, descriptors)
-        self.check(landed, base, epoch, str(table.name()))
-        if landed != base and landed is not None and (base is None or landed.commit_id != base.commit_id):
-            raise CommitConflictError(f"table {table.name()}: another ingestion commit came first") from failure
-        if refused:
-            raise CommitConflictError(f"table {table.name()}: {_short(failure)}") from failure
-        if isinstance(failure, Py4JError):
-            raise translate(failure, f"table {table.name()}, commit") from failure
-        if failure is None:
-            raise CommitConflictError(
-                f"table {table.name()}: the commit is no longer in the table's history (rolled back?)"
-            )
-        raise failure
+            return error
+        return None
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
         """Raises FencedError where ``landed``, read after ``base`` was planned from, is by a writer that wins over ``epoch``."""
-        if landed is None or (base is not None and landed.commit_id == base.commit_id):
+        if landed is None or not _moved(landed, base):
             return
         if landed.epoch > epoch or (landed.epoch == epoch and landed.writer != self.writer):
             raise FencedError(

@@ -38,10 +38,9 @@ class Driver:
         self.metrics = Metrics()
         self._kafkas: dict[str, Kafka] = {}
         self._lock = threading.Lock()
-        tables = Tables(session.Catalogs(spark))
+        tables = Tables(session.Catalogs(spark, settings))
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
-        session.ensure_callbacks(spark)
         executors = settings.executors
         tasks = settings.cores if executors is None else executors.instances * executors.cores
         self.loop = Loop(
@@ -91,7 +90,7 @@ def job_source(settings: GroupSettings) -> JobSource:
     from kubernetes import client
     from kubernetes import config as kube
 
-    kube.load_incluster_config()
+    kube.load_incluster_config()  # type: ignore[no-untyped-call]
     return KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
 
 

@@ -90,6 +90,8 @@ class Watcher:
                 if topic.live is not None and topic.live != info:
                     # Re-created, or grown: offsets and positions are read anew.
                     topic.prepared = False
+                    if not topic.fenced:
+                        topic.next_attempt = 0.0
                 topic.live = info
         due = [
             topic

@@ -102,7 +102,7 @@ def _land_slices(
 ) -> Iterator[tuple[str, str, str]]:
     slices = [part for group in parts for part in group]
     for batch in land(client_records(config, slices), plan):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)  # type: ignore[misc]
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 class Rounds:
@@ -136,13 +136,13 @@ class Rounds:
     def prepare(self, topic: Topic) -> None:
         """Loads or makes the table and reads what landed. Never raises: a failure is the topic's."""
         try:
-            self._prepare(topic)
+            topic.prepared = self._prepare(topic)
             topic.succeeded()
-            topic.prepared = True
         except Exception as error:
             self._fail(topic, error)
 
-    def _prepare(self, topic: Topic) -> None:
+    def _prepare(self, topic: Topic) -> bool:
+        """False where the brokers were not asked yet: the table is there all the same."""
         job = topic.job
         try:
             table = self._tables.ensure(job)
@@ -154,6 +154,8 @@ class Rounds:
         except FirnError as error:
             topic.table_error = error
             raise
+        if topic.live is None and topic.live_error is None:
+            return False
         topic.table = table
         dead = dead_letters.load(self._tables, job)
         dead_landed = read_landed(dead) if dead is not None else None
@@ -173,6 +175,7 @@ class Rounds:
             self._first_offsets(topic, live)
         self._position(topic, live)
         topic.spec = self._tables.spec(table)
+        return True
 
     def _still_fenced(self, topic: Topic, landed: Landed | None) -> None:
         """Leaves a fenced topic to its other writer, unless that one has not moved since the last look although records wait."""
@@ -327,9 +330,10 @@ class Rounds:
                 if topic.position.get(part, start) < start:
                     known = (
                         topic.landed is not None
+                        and topic.live is not None
                         and part in topic.landed.offsets
                         and topic.landed.topic_id == topic.live.topic_id
-                    )  # type: ignore[union-attr]
+                    )
                     if known:
                         topic.lost += start - topic.position[part]
                         log.error(

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import structlog
 from py4j.java_gateway import JavaObject
 
 from firn.model import names
+from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import CatalogConnection, GroupSettings
 
@@ -219,37 +221,46 @@ def delete_executors(settings: GroupSettings) -> None:
     from kubernetes import client
     from kubernetes import config as kube
 
-    kube.load_incluster_config()
+    kube.load_incluster_config()  # type: ignore[no-untyped-call]
     client.CoreV1Api().delete_collection_namespaced_pod(
         settings.namespace, label_selector=f"{names.LABEL_GROUP}={settings.group},{EXECUTOR_LABEL}"
     )
 
 
 class Catalogs:
-    """The Iceberg catalogs of a session, as Java objects. A catalog that could not be opened is tried again at its next use."""
+    """The Iceberg catalogs of an application, as Java objects. A catalog that could not be opened is tried again at its next use."""
 
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
+    def __init__(self, spark: Any, settings: GroupSettings) -> None:
+        self.jvm = spark._jvm
+        self._hadoop = spark._jsc.hadoopConfiguration()
+        self._settings = settings
+        self._open: dict[str, JavaObject] = {}
+        self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened."""
-        manager = self._spark._jsparkSession.sessionState().catalogManager()
-        return manager.catalog(name).icebergCatalog()
-
-    @property
-    def jvm(self) -> Any:
-        """The gateway's view of the JVM."""
-        return self._spark._jvm
+        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened, InvalidSpecError where the
+        settings do not know it."""
+        catalog = self._open.get(name)
+        if catalog is None:
+            connection = self._settings.catalogs.get(name)
+            if connection is None:
+                raise InvalidSpecError(
+                    f"catalog {name} is not in the settings of group {self._settings.group}",
+                    reason=Reason.CATALOG_NOT_FOUND,
+                )
+            # One opener a catalog: they would race to bring its tables about. One that does not answer holds up nobody but its own.
+            with self._opening[name]:
+                catalog = self._open.get(name)
+                if catalog is None:
+                    properties = catalog_properties(name, connection)
+                    catalog = self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+                        name, properties, self._hadoop
+                    )
+                    self._open[name] = catalog
+        return catalog
 
 
 def without_secrets(text: str) -> str:
     """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
     text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
     return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)
-
-
-def ensure_callbacks(spark: Any) -> None:
-    """Starts the gateway's way back, on which Java calls Python objects (validators of commits)."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    ensure_callback_server_started(spark.sparkContext._gateway)

@@ -7,7 +7,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import FencedError, FirnError
+from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets, TopicProgress
 from firn_spark.commits import Landed
@@ -17,7 +17,9 @@ from firn_spark.sources import TopicInfo
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
 BACKOFF_FIRST = 1.0
-BACKOFF_MOST = 300.0
+BACKOFF_MOST = 60.0
+NOT_READY_MOST = 5.0
+"""What is on its way is looked for again sooner."""
 FENCED_QUIET = 300.0
 """Seconds after which a fenced topic is looked at again: its other writer may be gone."""
 
@@ -118,7 +120,8 @@ class Topic:
     def failed(self, error: FirnError, now: float) -> None:
         """Backs off and forgets what was read of the tables, so that the next attempt starts from what they say then."""
         self.failures += 1
-        delay = min(BACKOFF_MOST, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
+        most = NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST
+        delay = min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
         if isinstance(error, FencedError):
             self.fenced, delay = True, FENCED_QUIET
         self.next_attempt = now + delay * random.uniform(0.8, 1.2)
@@ -162,7 +165,7 @@ class Topic:
         return TopicProgress(
             uid=self.job.uid,
             generation=self.job.generation,
-            state=state,  # type: ignore[arg-type]
+            state=state,
             reason=reason,
             message=message,
             failures=self.failures,

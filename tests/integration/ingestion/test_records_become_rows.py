@@ -1,6 +1,13 @@
-"""Records of a real Kafka come out of the table as they went in."""
+"""Records of a real Kafka come out of the table as they went in, whatever they are like."""
 
-from tests.integration.ingestion.world import World, exactly, places, value
+import json
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import Producer
+
+from firn.model.jobs import Column, RecordSchema, StartFrom
+from tests.integration.ingestion.world import Record, World, exactly, places, value
 
 
 def test_records_written_before_and_after_the_driver_started_are_rows(world: World) -> None:
@@ -14,3 +21,219 @@ def test_records_written_before_and_after_the_driver_started_are_rows(world: Wor
     world.produce(topic, [value(number) for number in range(100, 150)])
     assert places(world.await_rows(job, 150)) == exactly({0: 150})
     assert world.landed(job) == {0: 150, 1: 0}
+
+
+def test_keys_headers_and_payloads_are_kept_to_the_byte(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic, record_schema=RecordSchema(format="Raw"))
+    records = [
+        Record(None, key=b"tombstone"),
+        Record(b"", key=b""),
+        Record(b"\xff\x00not text", key=None, headers=[("a", b"1"), ("a", b"2"), ("b", None), ("", b"\xff")]),
+        Record(b"x" * 1_048_576, key=b"large"),
+        Record(b"plain", headers=[]),
+    ]
+    world.produce(topic, records)
+    world.apply(job)
+    world.start()
+    rows = world.await_rows(job, len(records))
+    assert [row["value"] for row in rows] == [record.value for record in records]
+    assert [row["key"] for row in rows] == [record.key for record in records]
+    assert [row["_kafka"]["key"] for row in rows] == [record.key for record in records]
+    headers = [[(one["key"], one["value"]) for one in row["_kafka"]["headers"] or ()] for row in rows]
+    assert headers == [record.headers or [] for record in records]
+
+
+@pytest.mark.parametrize("reader", ["client", "spark"])
+def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from firn_spark import rounds
+
+    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    topic = world.topic(partitions=3)
+    job = world.job(topic)
+    sent = [
+        Record(
+            value(n),
+            key=None if n % 7 == 0 else f"k{n}".encode(),
+            partition=n % 3,
+            headers=[("h", b"%d" % n)] * (n % 3),
+            timestamp=1_700_000_000_000 + n,
+        )
+        for n in range(300)
+    ]
+    world.produce(topic, sent)
+    world.apply(job)
+    world.start()
+    rows = sorted(world.await_rows(job, 300), key=lambda row: row["id"])
+    assert [row["_kafka"]["timestamp_ms"] for row in rows] == [1_700_000_000_000 + n for n in range(300)]
+    assert [row["_kafka"]["timestamp_type"] for row in rows] == [0] * 300
+    assert [row["_kafka"]["key"] for row in rows] == [record.key for record in sent]
+    assert [len(row["_kafka"]["headers"] or ()) for row in rows] == [n % 3 for n in range(300)]
+    assert rows[5]["_kafka"]["timestamp"] == datetime.fromtimestamp(1_700_000_000.005, UTC).replace(tzinfo=None)
+
+
+def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from firn_spark import rounds
+
+    # Spark's own source cannot read such a record at all.
+    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    topic = world.topic(**{"message_timestamp_after_max_ms": str(2**63 - 1)})
+    job = world.job(topic)
+    world.produce(topic, [Record(value(0), timestamp=2**62), Record(value(1), timestamp=1_700_000_000_000)])
+    world.apply(job)
+    world.start()
+    far, near = (row["_kafka"] for row in world.await_rows(job, 2))
+    assert (far["timestamp"], far["timestamp_ms"]) == (None, 2**62)
+    assert near["timestamp"] is not None
+
+
+def test_only_committed_records_are_rows(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic)
+    producer = Producer({"bootstrap.servers": world.broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number, end in enumerate(
+        [
+            producer.commit_transaction,
+            producer.abort_transaction,
+            producer.commit_transaction,
+            producer.abort_transaction,
+        ]
+    ):
+        producer.begin_transaction()
+        world.produce(topic, [value(number * 10 + one) for one in range(10)], producer)
+        end(30)
+    world.apply(job)
+    world.start()
+    rows = world.await_rows(job, 20)
+    assert [row["id"] for row in rows] == [*range(10), *range(20, 30)]
+    world.await_state(job, "CaughtUp", lag_records=0)
+    # A transaction that is still open holds nobody up, and is not read.
+    producer.begin_transaction()
+    world.produce(topic, [value(99)], producer)
+    world.await_state(job, "CaughtUp", lag_records=0)
+    assert len(world.rows(job)) == 20
+    producer.commit_transaction(30)
+    assert world.await_rows(job, 21)[-1]["id"] == 99
+
+
+def test_offsets_that_compaction_took_away_are_stepped_over(world: World) -> None:
+    topic = world.topic(
+        cleanup_policy="compact",
+        segment_ms="100",
+        min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="100",
+        delete_retention_ms="100",
+    )
+    job = world.job(topic)
+    for generation in range(3):
+        world.produce(topic, [Record(value(number + generation * 100), key=b"k%d" % number) for number in range(20)])
+    world.await_compaction(topic, 40, Record(value(1000), key=b"last"))
+    end = world.end(topic)
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: end}, "all offsets", job)
+    rows = world.rows(job)
+    assert {*range(200, 220), 1000} <= {row["id"] for row in rows}
+    assert len(rows) < end
+    assert set(places(rows).values()) == {1}
+
+
+def test_typed_columns(world: World) -> None:
+    fields = (
+        Column(name="flag", type="boolean"),
+        Column(name="amount", type="decimal(10, 2)"),
+        Column(name="day", type="date"),
+        Column(name="at", type="timestamptz"),
+        Column(name="tags", type="list<string>"),
+        Column(name="by", type="map<string, long>"),
+        Column(name="where_", type="struct<lat: double, lon: double>"),
+    )
+    topic = world.topic()
+    job = world.job(
+        topic,
+        record_schema=RecordSchema(format="Json", fields=fields),
+        table={"partition_by": ("month(at)", "bucket(4, day)"), "sort_by": ("at desc",)},
+    )
+    document = {
+        "flag": True, "amount": "12.30", "day": "2024-02-29", "at": "2024-02-29T12:00:00+01:00", "tags": ["a", None], "by": {"x": 1},
+        "where_": {"lat": 1.5, "lon": None},
+    }  # fmt: skip
+    world.produce(topic, [json.dumps(document).encode(), b"{}"])
+    world.apply(job)
+    world.start()
+    full, empty = world.await_rows(job, 2)
+    assert str(full["amount"]) == "12.30"
+    assert full["day"].isoformat() == "2024-02-29"
+    assert full["at"] == datetime(2024, 2, 29, 11)
+    assert (full["tags"], full["by"], full["where_"]) == (["a", None], {"x": 1}, {"lat": 1.5, "lon": None})
+    assert all(empty[field.name] is None for field in fields)
+
+
+def test_flat_metadata_columns_and_format_3(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic, table={"metadata_columns": "Flat", "format_version": 3, "partition_by": ("bucket(2, id)",)})
+    world.produce(topic, [value(number) for number in range(10)])
+    world.apply(job)
+    world.start()
+    rows = world.await_rows(job, 10)
+    assert [row["_kafka_offset"] for row in rows] == list(range(10))
+    assert world.table(job).operations().current().formatVersion() == 3
+
+
+def test_start_from_latest_is_remembered_across_a_restart(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic, start_from=StartFrom(kind="Latest"))
+    world.produce(topic, [value(number) for number in range(5)])
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: 5}, "the first offsets", job)
+    world.stop()
+    world.produce(topic, [value(number) for number in range(5, 8)])
+    world.start()
+    assert [row["id"] for row in world.await_rows(job, 3)] == [5, 6, 7]
+
+
+def test_start_from_a_time(world: World) -> None:
+    topic = world.topic(partitions=2)
+    job = world.job(topic, start_from=StartFrom(kind="Timestamp", timestamp_ms=1_700_000_000_005))
+    world.produce(topic, [Record(value(n), timestamp=1_700_000_000_000 + n) for n in range(10)])
+    world.apply(job)
+    world.start()
+    assert [row["id"] for row in world.await_rows(job, 5)] == [5, 6, 7, 8, 9]
+    world.produce(topic, [Record(value(77), partition=1, timestamp=1_600_000_000_000)])
+    assert 77 in {row["id"] for row in world.await_rows(job, 6)}
+
+
+def test_partitions_that_are_added_begin_at_their_beginning(world: World) -> None:
+    from confluent_kafka.admin import NewPartitions
+
+    topic = world.topic()
+    job = world.job(topic, start_from=StartFrom(kind="Latest"))
+    world.apply(job)
+    world.start()
+    world.await_state(job, "CaughtUp")
+    world.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    world.produce(topic, [Record(value(1), partition=1)])
+    assert [row["_kafka"]["partition"] for row in world.await_rows(job, 1)] == [1]
+
+
+def test_tls_and_sasl(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic, profile="secure")
+    world.produce(topic, [value(1)])
+    world.apply(job)
+    world.start()
+    world.await_rows(job, 1)
+
+
+def test_tls_and_sasl_in_sparks_reader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from firn_spark import rounds
+
+    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    topic = world.topic()
+    job = world.job(topic, profile="secure")
+    world.produce(topic, [value(1)])
+    world.apply(job)
+    world.start()
+    world.await_rows(job, 1)

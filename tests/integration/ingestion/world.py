@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -12,20 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Producer, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+import httpx
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, TableTarget
+from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
 from firn_spark.driver import Driver
 from firn_spark.failpoints import Failpoints
 from firn_spark.jobs import DirectoryJobs
-from firn_spark.session import Catalogs
+from firn_spark.session import Catalogs, catalog_conf
+from firn_spark.sources import kafka_id
 from firn_spark.tables import Tables
 from tests.servers.kafka import Kafka
-from tests.servers.process import await_true, cache
+from tests.servers.process import await_true, cache, free_port
 
-WAIT = 90.0
+WAIT = 240.0
 FIELDS = (
     Column(name="id", type="long", required=True),
     Column(name="name", type="string"),
@@ -65,7 +69,7 @@ class World(AbstractContextManager["World"]):
         self.settings = settings.model_copy(update={"jobs_directory": str(self.jobs_directory)})
         self.broker = broker
         self.spark = spark
-        self.tables = Tables(Catalogs(spark)) if spark is not None else None
+        self.tables = Tables(Catalogs(spark, settings))
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self.producer = Producer(
             {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "message.max.bytes": 2_000_000}
@@ -74,6 +78,13 @@ class World(AbstractContextManager["World"]):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def add_catalog(self, name: str, connection: CatalogConnection) -> None:
+        """Makes a catalog known to the drivers that are started from here on, and to this test's own reading."""
+        self.settings = self.settings.model_copy(update={"catalogs": {**self.settings.catalogs, name: connection}})
+        self.tables = Tables(Catalogs(self.spark, self.settings))
+        for key, setting in catalog_conf(self.settings).items():
+            self.spark.conf.set(key, setting)
 
     # Kafka
 
@@ -91,7 +102,7 @@ class World(AbstractContextManager["World"]):
         self.admin.delete_topics([name])[name].result(30)
 
     def topic_id(self, name: str) -> str:
-        return str(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+        return kafka_id(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
 
     def produce(self, topic: str, records: Iterable[Record | bytes | None], producer: Producer | None = None) -> None:
         """Produces and waits until all are acknowledged."""
@@ -116,6 +127,34 @@ class World(AbstractContextManager["World"]):
                     producer.poll(0.1)
         assert producer.flush(60) == 0
         assert not failures, failures
+
+    def await_compaction(self, topic: str, gone: int, filler: Record) -> None:
+        """Until the log cleaner has removed at least ``gone`` records of the topic's one partition. It never touches the active segment, and
+        only a new record rolls that: ``filler`` is produced until it is done."""
+
+        def cleaned() -> bool:
+            self.produce(topic, [filler])
+            consumer = Consumer(
+                {"bootstrap.servers": self.broker.bootstrap, "group.id": "tests", "enable.partition.eof": True}
+            )
+            try:
+                consumer.assign([TopicPartition(topic, 0, 0)])
+                count = 0
+                while True:
+                    message = consumer.poll(10)
+                    assert message is not None
+                    if message.error():
+                        return bool(message.offset() - count >= gone)
+                    count += 1
+            finally:
+                consumer.close()
+
+        await_true(f"compaction of {topic}", cleaned, WAIT)
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        """The partition's end, markers included."""
+        place = TopicPartition(topic, partition)
+        return int(self.admin.list_offsets({place: OffsetSpec.latest()})[place].result(30).offset)
 
     # Contracts
 
@@ -148,6 +187,10 @@ class World(AbstractContextManager["World"]):
         (self.jobs_directory / f"{job.uid}.json").unlink()
 
     # Drivers
+
+    def spawn(self, failpoints: str = "") -> "Process":
+        """A driver as a process of its own, as the image starts it."""
+        return Process(self, failpoints)
 
     def start(self, failpoints: str = "", **settings: Any) -> Driver:
         configured = self.settings.model_copy(update=settings)
@@ -208,7 +251,6 @@ class World(AbstractContextManager["World"]):
             raise AssertionError(f"{error}; {self.progress(job) if self.drivers else ''}") from None
 
     def table(self, job: IngestJob, suffix: str = "") -> Any:
-        assert self.tables is not None
         return self.tables.load(job.table.catalog, job.table.namespace, job.table.name + suffix)
 
     def rows(self, job: IngestJob, suffix: str = "") -> list[dict[str, Any]]:
@@ -235,6 +277,41 @@ class World(AbstractContextManager["World"]):
 
     def snapshots(self, job: IngestJob, suffix: str = "") -> list[Any]:
         return list(self.table(job, suffix).snapshots())
+
+
+class Process(AbstractContextManager["Process"]):
+    """A driver's process; killed at the end of the with block if it is still there."""
+
+    def __init__(self, world: World, failpoints: str) -> None:
+        file = world.directory / "group.json"
+        self.port = free_port()
+        file.write_text(world.settings.model_copy(update={"listen": f"127.0.0.1:{self.port}"}).model_dump_json())
+        root = Path(__file__).parents[3]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{root}{os.pathsep}{root / 'spark_apps'}",
+            "FIRN_FAILPOINTS": failpoints,
+            "SPARK_LOCAL_DIRS": str(world.directory),
+        }
+        with (world.directory / "driver.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(root / "spark_apps" / "ingest.py"), str(file)],
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+    def get(self, path: str) -> httpx.Response | None:
+        """The answer of the driver's HTTP server; None while there is none."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=10)
+        except httpx.TransportError:
+            return None
 
 
 def places(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:

@@ -1,0 +1,75 @@
+"""A TCP proxy on loopback that can lose an answer: the request arrives and is carried out, the one who asked never hears."""
+
+import socket
+import threading
+from contextlib import AbstractContextManager, suppress
+
+from tests.servers.process import free_port
+
+
+class Proxy(AbstractContextManager["Proxy"]):
+    """Forwards to 127.0.0.1:``target``. While armed, the first connection whose request contains the words loses everything that comes back."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._words: bytes | None = None
+        self._after = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_answer_to(self, words: bytes, after: int = 0) -> None:
+        """The next request with ``words`` in it, once ``after`` others have passed, is carried out and not answered."""
+        with self._lock:
+            self._words, self._after = words, after
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            mute = threading.Event()
+            threading.Thread(target=self._forward, args=(client, server, mute), daemon=True).start()
+            threading.Thread(target=self._answer, args=(server, client, mute), daemon=True).start()
+
+    def _forward(self, client: socket.socket, server: socket.socket, mute: threading.Event) -> None:
+        try:
+            while data := client.recv(65536):
+                with self._lock:
+                    if self._words is not None and self._words in data:
+                        if not self._after:
+                            self._words = None
+                            mute.set()
+                        self._after -= 1
+                server.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _close(server)
+
+    def _answer(self, server: socket.socket, client: socket.socket, mute: threading.Event) -> None:
+        try:
+            while data := server.recv(65536):
+                if mute.is_set():
+                    # The answer is here, so the request was carried out; now the line goes dead.
+                    self.lost += 1
+                    break
+                client.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _close(client)
+            _close(server)
+
+
+def _close(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
