@@ -1,0 +1,167 @@
+"""What is kept of watched objects, and whether a watch delivers."""
+
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn_operator import crd
+from firn_operator.watches import Deliveries, trimmed
+from firn_operator.workloads import Workloads, pod_state
+
+Manifest = dict[str, Any]
+
+
+def pod(version: int, uid: str = "uid-1", name: str = "firn-ingest-default-0", **status: Any) -> Manifest:
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "firn-system",
+            "uid": uid,
+            "resourceVersion": str(version),
+            "labels": {names.LABEL_GROUP: "default"},
+            "annotations": {names.TEMPLATE_HASH: "abc"},
+        },
+        "spec": {"containers": [{"name": "driver"}, {"name": "sidecar"}], "nodeName": "node-1"},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def container(name: str = "driver", **state: Any) -> Manifest:
+    return {"name": name, "restartCount": 3, **state}
+
+
+def test_a_running_pod() -> None:
+    state = pod_state(
+        pod(
+            1,
+            conditions=[{"type": "Ready", "status": "True"}],
+            containerStatuses=[
+                container("sidecar", state={"waiting": {"reason": "CrashLoopBackOff"}}),
+                container(state={"running": {}}),
+            ],
+        )
+    )
+    assert (state.ready, state.running, state.phase, state.restarts, state.node) == (True, True, "Running", 3, "node-1")
+    assert (state.template_hash, state.labels) == ("abc", {names.LABEL_GROUP: "default"})
+    assert state.waiting_reason == "CrashLoopBackOff"
+
+
+def test_a_pod_that_is_just_starting_waits_for_nothing() -> None:
+    state = pod_state(pod(1, containerStatuses=[container(state={"waiting": {"reason": "ContainerCreating"}})]))
+    assert (state.ready, state.running, state.waiting_reason) == (False, False, None)
+
+
+def test_an_image_that_cannot_be_pulled_shows_even_in_an_init_container() -> None:
+    wait = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    state = pod_state(pod(1, initContainerStatuses=[container("init", state={"waiting": wait})]))
+    assert (state.waiting_reason, state.waiting_message) == ("ImagePullBackOff", "Back-off pulling image")
+
+
+@pytest.mark.parametrize("where", ["state", "lastState"])
+def test_how_the_main_container_ended(where: str) -> None:
+    state = pod_state(
+        pod(1, containerStatuses=[container(**{where: {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}})])
+    )
+    assert (state.last_exit_code, state.last_exit_reason) == (137, "OOMKilled")
+
+
+def test_an_evicted_pod_has_only_its_own_reason() -> None:
+    state = pod_state(pod(1, phase="Failed", reason="Evicted"))
+    assert (state.phase, state.last_exit_code, state.last_exit_reason) == ("Failed", None, "Evicted")
+
+
+def test_a_pod_without_a_place() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    assert pod_state(pod(1, conditions=[condition])).unschedulable == "0/3 nodes"
+
+
+def test_older_news_of_a_pod_is_not_believed() -> None:
+    workloads = Workloads()
+    assert workloads.seen(pod(5, phase="Running"))
+    assert not workloads.seen(pod(4, phase="Pending"))
+    assert not workloads.seen(pod(5))
+    assert workloads.pods({names.LABEL_GROUP: "default"})[0].phase == "Running"
+    assert workloads.seen(pod(3, uid="uid-2", phase="Pending"))  # another pod by now
+
+
+def test_a_late_deletion_does_not_take_the_successor() -> None:
+    workloads = Workloads()
+    workloads.seen(pod(5, uid="uid-2"))
+    workloads.gone(pod(4, uid="uid-1"))
+    assert len(workloads.pods({})) == 1
+    workloads.gone(pod(6, uid="uid-2"))
+    assert workloads.pods({}) == []
+
+
+def test_a_list_tells_what_is_gone_but_not_what_came_after_it() -> None:
+    workloads = Workloads()
+    for number, version in enumerate((3, 5, 9)):
+        workloads.seen(pod(version, uid=f"uid-{number}", name=f"pod-{number}"))
+    gone = workloads.listed("Pod", [pod(6, uid="uid-1", name="pod-1")], version=7)
+    assert gone == ["pod-0"]
+    assert [state.name for state in workloads.pods({})] == ["pod-1", "pod-2"]
+
+
+def test_pods_are_found_by_all_their_labels() -> None:
+    workloads = Workloads()
+    workloads.seen(pod(1))
+    assert workloads.pods({names.LABEL_GROUP: "default", "more": "x"}) == []
+    assert len(workloads.pods({names.LABEL_GROUP: "default"})) == 1
+
+
+def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    deliveries = Deliveries()
+    deliveries.listed([pod(5)])
+    now[0] = 130
+    assert deliveries.behind_seconds() == 30
+    deliveries.delivered(pod(5))
+    assert deliveries.behind_seconds() == 0
+
+
+def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    deliveries = Deliveries()
+    deliveries.delivered(pod(5))
+    for version in (6, 8):
+        deliveries.listed([pod(version)])
+        now[0] += 60
+    assert deliveries.behind_seconds() == 120
+
+
+def test_nobody_reads_field_managers() -> None:
+    made = trimmed(
+        {
+            "metadata": {
+                "name": "a",
+                "managedFields": [1],
+                "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", names.PAUSE: "true"},
+            }
+        }
+    )
+    assert made["metadata"] == {"name": "a", "annotations": {names.PAUSE: "true"}}
+
+
+def test_fields_that_a_crd_lacks_are_named_by_path() -> None:
+    needed = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        },
+    }
+    live = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {}}},
+            "more": {"type": "string"},
+        },
+    }
+    assert list(crd.missing_fields(needed, live)) == ["a", "list[].x", "free"]
+    assert list(crd.missing_fields(needed, needed)) == []
