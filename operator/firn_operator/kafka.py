@@ -52,7 +52,7 @@ _SPEC = frozenset(
     }
 )
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms[^)]*|\d+ identical error\(s\) suppressed)\)")
+_CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms|\d+ identical).*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
