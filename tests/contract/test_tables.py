@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -371,6 +373,29 @@ async def test_a_table_of_version_3_is_left_to_the_driver(
     assert state is not None
     assert state.format_version == 2
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
+
+
+async def test_an_existing_table_of_version_3_is_looked_at_and_not_written(
+    tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
+) -> None:
+    if connection.type == "rest":
+        pytest.skip("made by hand, which only the SQL catalog takes")
+    await tables.ensure(target.model_copy(update={"name": "model"}), JSON, "uid-1")
+    model = catalog.load_table((target.namespace, "model"))
+    document = json.loads(model.metadata.model_dump_json())
+    document.update({"format-version": 3, "next-row-id": 0, "table-uuid": str(uuid.uuid4())})
+    place = model.metadata_location.replace(".metadata.json", "-v3.metadata.json")
+    with model.io.new_output(place).create() as stream:
+        stream.write(json.dumps(document).encode())
+    catalog.register_table((target.namespace, target.name), place)
+    newer = target.model_copy(update={"format_version": 3})
+    for wanted in (newer, target):
+        state = await tables.ensure(wanted, changed(JSON, Column(name="more", type="int")), "uid-1")
+        assert state is not None
+        assert (state.format_version, state.uuid, state.changed) == (3, document["table-uuid"], ())
+    with pytest.raises(InvalidSpecError, match="delay"):
+        await tables.ensure(newer, changed(JSON, Column(name="delay", type="string")), "uid-1")
+    assert catalog.load_table((target.namespace, target.name)).metadata_location == place
 
 
 async def test_dropping_takes_table_dead_letters_and_files(
