@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from confluent_kafka import KafkaException
 from pydantic import ValidationError
 
 from firn.model.errors import ExitCode, InvalidSpecError
@@ -58,6 +59,7 @@ class Driver:
             ),
             self.metrics,
             self.kafka,
+            lambda: session.running(spark),
             _version(),
         )
         self.server = Server(settings.listen, self.metrics, self.loop.progress, self.loop.ready, self.loop.alive)
@@ -71,14 +73,19 @@ class Driver:
                     raise InvalidSpecError(
                         f"profile {profile} is not in the settings of group {self.settings.group}; they are rendered anew by the operator"
                     )
-                self._kafkas[profile] = Kafka(profile, connection)
+                try:
+                    self._kafkas[profile] = Kafka(profile, connection)
+                except KafkaException as error:
+                    raise InvalidSpecError(
+                        f"profile {profile}: connection refused by the client: {error.args[0].str()}"
+                    ) from error
             return self._kafkas[profile]
 
     def run(self) -> ExitCode:
-        """Serves until `Loop.stop`, or until other drivers have taken every topic."""
+        """Serves until `Loop.stop`, until other drivers have taken every topic, or until Spark is gone."""
         self.server.start()
         try:
-            return ExitCode.DONE if self.loop.run() else ExitCode.FENCED
+            return self.loop.run()
         finally:
             self.server.stop()
 
@@ -136,7 +143,11 @@ def run(path: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: driver.loop.stop())
     signal.signal(signal.SIGINT, lambda *_: driver.loop.stop())
     log.info("ready", group=settings.group, listen=settings.listen, cores=settings.cores)
-    code = driver.run()
+    code = ExitCode.BUG
+    try:
+        code = driver.run()
+    except Exception:
+        log.exception("ended by an error of its own")
     log.info("stopped", code=code.name)
     # What still hangs in a dead connection must not keep the pod from ending; rounds have ended or been fenced here.
     sys.stderr.flush()

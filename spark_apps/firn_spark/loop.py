@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from firn.model.errors import FirnError, NotReadyError
+from firn.model.errors import ExitCode, FirnError, NotReadyError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_spark.jobs import JobSource
@@ -132,12 +132,14 @@ class Loop:
         rounds: Callable[["Loop"], Rounds],
         metrics: Metrics,
         connect: Callable[[str], Kafka],
+        healthy: Callable[[], bool],
         version: str = "",
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._metrics = metrics
         self._connect = connect
+        self._healthy = healthy
         self._version = version
         self._topics: dict[str, Topic] = {}
         self._watchers: dict[str, Watcher] = {}
@@ -196,17 +198,21 @@ class Loop:
 
     # Deciding
 
-    def run(self) -> bool:
-        """Serves until `stop` (returns True) or until every topic is fenced (returns False)."""
+    def run(self) -> ExitCode:
+        """Serves until `stop` (DONE), until every topic is fenced (FENCED), or until Spark is gone (TEMPORARY)."""
         self._jobs.start()
         try:
             while not self._stopping.wait(TICK):
                 self._moved = time.monotonic()
                 self._take_jobs()
                 if self.fenced:
-                    return False
+                    log.error("every topic has another writer")
+                    return ExitCode.FENCED
+                if not self._healthy():
+                    log.error("Spark's JVM has ended")
+                    return ExitCode.TEMPORARY
                 self._decide()
-            return True
+            return ExitCode.DONE
         finally:
             self._stopping.set()
             for watcher in self._watchers.values():

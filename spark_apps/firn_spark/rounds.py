@@ -174,7 +174,8 @@ class Rounds:
         if landed is None and job.start_from.kind != "Earliest":
             self._first_offsets(topic, live)
         self._position(topic, live)
-        topic.spec = self._tables.spec(table)
+        topic.spec, topic.table_ids = self._tables.spec(table), None
+        self._follow_table(topic)
         return True
 
     def _still_fenced(self, topic: Topic, landed: Landed | None) -> None:
@@ -445,6 +446,7 @@ class Rounds:
                 for part, gone in topic.exclude.items()
                 if (left := frozenset(o for o in gone if o >= offsets.get(part, 0)))
             }
+        self._follow_table(topic)
         topic.position.update(reached)
         topic.rows += one.rows
         topic.dead += one.dead_rows
@@ -470,6 +472,14 @@ class Rounds:
                 offset=place["offset"],
                 code=place["code"],
             )
+
+    def _follow_table(self, topic: Topic) -> None:
+        """The operator may have changed the table under us: what is written next follows its schema, partitioning and order."""
+        table = topic.table
+        ids = (table.schema().schemaId(), table.spec().specId(), table.sortOrder().orderId())
+        if topic.table_ids is not None and topic.table_ids != ids:
+            topic.spec = self._tables.spec(table)
+        topic.table_ids = ids
 
     def _empty_is_due(self, topic: Topic, ranges: Mapping[int, tuple[int, int]], reached: Offsets) -> bool:
         now = time.monotonic()

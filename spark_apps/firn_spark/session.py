@@ -60,7 +60,8 @@ def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt:
     conf = {
         "spark.app.name": names.ingestion(settings.group),
         "spark.driver.memory": settings.heap,
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseG1GC",
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError "
+        + ("-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseG1GC"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.retainedJobs": "20",
@@ -126,6 +127,10 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         f"spark.kubernetes.executor.label.{names.LABEL_GROUP}": settings.group,
         f"spark.kubernetes.executor.label.{names.LABEL_MANAGED_BY}": names.MANAGED_BY,
         "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
+        # The driver's account may touch pods, not ConfigMaps or volumes.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.driver.bindAddress": address,
         "spark.driver.host": f"{names.ingestion(settings.group)}.{settings.namespace}.svc",
         "spark.driver.port": str(DRIVER_PORT),
@@ -264,3 +269,9 @@ def without_secrets(text: str) -> str:
     """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
     text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
     return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)
+
+
+def running(spark: Any) -> bool:
+    """False once the JVM behind ``spark`` has ended (out of memory, for one): nothing can be done in this process any more."""
+    process = spark.sparkContext._gateway.proc
+    return process is None or process.poll() is None

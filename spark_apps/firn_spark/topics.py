@@ -42,6 +42,8 @@ class Topic:
     table_location: str | None = None
     table_error: FirnError | None = None
     spec: TableSpec | None = None
+    table_ids: tuple[int, int, int] | None = None
+    """Ids of schema, partition spec and sort order that ``spec`` was made from."""
     landed: Landed | None = None
     epoch: int | None = None
     # Dead letters

@@ -1,0 +1,76 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn.model.progress import HaltedAt
+from firn_spark.commits import Landed
+from firn_spark.dead_letters import ahead
+from firn_spark.rounds import first_halts, forced, parse_results, slices
+from tests.unit.spark_driver.topic import topic
+
+RANGES = st.dictionaries(
+    st.integers(0, 40),
+    st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 100), st.integers(1, 100)), min_size=1),
+    min_size=1,
+)
+
+
+@given(RANGES, st.integers(1, 4))
+def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn, tasks) -> None:
+    planned = {
+        topic(f"t{name}"): {part: (start, start + length) for part, (start, length) in ranges.items()}
+        for name, ranges in drawn.items()
+    }
+    groups = slices(planned, tasks)
+    assert 1 <= len(groups) <= tasks
+    dealt = [(part.topic, part.partition, part.start, part.end) for group in groups for part in group]
+    wanted = [
+        (one.job.topic, part, start, end) for one, ranges in planned.items() for part, (start, end) in ranges.items()
+    ]
+    assert sorted(dealt) == sorted(wanted)
+    for one in planned:
+        assert sum(any(part.topic == one.job.topic for part in group) for group in groups) == 1
+
+
+def test_results_of_tasks_are_added_up() -> None:
+    stats = {"rows": 3, "dead": 1, "skipped": 2, "excluded": 4, "bytes": 50, "partitions": {"0": [10, 0, 9]}}
+    found = parse_results(
+        [
+            ("a", "data", "file 1"),
+            ("a", "stats", json.dumps(stats)),
+            ("a", "data", "file 2"),
+            ("a", "dead", "file 3"),
+            ("a", "stats", json.dumps(stats)),
+            ("b", "error", json.dumps({"type": "OSError", "message": "no space"})),
+            ("c", "dead-letters-missing", "{}"),
+        ]
+    )
+    assert (found["a"].data, found["a"].dead) == (["file 1", "file 2"], ["file 3"])
+    assert (found["a"].rows, found["a"].dead_rows, found["a"].skipped, found["a"].excluded) == (6, 2, 4, 8)
+    assert (found["a"].bytes, found["a"].records) == (100, 20)
+    assert found["b"].error == "OSError: no space"
+    assert found["c"].dead_letters_missing
+
+
+def test_the_first_halt_of_a_partition_counts() -> None:
+    def place(partition: int, offset: int) -> dict[str, object]:
+        return {"partition": partition, "offset": offset, "code": "c", "stage": "s", "path": "", "detail": ""}
+
+    found = first_halts([place(0, 9), place(0, 4), place(1, 7)])  # type: ignore[list-item]
+    assert {part: one["offset"] for part, one in found.items()} == {0: 4, 1: 7}
+
+
+def test_resume_names_a_record_or_means_the_one_that_halted() -> None:
+    assert forced(topic(resume=None)) == {}
+    assert forced(topic(resume="skip:2:900")) == {2: frozenset({900})}
+    assert forced(topic(resume="skip:x:y")) == {}
+    assert forced(topic(resume="skip")) == {}
+    assert forced(topic(resume="skip", resume_at=HaltedAt(partition=1, offset=5))) == {1: frozenset({5})}
+
+
+def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:
+    landed = Landed("id", 3, {0: 20, 1: 5, 2: 7})
+    assert ahead(landed, "id", {0: 10, 1: 5}) == {0: 20, 2: 7}
+    assert ahead(landed, "another id", {0: 10}) == {}
+    assert ahead(None, "id", {}) == {}

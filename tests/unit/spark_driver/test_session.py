@@ -1,0 +1,122 @@
+from pathlib import Path
+
+import pytest
+
+from firn.model.config import Executors
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
+from firn_spark import session, sources
+from firn_spark.driver import load_settings
+
+POD = {"POD_NAME": "firn-ingest-default-0", "POD_IP": "10.0.0.7"}
+
+
+def settings(**changes: object) -> GroupSettings:
+    return GroupSettings(**{"group": "default", "namespace": "firn-system", "cores": 2, "heap": "1g", **changes})
+
+
+def test_one_process_serves_a_small_group() -> None:
+    conf = session.spark_conf(settings(spark_conf={"spark.x": "1"}), {}, "a1")
+    assert conf["spark.master"] == "local[2,2]"
+    assert conf["spark.driver.memory"] == "1g"
+    assert conf["spark.ui.enabled"] == "false"
+    assert conf["spark.x"] == "1"
+
+
+def test_executors_are_pods_of_their_own_attempt() -> None:
+    group = settings(
+        executors=Executors(instances=3, cores=2, memory="4g"),
+        executor_image="firn-spark:1",
+        service_account="firn-ingest",
+    )
+    conf = session.spark_conf(group, POD, "abc123")
+    assert conf["spark.master"].startswith("k8s://")
+    assert conf["spark.driver.host"] == "firn-ingest-default.firn-system.svc"
+    assert conf["spark.driver.bindAddress"] == POD["POD_IP"]
+    assert conf["spark.kubernetes.driver.pod.name"] == POD["POD_NAME"]
+    assert conf["spark.kubernetes.executor.podNamePrefix"].endswith("abc123")
+    assert conf["spark.executor.instances"] == "3"
+    assert conf[f"spark.kubernetes.executor.label.{session.EXECUTOR_LABEL}"] == "abc123"
+
+
+@pytest.mark.parametrize(("image", "environment"), [(None, POD), ("firn-spark:1", {})])
+def test_executors_need_an_image_and_the_pods_own_name(image: str | None, environment: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpecError):
+        session.spark_conf(settings(executors=Executors(instances=1), executor_image=image), environment, "a")
+
+
+def test_secrets_reach_catalogs_and_never_sparks_own_configuration(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hush hush\n")
+    catalog = CatalogConnection(
+        type="sql",
+        uri="postgresql://db:5432/lake",
+        warehouse="s3://bucket/lake",
+        properties={"user": "firn", "s3.endpoint": "http://s3"},
+        secret_properties={"password": str(tmp_path / "password"), "s3.secret-access-key": str(tmp_path / "password")},
+    )
+    group = settings(catalogs={"lake": catalog})
+    assert "hush" not in str(session.spark_conf(group, {}, "a"))
+    found = session.catalog_properties("lake", catalog)
+    assert found["uri"].startswith("jdbc:postgresql://db:5432/lake?")
+    assert (found["jdbc.user"], found["jdbc.password"], found["s3.secret-access-key"]) == (
+        "firn",
+        "hush hush",
+        "hush hush",
+    )
+    assert found["jdbc.schema-version"] == "V1"
+    assert found["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert "hush" not in session.without_secrets("password=hush user; s3.secret-access-key: hush, jdbc://u:hush@db")
+
+
+def test_catalog_types() -> None:
+    rest = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
+    assert session.catalog_properties("r", rest) == {
+        "type": "rest",
+        "uri": "http://nessie/iceberg",
+        "warehouse": "w",
+        "cache-enabled": "false",
+    }
+    sqlite = CatalogConnection(type="sql", uri="sqlite:////var/lake.db", warehouse="/var/lake")
+    assert session.catalog_properties("s", sqlite)["uri"] == "jdbc:sqlite:/var/lake.db"
+    with pytest.raises(InvalidSpecError, match="catalog odd"):
+        session.catalog_properties("odd", CatalogConnection(type="sql", uri="oracle://x", warehouse="w"))
+
+
+def test_a_secret_that_is_missing_is_named_by_its_file() -> None:
+    with pytest.raises(InvalidSpecError, match="/nowhere/password"):
+        session.read_secret("/nowhere/password")
+
+
+def test_both_clients_get_the_same_connection(tmp_path: Path) -> None:
+    for name in ("ca", "cert", "key", "password"):
+        (tmp_path / name).write_text(f'the "{name}"\n')
+    connection = KafkaConnection(
+        bootstrap_servers="b:9093",
+        protocol="SASL_SSL",
+        ca_path=str(tmp_path / "ca"),
+        certificate_path=str(tmp_path / "cert"),
+        certificate_key_path=str(tmp_path / "key"),
+        verify_hostname=False,
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="firn",
+        sasl_password_path=str(tmp_path / "password"),
+    )
+    client = sources.client_config(connection)
+    assert (client["ssl.ca.pem"], client["sasl.password"]) == ('the "ca"', 'the "password"')
+    assert client["ssl.endpoint.identification.algorithm"] == "none"
+    java = sources.spark_options(connection)
+    assert java["kafka.ssl.truststore.certificates"] == 'the "ca"'
+    assert java["kafka.ssl.keystore.key"] == 'the "key"'
+    assert java["kafka.ssl.endpoint.identification.algorithm"] == ""
+    assert java["kafka.sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="firn" password="the \\"password\\"";'
+    )
+    assert java["kafka.isolation.level"] == "read_committed"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"group": "g", "cores": "many"}'])
+def test_settings_that_cannot_be_read_name_the_file(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "group.json"
+    file.write_text(text)
+    with pytest.raises(InvalidSpecError, match=r"group\.json"):
+        load_settings(str(file))

@@ -1,0 +1,98 @@
+import pytest
+
+from firn.model.errors import FencedError, NotReadyError, UnavailableError
+from firn.model.progress import HaltedAt
+from firn_spark.topics import BACKOFF_MOST, FENCED_QUIET, NOT_READY_MOST
+from tests.unit.spark_driver.topic import job, topic
+
+MUCH = 2**40
+
+
+def test_nothing_waits_nothing_is_due() -> None:
+    assert topic(lag=0).due(MUCH) is None
+
+
+def test_due_before_the_oldest_record_that_waits_gets_older_than_freshness() -> None:
+    due = topic(lag=1, waiting_since=100.0, round_seconds=2.0).due(MUCH)
+    assert due is not None
+    assert 100 < due <= 160 - 2
+
+
+def test_a_slow_round_begins_earlier_but_never_before_half_the_freshness() -> None:
+    assert topic(lag=1, waiting_since=100.0, round_seconds=500.0).due(MUCH) == 130
+
+
+def test_due_at_once_when_enough_waits_for_a_good_file() -> None:
+    assert topic(lag=1000, waiting_since=100.0, record_bytes=1000.0).due(1_000_000) == 100
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"suspended": True},
+        {"fenced": True},
+        {"removed": True},
+        {"prepared": False},
+        {"halted": HaltedAt(partition=0, offset=1)},
+    ],
+)
+def test_a_topic_that_may_not_land_is_never_due(state: dict[str, object]) -> None:
+    assert topic(lag=10, waiting_since=1.0, **state).due(1) is None
+
+
+def test_failures_back_off_further_each_time_and_a_success_forgets_them() -> None:
+    one = topic(lag=1, waiting_since=0.0)
+    waits = []
+    for _ in range(12):
+        one.failed(UnavailableError("down"), 1000.0)
+        waits.append(one.next_attempt - 1000)
+        assert not one.prepared
+    assert waits[3] > waits[0]
+    assert max(waits) <= BACKOFF_MOST * 1.2
+    one.prepared = True
+    assert one.due(MUCH) == one.next_attempt
+    one.succeeded()
+    assert one.failures == 0
+    assert one.due(MUCH) == pytest.approx(57, abs=3)
+
+
+def test_what_is_on_its_way_is_looked_for_soon() -> None:
+    one = topic()
+    for _ in range(12):
+        one.failed(NotReadyError("not yet"), 0.0)
+    assert one.next_attempt <= NOT_READY_MOST * 1.2
+
+
+def test_a_fenced_topic_is_left_alone_for_long() -> None:
+    one = topic(lag=1)
+    one.failed(FencedError("another"), 0.0)
+    assert one.fenced
+    assert one.next_attempt >= FENCED_QUIET * 0.8
+
+
+def test_a_new_contract_ends_a_halt_and_remembers_where_it_was() -> None:
+    place = HaltedAt(partition=0, offset=7)
+    one = topic(lag=9, halted=place)
+    one.accept(job(resume="skip"))
+    assert one.halted is None
+    assert one.resume_at == place
+    assert not one.prepared
+
+
+def test_progress_says_what_is_in_the_way() -> None:
+    assert topic(lag=0).progress(0, 0).state == "CaughtUp"
+    assert topic(lag=5).progress(0, 0).state == "Running"
+    assert topic(prepared=False, ends={}).progress(0, 0).state == "Starting"
+    assert topic(suspended=True).progress(0, 0).state == "Suspended"
+    halted = topic(halted=HaltedAt(partition=2, offset=9, code="Type", detail="no number")).progress(0, 0)
+    assert (halted.state, halted.reason, halted.message) == (
+        "Halted",
+        "BadRecordHalt",
+        "partition 2, offset 9: Type no number",
+    )
+    one = topic()
+    one.failed(UnavailableError("down", reason="CatalogUnreachable"), 10.0)
+    told = one.progress(10.0, 1_000_000.0)
+    assert (told.state, told.reason, told.message, told.failures) == ("BackingOff", "CatalogUnreachable", "down", 1)
+    assert told.next_attempt is not None
+    assert told.next_attempt > 1_000_000
