@@ -72,6 +72,15 @@ class Run:
             "data_files": len(self.files),
         }
 
+    def parts(self) -> dict[str, float]:
+        """CPU seconds per million rows after the first commit, by part of the process tree."""
+        first, later = self.history[0], self.rows - self.history[0].rows
+        return (
+            {part: self.usage.cpu_between(first.time, self.visible, part) / later * 1e6 for part in self.usage.parts}
+            if later
+            else {}
+        )
+
 
 FIGURES: dict[str, tuple[str, Better]] = {
     "rows_per_second": ("rows/s, start to last row visible", "higher"),
@@ -86,6 +95,9 @@ FIGURES: dict[str, tuple[str, Better]] = {
     "table_size": ("MB", "lower"),
     "data_files": ("files", "lower"),
 }
+
+
+_LATER = "cpu_seconds_per_million_rows_after_first_commit"
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -112,6 +124,12 @@ def compared(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[Figure]:
     for name, (unit, better) in FIGURES.items():
         value, peer_value = _median([run[name] for run in mine]), _median([run[name] for run in peers])
         yield Figure(f"ingest_{name}", value, unit, better, NAME, peer_value)
+    for part in ours[0].parts():
+        name = "driver" if part == "root" else "workers" if part.startswith("python") else part
+        value = _median([run.parts().get(part) for run in ours])
+        yield Figure(
+            f"ingest_cpu_seconds_per_million_rows_after_first_commit_{name}", value, FIGURES[_LATER][0], "lower"
+        )
 
 
 def _median(values: Sequence[float | None]) -> float | None:

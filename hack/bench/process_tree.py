@@ -6,9 +6,9 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -19,6 +19,7 @@ class Process:
     """One line of /proc/PID/stat. ``cpu``: seconds of the process and of the children it has waited for."""
 
     pid: int
+    command: str
     parent: int
     session: int
     cpu: float
@@ -38,8 +39,10 @@ def _read(pid: int) -> Process | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # a command may have spaces and parentheses in it
-    return Process(pid, int(fields[1]), int(fields[3]), sum(int(field) for field in fields[11:15]) / _TICK)
+    start, end = text.index("("), text.rindex(")")  # a command may have spaces and parentheses in it
+    fields = text[end + 2 :].split()
+    cpu = sum(int(field) for field in fields[11:15]) / _TICK
+    return Process(pid, text[start + 1 : end], int(fields[1]), int(fields[3]), cpu)
 
 
 def members(root: int, everyone: dict[int, Process]) -> list[Process]:
@@ -54,9 +57,14 @@ def members(root: int, everyone: dict[int, Process]) -> list[Process]:
     return found
 
 
-def cpu_seconds(root: int) -> float:
-    """User and system time of the tree: living members, and the dead ones that they have waited for."""
-    return sum(process.cpu for process in members(root, processes()))
+def cpu_by_part(root: int) -> dict[str, float]:
+    """User and system time of the tree: living members, and the dead ones that they have waited for. Parts: ``root``, and the others
+    by command."""
+    found: dict[str, float] = {}
+    for process in members(root, processes()):
+        part = "root" if process.pid == root else process.command
+        found[part] = found.get(part, 0.0) + process.cpu
+    return found
 
 
 def memory_bytes(root: int) -> int:
@@ -76,10 +84,11 @@ def _proportional(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU seconds spent up to a moment (Unix seconds)."""
+    """CPU seconds spent up to a moment (Unix seconds), in all and by part."""
 
     time: float
     cpu: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Usage:
@@ -89,20 +98,29 @@ class Usage:
         self.samples = list(samples)
         self.peak_bytes = peak_bytes
 
-    def cpu_at(self, moment: float) -> float:
-        """CPU seconds up to ``moment``, between samples by straight line; at the ends the nearest sample's."""
+    def cpu_at(self, moment: float, part: str | None = None) -> float:
+        """CPU seconds up to ``moment``, of one part or in all, between samples by straight line; at the ends the nearest sample's."""
+
+        def spent(sample: Sample) -> float:
+            return sample.cpu if part is None else sample.parts.get(part, 0.0)
+
         index = bisect_left(self.samples, moment, key=lambda sample: sample.time)
         if index == 0:
-            return self.samples[0].cpu
+            return spent(self.samples[0])
         if index == len(self.samples):
-            return self.samples[-1].cpu
+            return spent(self.samples[-1])
         before, after = self.samples[index - 1], self.samples[index]
         share = (moment - before.time) / (after.time - before.time)
-        return before.cpu + share * (after.cpu - before.cpu)
+        return spent(before) + share * (spent(after) - spent(before))
 
-    def cpu_between(self, start: float, end: float) -> float:
+    def cpu_between(self, start: float, end: float, part: str | None = None) -> float:
         """CPU seconds spent from ``start`` to ``end``."""
-        return self.cpu_at(end) - self.cpu_at(start)
+        return self.cpu_at(end, part) - self.cpu_at(start, part)
+
+    @property
+    def parts(self) -> list[str]:
+        """Every part that was seen."""
+        return sorted({part for sample in self.samples for part in sample.parts})
 
 
 class Sampler(Usage):
@@ -128,9 +146,10 @@ class Sampler(Usage):
 
     def sample(self) -> None:
         """Take one now."""
-        cpu = cpu_seconds(self._root)
+        parts = cpu_by_part(self._root)
         # Never less than before: a member that dies without being waited for takes its time with it.
-        self.samples.append(Sample(time.time(), max(cpu, self.samples[-1].cpu if self.samples else 0.0)))
+        before = self.samples[-1].cpu if self.samples else 0.0
+        self.samples.append(Sample(time.time(), max(sum(parts.values()), before), parts))
 
     @contextmanager
     def sampling(self) -> Iterator[Sampler]:

@@ -1,12 +1,11 @@
 """The Kubernetes API (port `Cluster`): server-side apply, status, Events, and what the watches know."""
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,7 +17,7 @@ from firn_operator.workloads import Workloads
 
 log = logging.getLogger(__name__)
 
-_PAGE = 500
+_PAGE = 200
 _EVENTS_KEPT = 2000
 _EVENTS_WAITING = 5000
 _EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
@@ -160,16 +159,49 @@ class KubeCluster:
 
     async def _read_children(self, kind: ChildKind) -> _Children:
         labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
-        found, _ = await list_all(self._api, *kind, self._namespace, labels, metadata_only=True)
-        known = {
-            manifest["metadata"]["name"]: (
-                manifest["metadata"].get("annotations", {}).get(names.TEMPLATE_HASH),
-                manifest["metadata"]["resourceVersion"],
-            )
-            for manifest in found
-        }
+        known = {}
+        async for items, _ in pages(self._api, *kind, self._namespace, labels, metadata_only=True):
+            for manifest in items:
+                metadata = manifest["metadata"]
+                hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
+                known[metadata["name"]] = (hash_, metadata["resourceVersion"])
         self._children[kind] = _Children(time.monotonic(), known)
         return self._children[kind]
+
+
+async def pages(
+    api: Api,
+    api_version: str,
+    kind: str,
+    namespace: str | None,
+    labels: Mapping[str, str],
+    *,
+    metadata_only: bool = False,
+) -> AsyncIterator[tuple[list[Manifest], int]]:
+    """All objects with these labels, page by page, each with the resource version that the whole list shows.
+
+    Raises UnavailableError when the list expires before it is complete (410): begin again."""
+    query = {"limit": str(_PAGE)}
+    if labels:
+        query["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
+    while True:
+        try:
+            page = await api.call(
+                "GET",
+                path(api_version, kind, namespace),
+                query,
+                accept=_METADATA_ONLY if metadata_only else "application/json",
+            )
+        except ApiError as error:
+            if error.status == 410:
+                raise UnavailableError(f"Kubernetes API: the list of {kind} expired before it was complete") from error
+            raise
+        items = [{**item, "apiVersion": api_version, "kind": kind} for item in page["items"] or ()]
+        yield items, int(page["metadata"]["resourceVersion"])
+        token = page["metadata"].get("continue")
+        if not token:
+            return
+        query["continue"] = token
 
 
 async def list_all(
@@ -181,43 +213,13 @@ async def list_all(
     *,
     metadata_only: bool = False,
 ) -> tuple[list[Manifest], int]:
-    """All objects with these labels, page by page, and the resource version that the list shows.
-
-    A list that expires on the way (410) is begun again."""
-    for _ in range(3):
-        with contextlib.suppress(_ExpiredError):
-            return await _list_once(api, api_version, kind, namespace, labels, metadata_only)
-    raise UnavailableError(f"Kubernetes API: listing {kind} expires before it is complete")
-
-
-class _ExpiredError(Exception):
-    """The server no longer has the state that a list is read from."""
-
-
-async def _list_once(
-    api: Api, api_version: str, kind: str, namespace: str | None, labels: Mapping[str, str], metadata_only: bool
-) -> tuple[list[Manifest], int]:
-    query = {"limit": str(_PAGE)}
-    if labels:
-        query["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
+    """What `pages` gives, at once: for kinds of which there are few."""
     found: list[Manifest] = []
-    while True:
-        try:
-            page = await api.call(
-                "GET",
-                path(api_version, kind, namespace),
-                query,
-                accept=_METADATA_ONLY if metadata_only else "application/json",
-            )
-        except ApiError as error:
-            if error.status == 410:
-                raise _ExpiredError from error
-            raise
-        found += ({**item, "apiVersion": api_version, "kind": kind} for item in page["items"] or ())
-        token = page["metadata"].get("continue")
-        if not token:
-            return found, int(page["metadata"]["resourceVersion"])
-        query["continue"] = token
+    version = 0
+    async for items, shown in pages(api, api_version, kind, namespace, labels, metadata_only=metadata_only):
+        version = shown
+        found += items
+    return found, version
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,12 @@ def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Tabl
             connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
         for name, table in tables.items():
-            _create_empty(connection, name, schema_to_pyarrow(table.schema(), include_field_ids=False))
+            _create(connection, name, schema_to_pyarrow(table.schema(), include_field_ids=False))
         used = _columns(connection, statement)
         for name, table in tables.items():
             known = [field.name for field in table.schema().fields]
             columns = [column for column in known if column in used.get(name, known)] or known[:1]
-            connection.execute(f"DROP TABLE {_path(name)}")
-            _create(connection, name, scan(table, columns))
+            _fill(connection, name, scan(table, columns))
         return connection.execute(statement).fetch_arrow_table()
     except duckdb.Error as error:
         raise InvalidSpecError(f"DuckDB: {error}") from error
@@ -48,15 +47,21 @@ def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Tabl
         connection.close()
 
 
-def _create_empty(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> None:
-    empty = schema.empty_table()
-    _create(connection, name, pa.RecordBatchReader.from_batches(schema, empty.to_batches()))
-
-
-def _create(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
-    connection.register("firn_rows", rows.cast(pa.schema([(field.name, _in_utc(field.type)) for field in rows.schema])))
+def _create(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> None:
+    connection.register("firn_rows", _naive(schema).empty_table())
     connection.execute(f"CREATE TABLE {_path(name)} AS SELECT * FROM firn_rows")
     connection.unregister("firn_rows")
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
+    """Columns that the plan does not read stay null: names and types have to be there all the same."""
+    connection.register("firn_rows", rows.cast(_naive(rows.schema)))
+    connection.execute(f"INSERT INTO {_path(name)} BY NAME SELECT * FROM firn_rows")
+    connection.unregister("firn_rows")
+
+
+def _naive(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(field.name, _in_utc(field.type)) for field in schema])
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:

@@ -155,7 +155,7 @@ class Watches:
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 310
         settings.watching.connect_timeout = 30
-        settings.watching.chunk_size = 500
+        settings.watching.chunk_size = 200
         settings.watching.label_selectors["apps", "statefulsets"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
         settings.watching.label_selectors["", "pods"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
         settings.networking.request_timeout = 30
@@ -209,11 +209,15 @@ class Watches:
     async def _list_topics(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
         for namespace in spaces or [None]:
-            found, version = await kube.list_all(self._api, names.API_VERSION, "IcebergTopic", namespace, {})
-            self.deliveries.listed(found)
-            for manifest in found:
-                self._feed_topic(trimmed(manifest), gone=False)
-            present = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found}
+            present: set[tuple[str, str]] = set()
+            version = 0
+            # Page by page: a thousand topics at once would be the largest thing that the process ever holds.
+            async for found, shown in kube.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
+                version = shown
+                self.deliveries.listed(found)
+                for manifest in found:
+                    present.add((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
+                    self._feed_topic(trimmed(manifest), gone=False)
             for known in list(self._controllers.index.all()):
                 listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
                 if listed and known.name not in present:

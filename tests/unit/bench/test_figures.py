@@ -72,6 +72,12 @@ def test_cpu_is_read_between_samples_by_straight_line_and_never_beyond_them() ->
     assert usage.cpu_between(15.0, 30.0) == 1.0
 
 
+def test_cpu_is_told_apart_by_parts_that_may_come_later() -> None:
+    usage = Usage([Sample(10.0, 1.0, {"root": 1.0}), Sample(20.0, 5.0, {"root": 2.0, "java": 3.0})], peak_bytes=0)
+    assert usage.parts == ["java", "root"]
+    assert [usage.cpu_between(10.0, 15.0, part) for part in (None, "root", "java")] == [2.0, 0.5, 1.5]
+
+
 def run(seconds: float, cpu: float) -> Run:
     half = Commit(100.0 + seconds / 2, 500_000)
     return Run(

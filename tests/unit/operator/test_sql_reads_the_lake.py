@@ -59,6 +59,7 @@ def lake(tmp_path: Path) -> Lake:
          [{"month": 1, "n": 1}, {"month": 2, "n": 1}]),
         ("select _kafka.partition as p, max(_kafka.offset) as o from lake.demo.flights group by all", [{"p": 0, "o": 2}]),
         ("with a as (select id from lake.demo.flights) select count(*) as n from a join lake.demo.flights b on a.id = b.id", [{"n": 3}]),
+        ("select typeof(carrier) as t, typeof(moment) as m from lake.demo.flights limit 1", [{"t": "VARCHAR", "m": "TIMESTAMP"}]),
         ("select moment from lake.demo.flights where id = 1", [{"moment": datetime(2013, 1, 1)}]),
     ],
 )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Whatever the values say of profiles, catalogs and groups, the operator reads the same from its ConfigMap."""
+
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from firn.model import names
+from firn.model.config import Config
+from tests.chart import manifests, one, render
+
+# Words that YAML would take for something else than a string, line ends, quotes, and what looks like a template.
+awkward = st.sampled_from(
+    [
+        "yes",
+        "null",
+        "~",
+        "1e3",
+        "0x1f",
+        "1_000",
+        "2026-01-01",
+        " x ",
+        "a: b",
+        "- a",
+        "#",
+        "{{ .Values }}",
+        "'",
+        '"',
+        "\\",
+        "|",
+        "%",
+    ]
+)
+text = (
+    st.text(st.characters(categories=["L", "M", "N", "P", "S", "Zs"], include_characters="\n\t"), max_size=20) | awkward
+)
+name = st.from_regex(r"[a-z]([-a-z0-9]{0,6}[a-z0-9])?", fullmatch=True)
+secret_key = st.fixed_dictionaries({"secret": name, "key": st.from_regex(r"[-._a-z0-9]{1,8}", fullmatch=True)})
+strings = st.dictionaries(st.from_regex(r"[a-z][a-z.]{0,8}", fullmatch=True) | st.just("on"), text, max_size=3)
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A mapping with any of the fields."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+scheduling = some(
+    nodeSelector=strings,
+    tolerations=st.lists(st.fixed_dictionaries({"key": text, "operator": st.just("Exists")}), max_size=2),
+    priorityClassName=name,
+)
+security = some(
+    tls=st.booleans(),
+    ca=secret_key,
+    certificate=secret_key,
+    sasl=st.fixed_dictionaries({"mechanism": st.just("PLAIN"), "username": text, "password": secret_key}),
+)
+profile = some(
+    namespaces=st.lists(name, max_size=2),
+    defaultPartitions=st.integers(1, 10_000),
+    bootstrapServers=text,
+    security=security,
+    config=strings,
+    scheduling=scheduling,
+)
+catalog = st.fixed_dictionaries(
+    {"type": st.sampled_from(["sql", "rest"]), "uri": text, "warehouse": text},
+    optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},
+)
+group = some(
+    cores=st.integers(1, 64),
+    sparkConf=strings,
+    environment=strings,
+    executors=st.fixed_dictionaries({"instances": st.integers(1, 100)}, optional={"cores": st.integers(1, 64)}),
+)
+
+
+# No shrinking: each example is a run of Helm.
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+@given(
+    st.dictionaries(name.filter(lambda text: text != "classic"), profile, max_size=2),
+    st.dictionaries(name.filter(lambda text: text != "lake"), catalog, max_size=2),
+    st.dictionaries(name, group, max_size=2),
+)
+def test_values_reach_the_operator(profiles: dict[str, Any], catalogs: dict[str, Any], groups: dict[str, Any]) -> None:
+    groups = {"default": {}} | groups
+    objects = manifests(
+        render({"images": {"registry": "r"}, "profiles": profiles, "catalogs": catalogs, "groups": groups})
+    )
+    document = one(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
+    config = Config.model_validate(yaml.safe_load(document))
+    rendered = config.model_dump(by_alias=True, exclude_unset=True)
+    assert {key: value for key, value in rendered["profiles"].items() if key != "classic"} == profiles
+    assert {key: value for key, value in rendered["catalogs"].items() if key != "lake"} == catalogs
+    assert rendered["groups"] == groups
+
+    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert mounted == config.secret_names()
