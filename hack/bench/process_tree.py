@@ -136,13 +136,11 @@ class Sampler(Usage):
 
     def _run(self) -> None:
         memory_due = 0.0
-        while True:
+        while not self._stop.wait(self._interval):
             self.sample()
             if time.monotonic() >= memory_due:
                 self.peak_bytes = max(self.peak_bytes, memory_bytes(self._root))
                 memory_due = time.monotonic() + self._memory_interval
-            if self._stop.wait(self._interval):
-                return
 
     def sample(self) -> None:
         """Take one now."""
@@ -153,7 +151,8 @@ class Sampler(Usage):
 
     @contextmanager
     def sampling(self) -> Iterator[Sampler]:
-        """Sample inside the with block."""
+        """Sample inside the with block, from its beginning on."""
+        self.sample()
         self._thread.start()
         try:
             yield self
