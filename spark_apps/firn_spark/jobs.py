@@ -75,7 +75,8 @@ class DirectoryJobs:
     def stop(self) -> None:
         """See `JobSource.stop`."""
         self._stop.set()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
 
     def _follow(self) -> None:
         while True:

@@ -1,0 +1,177 @@
+"""What `JobSource` promises, kept by a directory of files and by ConfigMaps of a real API server."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from kubernetes import client
+from kubernetes import config as kube
+
+from firn.model import names
+from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn_spark.jobs import JOB_KEY, DirectoryJobs, JobSource, KubernetesJobs
+from tests import apiserver
+from tests.apiserver import ApiServer
+from tests.servers.process import await_true
+
+_numbers = itertools.count()
+
+
+def job(uid: str, **changes: object) -> IngestJob:
+    return IngestJob(
+        **{
+            "uid": uid,
+            "namespace": "shop",
+            "name": uid,
+            "generation": 1,
+            "group": "default",
+            "profile": "classic",
+            "topic": uid,
+            "record_schema": RecordSchema(format="Raw"),
+            "table": TableTarget(catalog="lake", namespace="shop", name=uid),
+            "freshness_ms": 5000,
+            **changes,
+        }
+    )
+
+
+class Writer(Protocol):
+    """The operator's side of the contract."""
+
+    def write(self, uid: str, text: str, group: str) -> None: ...
+
+    def remove(self, uid: str) -> None: ...
+
+    def source(self, group: str) -> JobSource: ...
+
+
+class JobSourcesContract:
+    """The suite. The writer is a fixture of the class that inherits it."""
+
+    @pytest.fixture
+    def source(self, writer: Writer) -> Iterator[JobSource]:
+        source = writer.source("default")
+        yield source
+        source.stop()
+
+    def test_before_the_first_list_nothing_is_said(self, source: JobSource) -> None:
+        assert source.current() is None
+
+    def test_no_jobs_are_an_answer_too(self, source: JobSource) -> None:
+        source.start()
+        await_true("a first list", lambda: source.current() == {})
+
+    def test_jobs_come_change_and_go(self, writer: Writer, source: JobSource) -> None:
+        one, two = job("one"), job("two")
+        writer.write("one", one.model_dump_json(), "default")
+        source.start()
+        await_true("one", lambda: source.current() == {"one": one})
+        writer.write("two", two.model_dump_json(), "default")
+        await_true("two", lambda: source.current() == {"one": one, "two": two})
+        changed = one.model_copy(update={"generation": 2, "suspended": True})
+        writer.write("one", changed.model_dump_json(), "default")
+        await_true("the change", lambda: source.current() == {"one": changed, "two": two})
+        writer.remove("one")
+        await_true("one gone", lambda: source.current() == {"two": two})
+
+    def test_a_job_of_another_group_is_not_ours(self, writer: Writer, source: JobSource) -> None:
+        writer.write("mine", job("mine").model_dump_json(), "default")
+        writer.write("theirs", job("theirs", group="other").model_dump_json(), "other")
+        source.start()
+        await_true("mine", lambda: set(source.current() or ()) == {"mine"})
+        writer.write("mine", job("mine", group="other").model_dump_json(), "other")
+        await_true("mine gone to another group", lambda: source.current() == {})
+
+    def test_a_document_that_cannot_be_read_leaves_what_was_known(self, writer: Writer, source: JobSource) -> None:
+        one, two = job("one"), job("two")
+        writer.write("one", one.model_dump_json(), "default")
+        writer.write("never", '{"uid": ', "default")
+        source.start()
+        await_true("one", lambda: source.current() == {"one": one})
+        writer.write("one", "nonsense", "default")
+        writer.write("two", two.model_dump_json(), "default")
+        await_true("two", lambda: "two" in (source.current() or {}))
+        assert source.current() == {"one": one, "two": two}
+
+    def test_keys_of_a_newer_operator_are_ignored(self, writer: Writer, source: JobSource) -> None:
+        one = job("one")
+        writer.write("one", one.model_dump_json().replace("{", '{"invented": 1, ', 1), "default")
+        source.start()
+        await_true("one", lambda: source.current() == {"one": one})
+
+
+class DirectoryWriter:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, uid: str, text: str, group: str) -> None:
+        (self.directory / "draft").write_text(text)
+        os.replace(self.directory / "draft", self.directory / f"{uid}.json")
+
+    def remove(self, uid: str) -> None:
+        (self.directory / f"{uid}.json").unlink()
+
+    def source(self, group: str) -> JobSource:
+        return DirectoryJobs(str(self.directory), group, interval=0.05)
+
+
+class TestDirectoryJobs(JobSourcesContract):
+    @pytest.fixture
+    def writer(self, tmp_path: Path) -> DirectoryWriter:
+        return DirectoryWriter(tmp_path)
+
+
+class KubernetesWriter:
+    def __init__(self, server: ApiServer, resync: float = 300.0) -> None:
+        self.server = server
+        self.resync = resync
+        self.namespace = f"jobs-{next(_numbers)}"
+        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        self.path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+    def write(self, uid: str, text: str, group: str) -> None:
+        labels = {names.LABEL_GROUP: group, names.LABEL_MANAGED_BY: names.MANAGED_BY}
+        document = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": names.job(uid), "labels": labels},
+            "data": {JOB_KEY: text},
+        }
+        apply = f"{self.path}/{names.job(uid)}?fieldManager={names.FIELD_MANAGER}&force=true"
+        self.server.call("PATCH", apply, document, "application/apply-patch+yaml")
+
+    def remove(self, uid: str) -> None:
+        self.server.call("DELETE", f"{self.path}/{names.job(uid)}")
+
+    def source(self, group: str) -> JobSource:
+        configuration = client.Configuration()
+        kube.load_kube_config(str(self.server.kubeconfig), client_configuration=configuration)
+        return KubernetesJobs(client.CoreV1Api(client.ApiClient(configuration)), self.namespace, group, self.resync)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with apiserver.running() as running:
+        yield running
+
+
+class TestKubernetesJobs(JobSourcesContract):
+    @pytest.fixture
+    def writer(self, server: ApiServer) -> KubernetesWriter:
+        return KubernetesWriter(server)
+
+    def test_a_watch_that_ended_is_taken_up_by_a_new_list(self, server: ApiServer) -> None:
+        writer = KubernetesWriter(server, resync=1.0)
+        source = writer.source("default")
+        source.start()
+        try:
+            for number in range(4):
+                writer.write(f"uid-{number}", job(f"uid-{number}").model_dump_json(), "default")
+                await_true(f"uid-{number}", lambda number=number: f"uid-{number}" in (source.current() or {}))  # type: ignore[misc]
+                writer.remove(f"uid-{number}")
+                await_true("it gone", lambda: source.current() == {})
+        finally:
+            source.stop()
