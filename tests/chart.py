@@ -1,6 +1,7 @@
 """The Helm chart as tests see it: `helm template` as a function, and what it rendered."""
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ def render(
     command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
     for file in files:
         command += ["--values", str(CHART / file)]
-    text = yaml.safe_dump(dict(values or {}))
+    text = json.dumps(dict(values or {}), ensure_ascii=False)
     done = subprocess.run([*command, "--values", "-"], input=text, capture_output=True, text=True)
     if done.returncode != 0:
         raise ChartError(done.stderr)

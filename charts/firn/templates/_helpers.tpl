@@ -115,7 +115,7 @@ secretProperties:
   s3.secret-access-key: {secret: firn-s3, key: secret-key}
 {{- end }}
 
-{{/* The operator's configuration document (firn/model/config.py). */}}
+{{/* The operator's configuration document (firn/model/config.py). Free values as JSON, which every YAML reader takes for the same strings. */}}
 {{- define "firn.config" -}}
 {{- $lake := include "firn.lake" . | fromJson -}}
 namespace: {{ .Release.Namespace }}
@@ -129,11 +129,11 @@ images:
     pullPolicy: {{ .Values.images.pullPolicy }}
   pullSecrets: {{ .Values.images.pullSecrets | toJson }}
 defaultProfile: {{ .Values.defaultProfile }}
-profiles: {{- toYaml $lake.profiles | nindent 2 }}
+profiles: {{- toPrettyJson $lake.profiles | nindent 2 }}
 defaultCatalog: {{ .Values.defaultCatalog }}
-catalogs: {{- toYaml $lake.catalogs | nindent 2 }}
+catalogs: {{- toPrettyJson $lake.catalogs | nindent 2 }}
 defaultGroup: {{ .Values.defaultGroup }}
-groups: {{- toYaml .Values.groups | nindent 2 }}
+groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 resync: {{ .Values.operator.resync }}
 progressInterval: {{ .Values.operator.progressInterval }}
 workers: {{ .Values.operator.workers }}

@@ -19,6 +19,15 @@ awkward = st.sampled_from(
         "1e3",
         "0x1f",
         "1_000",
+        "1:30",
+        "0o17",
+        "012",
+        "=",
+        "<<",
+        "on",
+        ".inf",
+        "+1",
+        "1.",
         "2026-01-01",
         " x ",
         "a: b",
@@ -50,11 +59,11 @@ scheduling = some(
     tolerations=st.lists(st.fixed_dictionaries({"key": text, "operator": st.just("Exists")}), max_size=2),
     priorityClassName=name,
 )
-security = some(
-    tls=st.booleans(),
-    ca=secret_key,
-    certificate=secret_key,
-    sasl=st.fixed_dictionaries({"mechanism": st.just("PLAIN"), "username": text, "password": secret_key}),
+sasl = st.fixed_dictionaries({"mechanism": st.just("PLAIN"), "username": text, "password": secret_key})
+security = st.one_of(
+    some(sasl=sasl),
+    st.fixed_dictionaries({"tls": st.just(True)}, optional={"ca": secret_key, "sasl": sasl}),
+    st.fixed_dictionaries({"tls": st.just(True), "certificate": secret_key, "certificateKey": secret_key}),
 )
 profile = some(
     namespaces=st.lists(name, max_size=2),
@@ -65,7 +74,7 @@ profile = some(
     scheduling=scheduling,
 )
 catalog = st.fixed_dictionaries(
-    {"type": st.sampled_from(["sql", "rest"]), "uri": text, "warehouse": text},
+    {"type": st.sampled_from(["sql", "rest"]), "uri": text.map("http://host/".__add__), "warehouse": text},
     optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},
 )
 group = some(
@@ -78,7 +87,7 @@ group = some(
 
 # No shrinking: each example is a run of Helm.
 @settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
