@@ -46,9 +46,10 @@ spec:
         readOnlyRootFilesystem: true
         capabilities: {drop: [ALL]}
       volumeMounts:
-        - {name: tmp, mountPath: /tmp}
+        # By this name Spark knows its local directory, and does not mount one of its own at SPARK_LOCAL_DIRS, which is /tmp too.
+        - {name: spark-local-dir-1, mountPath: /tmp}
   volumes:
-    - name: tmp
+    - name: spark-local-dir-1
       emptyDir: {}
 """
 REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
