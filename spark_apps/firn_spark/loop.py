@@ -27,7 +27,7 @@ log = structlog.get_logger()
 TICK = 0.1
 SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
-PREPARATIONS_PER_KEY = 4
+PREPARATIONS_PER_KEY = 8
 METADATA_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
@@ -144,7 +144,7 @@ class Loop:
         self._topics: dict[str, Topic] = {}
         self._watchers: dict[str, Watcher] = {}
         self._rounds = rounds(self)
-        self._workers = ThreadPoolExecutor(24, thread_name_prefix="round")
+        self._workers = ThreadPoolExecutor(64, thread_name_prefix="round")
         self._running: Counter[tuple[str, str]] = Counter()
         self._preparing: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()

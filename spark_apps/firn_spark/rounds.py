@@ -39,6 +39,8 @@ log = structlog.get_logger()
 CLIENT_READER_RECORDS = 20_000
 """Rounds of up to this many records are read by librdkafka: Spark's source makes a consumer for every partition."""
 SLICE_RECORDS = 5_000
+OVERFLOW = "long overflow"
+"""What Spark's Kafka source says of a record whose time does not fit microseconds."""
 EMPTY_RECORDS = 100_000
 EMPTY_SECONDS = 600.0
 """Ranges in which nothing was found to land are committed on their own only when they are this long or this old."""
@@ -261,26 +263,26 @@ class Rounds:
     def _run(self, topics: Sequence[Topic], started: float) -> None:
         try:
             planned = self._plan(topics)
-            if not planned:
-                return
+        except Exception as error:
+            # The brokers' answer, or none: it is the same for all.
+            for topic in topics:
+                self._fail(topic, error)
+            return
+        if not planned:
+            return
+        try:
             found = self._job(planned)
+            self._failpoints.reach("after-data-files")
+        except Exception as error:
+            self._job_failed(list(planned), error, started)
+            return
+        try:
             current = self._kafkas(topics[0].job.profile).topics([topic.job.topic for topic in planned])
         except Exception as error:
-            if "long overflow" in str(error):
-                for topic in topics:
-                    topic.client_reader = True
-            if len(topics) == 1:
-                if "long overflow" in str(error) and topics[0].client_reader and not isinstance(error, FirnError):
-                    topics[0].next_attempt = 0.0
-                    return
-                self._fail(topics[0], error)
-            else:
-                middle = len(topics) // 2
-                log.warning("a shared job failed, trying in halves", topics=len(topics), error=_text(error)[:300])
-                self._run(topics[:middle], started)
-                self._run(topics[middle:], started)
+            for topic in planned:
+                self._discard(topic, found.get(topic.job.topic, Found()))
+                self._fail(topic, error)
             return
-        self._failpoints.reach("after-data-files")
         again: list[Topic] = []
         commits = []
         for topic, ranges in planned.items():
@@ -312,6 +314,20 @@ class Rounds:
             future.result()
         for topic in again:
             self._run([topic], started)
+
+    def _job_failed(self, topics: Sequence[Topic], error: Exception, started: float) -> None:
+        """Tries again what can be: with the other reader, or in halves, so that one topic does not take the others with it."""
+        if OVERFLOW in str(error) and not any(topic.client_reader for topic in topics):
+            for topic in topics:
+                topic.client_reader = True
+            self._run(topics, started)
+        elif len(topics) == 1:
+            self._fail(topics[0], error)
+        else:
+            middle = len(topics) // 2
+            log.warning("a shared job failed, trying in halves", topics=len(topics), error=_text(error)[:300])
+            self._run(topics[:middle], started)
+            self._run(topics[middle:], started)
 
     def _plan(self, topics: Sequence[Topic]) -> dict[Topic, dict[int, tuple[int, int]]]:
         """Each topic's ranges, from the ends and log starts of this moment."""
@@ -373,7 +389,6 @@ class Rounds:
                 exclude=topic.exclude,
                 force_dead=forced(topic),
             )
-        # A task's share of memory for decoded rows: tasks run side by side.
         plan = LandingPlan(landings, int(time.time() * 1_000_000))
         connection = self._kafkas(next(iter(planned)).job.profile).connection
         records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
