@@ -27,6 +27,7 @@ log = structlog.get_logger()
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
 EXECUTOR_LABEL = "firn.dev/attempt"
+# A volume of this name is what Spark keeps its local files in, whatever the driver's own are.
 EXECUTOR_TEMPLATE = """\
 apiVersion: v1
 kind: Pod
@@ -252,7 +253,7 @@ class Catalogs:
             if connection is None:
                 raise InvalidSpecError(
                     f"catalog {name} is not in the settings of group {self._settings.group}",
-                    reason=Reason.CATALOG_NOT_FOUND,
+                    reason=Reason.CATALOG_UNREACHABLE,
                 )
             # One opener a catalog: they would race to bring its tables about. One that does not answer holds up nobody but its own.
             with self._opening[name]:

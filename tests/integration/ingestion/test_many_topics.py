@@ -56,12 +56,18 @@ def test_a_suspended_topic_waits(world: World) -> None:
 def test_what_is_broken_holds_up_nobody_else(world: World) -> None:
     good = world.job(world.topic("good"))
     missing = world.job(f"missing_{world.suffix}")
-    nowhere = world.job(world.topic("nowhere"), table={"catalog": "unreachable"})
+    catalog = world.settings.catalogs["lake"].model_copy(update={"uri": "postgresql://127.0.0.1:9/lake"})
+    world.settings = world.settings.model_copy(
+        update={
+            "kafka": {**world.settings.kafka, "silent": KafkaConnection(bootstrap_servers="127.0.0.1:9")},
+            "catalogs": {**world.settings.catalogs, "down": catalog},
+        }
+    )
+    nowhere = world.job(world.topic("nowhere"), table={"catalog": "down"})
     silent = world.job(world.topic("silent"), profile="silent")
     unknown = world.job(world.topic("unknown"), profile="unknown")
     world.produce(good.topic, [value(1)])
     world.apply(good, missing, nowhere, silent, unknown)
-    world.settings.kafka["silent"] = KafkaConnection(bootstrap_servers="127.0.0.1:9")
     world.start()
     world.await_rows(good, 1)
     world.await_state(nowhere, "BackingOff", table_reason="CatalogUnreachable")
