@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -534,13 +535,19 @@ _UNAVAILABLE = (
 )
 
 
+_STORAGE_NOISE = re.compile(
+    r" in [\d.]+[nµm]?s|,? after \d+ retries, max_retries: \d+, retry_timeout: \S+|/\d+-[0-9a-f-]{36}[\w.-]*"
+)
+"""Parts of obstore's messages that differ from try to try: object names and times."""
+
+
 def _translated(subject: str, error: Exception) -> FirnError | None:
     """What a library's exception means, or None for one that means a bug of ours."""
     if isinstance(error, sql_errors.DBAPIError):
         text = str(error.orig).strip().splitlines()[0]
         denied = any(sign in str(error.orig) for sign in _DENIED_BY_DATABASE)
     else:
-        text = str(error).strip().split("\n\nDebug source", 1)[0].splitlines()[0] if str(error).strip() else repr(error)
+        text = _STORAGE_NOISE.sub("", str(error).strip().split("\n", 1)[0]) or repr(error)
         denied = isinstance(error, _DENIED)
     if denied:
         return AccessDeniedError(f"{subject}: access denied: {text}; check the catalog's credentials and grants")

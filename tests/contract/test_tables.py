@@ -458,3 +458,23 @@ async def test_wrong_storage_credentials_are_access_denied(
     with pytest.raises(AccessDeniedError, match=target.identifier):
         await port.ensure(target, JSON, "uid-1")
     port.close()
+
+
+async def test_storage_that_is_down_is_told_in_the_same_words_each_time(
+    database: Postgres, tmp_path: Path, target: TableTarget
+) -> None:
+    properties = {
+        "s3.endpoint": f"http://127.0.0.1:{free_port()}",
+        "s3.path-style-access": "true",
+        "s3.access-key-id": "key",
+        "s3.secret-access-key": "secret",
+    }
+    port = CatalogTables({"lake": sql_connection(database, "s3://firn/warehouse", tmp_path, **properties)})
+    words = set()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=target.identifier) as down:
+            await port.ensure(target, JSON, "uid-1")
+        words.add(str(down.value))
+    port.close()
+    assert len(words) == 1, words
+    assert properties["s3.endpoint"] in words.pop()
