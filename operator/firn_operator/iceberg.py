@@ -47,8 +47,7 @@ from firn_operator import evolution, file_io, secret_files
 from firn_operator.batches import Batch
 from firn_operator.evolution import Layout
 
-OWNER = "firn.owner"
-"""Table property: uid of the resource that created or adopted the table."""
+OWNER = names.TABLE_OWNER
 MANAGED_PROPERTIES = "firn.properties"
 """Table property: which others the spec set, so that those can be taken back that it no longer names."""
 CREATED_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
@@ -193,6 +192,8 @@ class _Connection:
         self.namespaces: dict[str, str] = {}
         """Namespaces known to exist, and where their tables go (empty: the catalog decides)."""
         self.seen: dict[TableKey, _Seen] = {}
+        # Of its own: one catalog that hangs must not hold up the others.
+        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"catalog-{name}")
         self._catalog: Catalog | None = None
         self._opened_with: secret_files.Signature = ()
         self._lock = threading.Lock()
@@ -211,7 +212,6 @@ class CatalogTables:
 
     def __init__(self, connections: Mapping[str, CatalogConnection]) -> None:
         self._connections = {name: _Connection(name, connection) for name, connection in connections.items()}
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="iceberg")
         self._places: dict[str, Batch[TableKey, str | None]] = {
             name: Batch(self._place_reader(known), _BATCH)
             for name, known in self._connections.items()
@@ -220,7 +220,8 @@ class CatalogTables:
 
     def close(self) -> None:
         """Let the threads end after what they are doing."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for known in self._connections.values():
+            known.pool.shutdown(wait=False, cancel_futures=True)
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
         """See `firn_controllers.ports.Tables.ensure`."""
@@ -236,33 +237,33 @@ class CatalogTables:
             if seen is not None and seen.request == request and seen.place == place:
                 return seen.state
         return await self._call(
-            f"table {target.identifier}", lambda: _Ensure(known, target, schema, owner, request).run(place)
+            known, f"table {target.identifier}", lambda: _Ensure(known, target, schema, owner, request).run(place)
         )
 
     async def drop(self, target: TableTarget, owner: str) -> None:
         """See `firn_controllers.ports.Tables.drop`."""
         known = self._connections[target.catalog]
-        for name in (target.name, names.dead_letters(target.name)):
-            known.seen.pop((target.namespace, name), None)
-            await self._call(
-                f"table {target.catalog}.{target.namespace}.{name}",
-                lambda name=name: _drop(known.catalog(), (target.namespace, name), owner),  # type: ignore[misc]
-            )
+        key = (target.namespace, target.name)
+        dead = (target.namespace, names.dead_letters(target.name))
+        known.seen.pop(key, None)
+        known.seen.pop(dead, None)
+        await self._call(f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner))
 
     async def check(self, catalog: str) -> None:
         """See `firn_controllers.ports.Tables.check`."""
         known = self._connections[catalog]
-        await self._call(f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
+        await self._call(known, f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
 
     def _place_reader(self, known: _Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
         async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
-            return await self._call(f"catalog {known.name}", lambda: _places(known.catalog(), keys))
+            return await self._call(known, f"catalog {known.name}", lambda: _places(known.catalog(), keys))
 
         return read
 
-    async def _call(self, subject: str, work: Callable[[], Result]) -> Result:
+    @staticmethod
+    async def _call(known: _Connection, subject: str, work: Callable[[], Result]) -> Result:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(known.pool, work)
         except FirnError:
             raise
         except Exception as error:
@@ -483,14 +484,26 @@ def _table(catalog: SqlCatalog, key: TableKey, metadata: TableMetadata, place: s
     return Table(identifier=key, metadata=metadata, metadata_location=place, io=io, catalog=catalog)
 
 
-def _drop(catalog: Catalog, key: TableKey, owner: str) -> None:
-    """Drop one table and delete the files its snapshots name. The name goes first: no reader meets a table with holes."""
+def _drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> None:
+    """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are."""
+    table = _existing(catalog, key)
+    if table is None or table.metadata.properties.get(OWNER) != owner:
+        return
+    letters = _existing(catalog, dead)
+    if letters is not None and letters.metadata.properties.get(OWNER) in (owner, None):
+        _drop(catalog, dead, letters)
+    _drop(catalog, key, table)
+
+
+def _existing(catalog: Catalog, key: TableKey) -> Table | None:
     try:
-        table = catalog.load_table(key)
+        return catalog.load_table(key)
     except (iceberg_errors.NoSuchTableError, iceberg_errors.NoSuchNamespaceError):
-        return
-    if table.metadata.properties.get(OWNER) not in (owner, None):
-        return
+        return None
+
+
+def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
+    """Drop one table and delete the files its snapshots name. The name goes first: no reader meets a table with holes."""
     metadata = table.metadata
     manifests: dict[str, ManifestFile] = {}
     files: set[str] = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}

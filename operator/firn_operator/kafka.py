@@ -29,6 +29,8 @@ from firn_operator.batches import Batch
 
 REQUEST_TIMEOUT = 10.0
 """Seconds until an admin request is given up."""
+_PATIENCE = 3.0
+"""Seconds until a request is given up early while no broker at all can be connected to."""
 _REST = 3.0
 """Seconds for which brokers that did not answer are not asked again: a thousand topics must not wait for ten seconds each."""
 _BATCH = 200
@@ -140,6 +142,7 @@ class _Profile:
         self._admin: AdminClient | None = None
         self._made_with: secret_files.Signature = ()
         self._trouble: KafkaError | None = None
+        self._all_down = False
         self._resting_until = 0.0
         self._resting_for = ""
         self.describes: Batch[str, TopicState | None] = Batch(self._describe, _BATCH)
@@ -174,7 +177,9 @@ class _Profile:
 
     def _note(self, trouble: KafkaError) -> None:
         # A broker that is down is told apart from one that refuses us only here: requests just time out.
-        if trouble.code() != KafkaError._ALL_BROKERS_DOWN:
+        if trouble.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._all_down = True
+        else:
             self._trouble = trouble
 
     async def _describe(self, topics: Sequence[str]) -> Sequence[TopicState | BaseException | None]:
@@ -183,12 +188,13 @@ class _Profile:
         described = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
         resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
         configured = admin.describe_configs(list(resources.values()), request_timeout=REQUEST_TIMEOUT)
-        found: dict[str, TopicState | BaseException | None] = {}
-        for name in names:
-            found[name] = await self._answer(
-                f"describe topic {name}",
-                self._state(name, described[name], configured[resources[name]]),
+        answers = await asyncio.gather(
+            *(
+                self._answer(f"describe topic {name}", self._state(name, described[name], configured[resources[name]]))
+                for name in names
             )
+        )
+        found: dict[str, TopicState | BaseException | None] = dict(zip(names, answers, strict=True))
         return [found[topic] for topic in topics]
 
     @staticmethod
@@ -281,29 +287,40 @@ class _Profile:
     async def _each(
         self, action: str, topics: Sequence[str], futures: Mapping[str, "Future[Any]"], fine: int | None
     ) -> Sequence[BaseException | None]:
-        results: list[BaseException | None] = []
-        for name in topics:
-            answer = await self._answer(f"{action} {name}", asyncio.wrap_future(futures[name]), fine)
-            results.append(answer if isinstance(answer, BaseException) else None)
-        return results
+        answers = await asyncio.gather(
+            *(self._answer(f"{action} {name}", asyncio.wrap_future(futures[name]), fine) for name in topics)
+        )
+        return [answer if isinstance(answer, BaseException) else None for answer in answers]
 
     async def _answer(self, action: str, awaited: Any, fine: int | None = None) -> Any:
         """What ``awaited`` gives, or the error that it means as a value; None where Kafka's answer is the code ``fine``."""
         try:
-            return await awaited
+            return await self._patiently(awaited)
         except KafkaException as error:
             code = error.args[0].code()
             if code == fine:
                 return None
             return self._translated(action, error)
 
+    async def _patiently(self, awaited: Any) -> Any:
+        """What ``awaited`` gives; a time-out before its time while no broker can be connected to."""
+        task = asyncio.ensure_future(awaited)
+        started = time.monotonic()
+        self._all_down = False
+        while not (await asyncio.wait({task}, timeout=0.5))[0]:
+            if self._admin is not None:
+                self._admin.poll(0)  # serves the error callback
+            if self._all_down and time.monotonic() - started > _PATIENCE:
+                task.add_done_callback(lambda late: late.cancelled() or late.exception())
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return task.result()
+
     def _translated(self, action: str, error: KafkaException) -> FirnError:
         cause: KafkaError = error.args[0]
         timed_out = cause.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
         if timed_out and self._admin is not None:
-            self._trouble = None
-            self._admin.poll(0)  # serves the error callback
-            cause = self._trouble or cause
+            self._admin.poll(0)
+            cause, self._trouble = self._trouble or cause, None
         subject = f"cannot {action} at {self._brokers.connection.bootstrap_servers} (profile {self._name})"
         text = _CLIENT_NOISE.sub("", cause.str()) or cause.name()
         chained = _kind(cause.code())(f"{subject}: {text}")

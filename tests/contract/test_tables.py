@@ -415,6 +415,15 @@ async def test_dropping_takes_table_dead_letters_and_files(
     await tables.drop(target, "uid-1")
 
 
+async def test_a_table_that_was_never_adopted_is_not_dropped(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    catalog.create_namespace_if_not_exists(target.namespace)
+    catalog.create_table((target.namespace, target.name), Schema(NestedField(1, "other", StringType())))
+    await tables.drop(target, "uid-1")
+    assert catalog.table_exists((target.namespace, target.name))
+
+
 async def test_a_reserved_property_is_refused(tables: CatalogTables, target: TableTarget) -> None:
     with pytest.raises(InvalidSpecError, match=r"firn\.offsets"):
         await tables.ensure(target.model_copy(update={"properties": {"firn.offsets": "{}"}}), JSON, "uid-1")

@@ -131,13 +131,20 @@ async def test_the_fleet_is_counted(topics: KafkaTopics) -> None:
     assert (fleet.brokers, fleet.under_replicated) == (1, 0)
 
 
-async def test_nobody_listening_is_unavailable_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firn_operator.kafka.REQUEST_TIMEOUT", 2.0)
+async def test_nobody_listening_is_unavailable_and_says_where() -> None:
     port = free_port()
     topics = KafkaTopics({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"))})
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*refused") as down:
         await topics.describe("classic", "orders")
     assert down.value.reason == Reason.BROKER_UNREACHABLE
+
+
+async def test_many_that_ask_brokers_that_are_down_wait_together() -> None:
+    topics = KafkaTopics({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{free_port()}"))})
+    states = await asyncio.gather(*(topics.describe("classic", f"t{n}") for n in range(300)), return_exceptions=True)
+    assert all(isinstance(state, UnavailableError) for state in states)
+    with pytest.raises(UnavailableError):
+        await topics.describe("classic", "one-more")
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -148,10 +155,7 @@ async def test_tls_and_sasl(broker: Kafka, name: str, mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_wrong_password_is_access_denied(
-    broker: Kafka, mechanism: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("firn_operator.kafka.REQUEST_TIMEOUT", 3.0)
+async def test_a_wrong_password_is_access_denied(broker: Kafka, mechanism: str) -> None:
     connection = broker.secure_connection(username="firn", mechanism=mechanism)
     wrong = Path(str(connection.sasl_password_path) + "-wrong")
     wrong.write_text("wrong")
@@ -162,8 +166,7 @@ async def test_a_wrong_password_is_access_denied(
         await topics.describe("secure", "orders")
 
 
-async def test_a_changed_password_file_is_taken_up(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firn_operator.kafka.REQUEST_TIMEOUT", 3.0)
+async def test_a_changed_password_file_is_taken_up(broker: Kafka) -> None:
     connection = broker.secure_connection()
     right = Path(str(connection.sasl_password_path))
     rotated = right.with_name("rotated")
@@ -185,10 +188,7 @@ async def test_a_missing_secret_file_is_named(broker: Kafka, tmp_path: Path) -> 
         await topics.describe("secure", "orders")
 
 
-async def test_a_certificate_of_an_unknown_authority_is_access_denied(
-    broker: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("firn_operator.kafka.REQUEST_TIMEOUT", 3.0)
+async def test_a_certificate_of_an_unknown_authority_is_access_denied(broker: Kafka) -> None:
     other = broker.directory / "tls" / "other-ca.crt"
     topics = KafkaTopics({"secure": Brokers(broker.secure_connection(ca=other))})
     with pytest.raises(AccessDeniedError, match="certificate"):
