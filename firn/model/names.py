@@ -31,6 +31,8 @@ SUMMARY_TOPIC_ID = "firn.topic-id"
 SUMMARY_EPOCH = "firn.epoch"
 SUMMARY_OFFSETS = "firn.offsets"
 SUMMARY_KIND = "firn.kind"
+TABLE_OWNER = "firn.owner"
+"""Table property: uid of the IcebergTopic that made or adopted the table; only that one may drop it."""
 
 DEAD_LETTER_SUFFIX = "__dlq"
 

@@ -33,7 +33,12 @@ def create(tables: Tables, job: IngestJob) -> Any:
     """Creates the topic's dead-letter table (always of format 2), or finds the one that somebody else just made."""
     target = job.table.model_copy(update={"format_version": 2})
     return tables.create(
-        target, names.dead_letters(job.table.name), rows.dead_letter_columns(), (rows.DEAD_LETTER_PARTITION,), ()
+        target,
+        names.dead_letters(job.table.name),
+        rows.dead_letter_columns(),
+        (rows.DEAD_LETTER_PARTITION,),
+        (),
+        job.uid,
     )
 
 

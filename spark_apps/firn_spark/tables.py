@@ -12,7 +12,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from firn.model import rows, transforms, types
+from firn.model import names, rows, transforms, types
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, FirnError, InvalidSpecError, UnavailableError
 from firn.model.jobs import Column, IngestJob, TableTarget
@@ -105,7 +105,7 @@ class Tables:
         table = self.load(target.catalog, target.namespace, target.name)
         columns = rows.table_columns(job.record_schema, target.metadata_columns)
         if table is None:
-            return self.create(target, target.name, columns, target.partition_by, target.sort_by)
+            return self.create(target, target.name, columns, target.partition_by, target.sort_by, job.uid)
         try:
             self._evolve(table, target, columns)
         except Py4JError as error:
@@ -119,8 +119,10 @@ class Tables:
         columns: Sequence[Column],
         partition_by: Sequence[str],
         sort_by: Sequence[str],
+        owner: str,
     ) -> Any:
-        """Creates the table ``name`` beside ``target``; the one that is there when somebody else was faster."""
+        """Creates the table ``name`` beside ``target`` for the resource with uid ``owner``; the one that is there when somebody else
+        was faster."""
         identifier = f"{target.catalog}.{target.namespace}.{name}"
         iceberg = self.jvm.org.apache.iceberg
         try:
@@ -144,7 +146,8 @@ class Tables:
                 .withPartitionSpec(spec.build())
                 .withSortOrder(order.build())
             )
-            for key, value in {**target.properties, "format-version": str(target.format_version)}.items():
+            ours = {"format-version": str(target.format_version), names.TABLE_OWNER: owner}
+            for key, value in {**target.properties, **ours}.items():
                 builder.withProperty(key, value)
             return builder.create()
         except Py4JError as error:

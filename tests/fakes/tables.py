@@ -63,7 +63,7 @@ class FakeTables:
     async def drop(self, target: TableTarget, owner: str) -> None:
         self._answer(target.catalog)
         live = self.tables.get(target.identifier)
-        if live is not None and live.owner in (None, owner):
+        if live is not None and live.owner == owner:
             del self.tables[target.identifier]
             self.faults.log.append(f"drop table {target.identifier}")
 

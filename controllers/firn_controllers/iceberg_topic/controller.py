@@ -377,8 +377,14 @@ class TopicReconciler:
         return True
 
     async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
-        """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None."""
-        return await self._drop_table(observed, done) or await self._drop_topic(observed, done)
+        """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None.
+
+        Both are tried: a forced deletion leaves behind no more than what cannot be reached.
+        """
+        problems = [it for it in (await self._drop_table(observed, done), await self._drop_topic(observed, done)) if it]
+        if len(problems) < 2:
+            return problems[0] if problems else None
+        return replace(problems[0], message="; ".join(it.message for it in problems))
 
     async def _drop_table(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
         target = observed.target

@@ -17,7 +17,11 @@ def test_a_source_root_is_not_a_package(root: str) -> None:
 
 def test_imports_go_in_the_direction_of_the_rooms() -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
