@@ -247,7 +247,7 @@ class CatalogTables:
         dead = (target.namespace, names.dead_letters(target.name))
         known.seen.pop(key, None)
         known.seen.pop(dead, None)
-        await self._call(f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner))
+        await self._call(known, f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner))
 
     async def check(self, catalog: str) -> None:
         """See `firn_controllers.ports.Tables.check`."""
