@@ -1,0 +1,159 @@
+"""How the HTTP clients take what servers do to them: retries, refusals, silence. Against a server on loopback that misbehaves."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_operator import api_client
+from firn_operator.api_client import Api, ApiError, RateLimit
+from firn_operator.progress import HttpProgress
+from tests.servers.process import free_port
+
+Answer = Callable[[], web.Response]
+
+
+@dataclass
+class Server:
+    """Gives the answers in turn, the last one for ever."""
+
+    port: int
+    answers: list[Answer] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append(request.method)
+        return (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])()
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    found = Server(free_port())
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", found.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", found.port).start()
+    yield found
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def api(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    async def at_once(seconds: float) -> None:
+        assert seconds <= api_client._LONGEST_PAUSE
+
+    monkeypatch.setattr(api_client, "asyncio", type("asyncio", (), {"sleep": staticmethod(at_once)}))
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    client = Api(configuration, RateLimit(1000, 1000))
+    yield client
+    await client.close()
+
+
+def says(status: int, message: str = "because", **headers: str) -> Answer:
+    return lambda: web.json_response({"message": message, "reason": "Word"}, status=status, headers=headers)
+
+
+FINE: Answer = says(200)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_reads_are_repeated(api: Api, server: Server, status: int) -> None:
+    server.answers = [says(status), says(status), FINE]
+    await api.call("GET", "/thing")
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_writes_are_repeated_where_the_server_did_nothing(api: Api, server: Server, status: int) -> None:
+    server.answers = [says(status, **{"Retry-After": "3"}), FINE]
+    await api.call("POST", "/thing", body={})
+    assert len(server.asked) == 2
+
+
+async def test_a_write_whose_outcome_is_not_known_is_not_repeated(api: Api, server: Server) -> None:
+    server.answers = [says(500, "etcdserver: request timed out")]
+    with pytest.raises(UnavailableError, match="etcdserver"):
+        await api.call("PATCH", "/thing", body={})
+    assert len(server.asked) == 1
+
+
+async def test_a_server_that_stays_busy_is_unavailable(api: Api, server: Server) -> None:
+    server.answers = [says(429, "too many requests")]
+    with pytest.raises(UnavailableError, match="too many requests"):
+        await api.call("GET", "/thing")
+    assert len(server.asked) > 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_who_may_not_is_told_so_at_once(api: Api, server: Server, status: int) -> None:
+    server.answers = [says(status, "you may not")]
+    with pytest.raises(AccessDeniedError, match="you may not"):
+        await api.call("GET", "/thing")
+    assert len(server.asked) == 1
+
+
+async def test_a_refusal_carries_status_reason_and_message(api: Api, server: Server) -> None:
+    server.answers = [says(409, "it moved")]
+    with pytest.raises(ApiError) as refusal:
+        await api.call("PUT", "/thing", body={})
+    assert (refusal.value.status, refusal.value.reason, refusal.value.message) == (409, "Word", "it moved")
+
+
+async def test_writes_keep_to_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [0.0], list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(api_client.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(api_client, "asyncio", type("asyncio", (), {"sleep": staticmethod(sleep)}))
+    limit = RateLimit(rate=10, burst=3)
+    for _ in range(5):
+        await limit.wait()
+    assert slept == pytest.approx([0.1, 0.2])
+    now[0] = 10
+    for _ in range(3):
+        await limit.wait()
+    assert len(slept) == 2
+
+
+def progress(group: str = "default") -> Answer:
+    return lambda: web.Response(text=json.dumps({"group": group, "started": 1.0, "topics": []}))
+
+
+async def test_progress_is_asked_once_an_interval_and_kept_when_silent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=1000)
+    server.answers = [progress()]
+    answers = await asyncio.gather(*(said.read("default") for _ in range(20)))
+    assert len(server.asked) == 1
+    assert all(answer is not None and answer[0].group == "default" for answer in answers)
+    said._last["default"].asked = float("-inf")
+    server.answers = [says(503)]
+    assert await said.read("default") == answers[0]
+    assert len(server.asked) == 2
+    await said.close()
+
+
+@pytest.mark.parametrize("answer", [lambda: web.Response(text="<html>"), says(404)])
+async def test_nonsense_is_no_progress(server: Server, answer: Answer) -> None:
+    said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=5)
+    server.answers = [answer]
+    assert await said.read("default") is None
+    await said.close()
+
+
+async def test_nobody_listening_is_no_progress() -> None:
+    port = free_port()
+    said = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}", interval=5)
+    assert await said.read("default") is None
+    await said.close()

@@ -1,0 +1,12 @@
+"""The operator's memory: what it must not load."""
+
+import subprocess
+import sys
+
+HEAVY = ("pyarrow", "pandas", "numpy", "duckdb", "fsspec", "pyspark")
+
+
+def test_the_process_loads_nothing_heavy() -> None:
+    program = f"import sys, firn_operator.__main__; print([name for name in {HEAVY!r} if name in sys.modules])"
+    command = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {program}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
