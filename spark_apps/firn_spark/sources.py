@@ -230,7 +230,10 @@ def _quiet() -> Any:
 
 
 def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, Ranges], tasks: int, split: bool) -> Any:
-    """A DataFrame of the records in ``topics``' ranges, in about ``tasks`` partitions; a range is read by several tasks only where ``split``."""
+    """A DataFrame of the records in ``topics``' ranges, in about ``tasks`` partitions; a range is read by several tasks only where ``split``.
+    Records without headers have an empty list of them."""
+    from pyspark.sql import functions
+
     starts = {topic: {str(p): start for p, (start, _) in ranges.items()} for topic, ranges in topics.items()}
     ends = {topic: {str(p): end for p, (_, end) in ranges.items()} for topic, ranges in topics.items()}
     count = sum(len(ranges) for ranges in topics.values())
@@ -243,7 +246,9 @@ def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, R
     )
     if split and count < tasks:
         reader = reader.option("minPartitions", str(tasks))
-    frame = reader.load()
+    # Spark weighs an Arrow batch after every row, and for rows of null lists Arrow then goes through the whole batch again: with an empty
+    # list in place of null, a million records cost 6 CPU seconds where they cost 80.
+    frame = reader.load().withColumn("headers", functions.expr("coalesce(headers, array())"))
     return frame.coalesce(tasks) if count > tasks else frame
 
 
@@ -333,7 +338,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
                     offset,
                     timestamp if kind else -1,
                     _TIMESTAMP_TYPES.get(kind, -1),
-                    [{"key": name, "value": _bytes(data)} for name, data in headers] if headers else None,
+                    [{"key": name, "value": _bytes(data)} for name, data in headers or ()],
                 )
                 for column, item in zip(columns, row, strict=True):
                     column.append(item)
