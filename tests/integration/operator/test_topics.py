@@ -1,6 +1,7 @@
 """Topics under one running operator: from a manifest to topic, table, job and conditions, and back."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,6 +74,11 @@ def test_a_changed_spec_is_followed(world: "World", operator: "Running", name: s
 def test_two_resources_for_one_table_the_older_keeps_it(world: "World", operator: "Running", name: str) -> None:
     world.apply(name, {"schema": SCHEMA})
     world.await_made(name)
+    older = world.topic(name)
+    assert older is not None
+    # Ages are whole seconds; in the same second the uid would decide.
+    made = datetime.fromisoformat(older["metadata"]["creationTimestamp"])
+    await_true("a later second", lambda: datetime.now(UTC) - made > timedelta(seconds=1))
     other = f"{name}-too"
     world.apply(other, {"schema": SCHEMA, "topicName": other, "table": {"name": name.replace("-", "_")}})
     world.await_condition(other, "Ready", "False", "ResourceConflict")
