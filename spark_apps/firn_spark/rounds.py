@@ -138,8 +138,8 @@ class Rounds:
     def prepare(self, topic: Topic) -> None:
         """Loads or makes the table and reads what landed. Never raises: a failure is the topic's."""
         try:
-            topic.prepared = self._prepare(topic)
-            topic.succeeded()
+            if self._prepare(topic):
+                topic.was_prepared()
         except Exception as error:
             self._fail(topic, error)
 

@@ -68,6 +68,8 @@ class Topic:
     failures: int = 0
     next_attempt: float = 0.0
     error: FirnError | None = None
+    round_failed: bool = False
+    """The last failure was a round's: only a round can show that it is over."""
     fenced: bool = False
     halted: HaltedAt | None = None
     resume_at: HaltedAt | None = None
@@ -116,8 +118,14 @@ class Topic:
         return max(due, self.next_attempt)
 
     def succeeded(self) -> None:
-        """A round or preparation came to its end."""
-        self.failures, self.next_attempt, self.error = 0, 0.0, None
+        """What failed before is over."""
+        self.failures, self.next_attempt, self.error, self.round_failed = 0, 0.0, None, False
+
+    def was_prepared(self) -> None:
+        """A preparation came to its end; the failure of a round is over with it only where no record waits for another."""
+        self.prepared = True
+        if not (self.round_failed and self.lag_records):
+            self.succeeded()
 
     def failed(self, error: FirnError, now: float) -> None:
         """Backs off and forgets what was read of the tables, so that the next attempt starts from what they say then."""
@@ -127,7 +135,7 @@ class Topic:
         if isinstance(error, FencedError):
             self.fenced, delay = True, FENCED_QUIET
         self.next_attempt = now + delay * random.uniform(0.8, 1.2)
-        self.error = error
+        self.error, self.round_failed = error, self.prepared
         self.reset()
 
     def reset(self) -> None:

@@ -17,9 +17,9 @@ def rest(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Iterator[Ness
         yield server
 
 
-def lands_exactly_once(world: World, catalog: str) -> None:
+def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
     topic = world.topic(partitions=2)
-    for version in (2, 3):
+    for version in versions:
         job = world.job(
             topic, uid=f"v{version}", table={"catalog": catalog, "name": f"v{version}", "format_version": version}
         )
@@ -42,7 +42,8 @@ def lands_exactly_once(world: World, catalog: str) -> None:
 
 def test_rest_catalog(world: World, rest: Nessie) -> None:
     world.add_catalog(f"rest_{world.suffix}", rest.connection)
-    lands_exactly_once(world, f"rest_{world.suffix}")
+    # This server's version cannot keep tables of format 3.
+    lands_exactly_once(world, f"rest_{world.suffix}", 2)
 
 
 def test_sqlite_catalog_and_local_files(world: World, tmp_path: Path) -> None:
@@ -54,4 +55,4 @@ def test_sqlite_catalog_and_local_files(world: World, tmp_path: Path) -> None:
         properties={"clients": "1"},
     )
     world.add_catalog(name, connection)
-    lands_exactly_once(world, name)
+    lands_exactly_once(world, name, 2, 3)

@@ -56,6 +56,25 @@ def test_failures_back_off_further_each_time_and_a_success_forgets_them() -> Non
     assert one.due(MUCH) == pytest.approx(57, abs=3)
 
 
+def test_rounds_that_fail_again_and_again_back_off_although_each_is_prepared_well() -> None:
+    one = topic(lag=1, waiting_since=0.0)
+    for expected in range(1, 6):
+        one.failed(UnavailableError("no"), 0.0)
+        assert one.failures == expected
+        one.was_prepared()
+        assert one.progress(0, 0).state == "BackingOff"
+    one.succeeded()
+    assert one.progress(0, 0).state == "Running"
+
+
+def test_a_round_that_failed_is_over_when_nothing_waits_any_more() -> None:
+    one = topic(lag=1, waiting_since=0.0)
+    one.failed(UnavailableError("no answer"), 0.0)
+    one.position = {0: 1}
+    one.was_prepared()
+    assert one.progress(0, 0).state == "CaughtUp"
+
+
 def test_what_is_on_its_way_is_looked_for_soon() -> None:
     one = topic()
     for _ in range(12):
