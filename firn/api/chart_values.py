@@ -76,6 +76,10 @@ class OperatorValues(Settings):
     """How often the ingestion applications are asked for their progress."""
     workers: int = Field(ge=1, le=64)
     """Reconciles that run at the same time."""
+    writes_per_second: int = Field(ge=1, le=1000)
+    """Writes to the Kubernetes API that the operator allows itself, on average."""
+    write_burst: int = Field(ge=1, le=10000)
+    """Writes to the Kubernetes API at once, before the average counts."""
     resources: Resources
     scheduling: Scheduling
     pod_annotations: dict[str, str]

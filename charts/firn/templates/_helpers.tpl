@@ -137,6 +137,8 @@ groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 resync: {{ .Values.operator.resync }}
 progressInterval: {{ .Values.operator.progressInterval }}
 workers: {{ .Values.operator.workers }}
+writesPerSecond: {{ .Values.operator.writesPerSecond }}
+writeBurst: {{ .Values.operator.writeBurst }}
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}
 
