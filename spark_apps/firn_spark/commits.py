@@ -153,13 +153,15 @@ class Committer:
                 if self._absent(table, commit_id, base):
                     self.discard(table, descriptors)
                 raise CommitConflictError(f"table {table.name()}: another ingestion commit came first") from failure
-            if attempt and not _refused(failure):
+            if attempt == ATTEMPTS or (attempt and not _refused(failure)):
                 break
             if attempt:
                 time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
             failure = self._attempt(table, files, landed, values)
         if failure is None:
             raise CommitConflictError(f"table {table.name()}: the commit is no longer in the table's history")
+        if _refused(failure):
+            raise CommitConflictError(f"table {table.name()}: others were faster {ATTEMPTS} times") from failure
         if isinstance(failure, Py4JError):
             raise translate(failure, f"table {table.name()}, commit") from failure
         raise failure

@@ -190,7 +190,7 @@ def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, st
 def read_secret(path: str) -> str:
     """The value in a mounted secret file. Raises InvalidSpecError naming the file, never the value."""
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSpecError(
             f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"

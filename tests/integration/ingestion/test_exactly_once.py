@@ -276,9 +276,10 @@ def test_records_that_retention_deleted_are_said(world: World) -> None:
     assert "no longer had 5 offsets" in world.await_state(job, "CaughtUp").message
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
-def test_kill_9_at_random_moments(world: World, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 3), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
+)
+def test_kill_9_at_random_moments(world: World, seed: int, kills: int) -> None:
     choose = random.Random(seed)
     topic = world.topic(partitions=1)
     job = world.job(topic, freshness_ms=500)
@@ -294,7 +295,7 @@ def test_kill_9_at_random_moments(world: World, seed: int) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(6):
+        for _ in range(kills):
             with world.spawn() as driver:
                 landed = world.landed(job)
                 await_true("a commit", lambda landed=landed: world.landed(job) != landed, 120)  # type: ignore[misc]

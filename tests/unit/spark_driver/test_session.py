@@ -82,6 +82,11 @@ def test_catalog_types() -> None:
         session.catalog_properties("odd", CatalogConnection(type="sql", uri="oracle://x", warehouse="w"))
 
 
+def test_a_password_may_begin_and_end_with_a_space(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(" a b \r\n")
+    assert session.read_secret(str(tmp_path / "password")) == " a b "
+
+
 def test_a_secret_that_is_missing_is_named_by_its_file() -> None:
     with pytest.raises(InvalidSpecError, match="/nowhere/password"):
         session.read_secret("/nowhere/password")
