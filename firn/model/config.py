@@ -201,6 +201,8 @@ class Executors(Settings):
 
     instances: int = Field(ge=1, le=100)
     cores: int = Field(default=1, ge=1, le=64)
+    cpu: str = "500m"
+    """CPU request of one executor; there is no limit."""
     memory: Heap = "2g"
     overhead: Heap = "1g"
     """Memory beside the executor's heap: Python workers and off-heap."""

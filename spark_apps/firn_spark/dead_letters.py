@@ -42,6 +42,12 @@ def create(tables: Tables, job: IngestJob) -> Any:
     )
 
 
+def count(table: Any) -> int:
+    """Dead letters in the table, as its newest snapshot says."""
+    snapshot = table.currentSnapshot()
+    return int(dict(snapshot.summary()).get("total-records", 0)) if snapshot is not None else 0
+
+
 def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed:
     """Takes the table's epoch with an empty commit, so that no older writer can add to it from here on. Raises as `Committer.commit`."""
     base = read_landed(table)

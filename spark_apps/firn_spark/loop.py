@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from firn.model.errors import ExitCode, FirnError, NotReadyError
+from firn.model.errors import ExitCode, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_spark.jobs import JobSource
@@ -239,7 +239,9 @@ class Loop:
                 self._topics[uid] = Topic(job)
                 log.info("topic added", topic=job.topic, namespace=job.namespace)
                 self._watch(job.profile)
-            elif topic.job != job:
+                continue
+            topic.removed = False
+            if topic.job != job:
                 if topic.busy:
                     complete = False
                     continue
@@ -284,6 +286,9 @@ class Loop:
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
+            if topic.prepared and topic.live is not None and topic.live != topic.reading:
+                # It grew or was re-created while it had a worker.
+                topic.prepared = False
             if not topic.prepared:
                 if (
                     now >= topic.next_attempt
@@ -343,12 +348,22 @@ class Loop:
                 self._rounds.prepare(topic)
                 if topic.prepared and topic.lag_records and topic.waiting_since is None:
                     topic.waiting_since = time.monotonic() - topic.job.freshness_ms / 1000
+            except Exception as error:
+                self._escaped([topic], error)
             finally:
                 topic.busy = False
                 with self._lock:
                     self._preparing[key] -= 1
 
         self._workers.submit(work)
+
+    def _escaped(self, group: Sequence[Topic], error: Exception) -> None:
+        """What no round should let out: said with its trace, and its topics back off."""
+        log.exception("a round ended by an error of its own")
+        for topic in group:
+            topic.failed(
+                UnavailableError(f"topic {topic.job.topic}: {type(error).__name__}: {error}"), time.monotonic()
+            )
 
     def _start_round(self, group: list[Topic]) -> None:
         key = group[0].key
@@ -360,6 +375,8 @@ class Loop:
         def work() -> None:
             try:
                 self._rounds.run(group)
+            except Exception as error:
+                self._escaped(group, error)
             finally:
                 for topic in group:
                     if not topic.lag_records:

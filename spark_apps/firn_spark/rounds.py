@@ -158,8 +158,10 @@ class Rounds:
             raise
         if topic.live is None and topic.live_error is None:
             return False
-        topic.table = table
+        topic.table, topic.claimed = table, False
         dead = dead_letters.load(self._tables, job)
+        if dead is not None and topic.dead == 0:
+            topic.dead = dead_letters.count(dead)
         dead_landed = read_landed(dead) if dead is not None else None
         topic.dead_table, topic.dead_landed = dead, dead_landed
         if topic.fenced:
@@ -212,6 +214,7 @@ class Rounds:
         landed = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == live.topic_id else {}
         # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
         topic.position = {part: landed.get(part, 0) for part in live.partitions}
+        topic.reading = live
         topic.empty_since, topic.empty_records = None, 0
 
     # Rounds
@@ -233,24 +236,24 @@ class Rounds:
 
     def _begin(self, topic: Topic) -> None:
         """Before the first round of a preparation: nobody older can add dead letters from here on, and what they hold beyond the table is known."""
-        self._live(topic)
+        if self._live(topic) != topic.reading:
+            raise NotReadyError(f"topic {topic.job.topic}: it was re-created or has grown; its offsets are read anew")
         if topic.claimed:
             return
-        assert topic.live is not None
         assert topic.epoch is not None
         topic.exclude = {}
         if topic.dead_table is not None:
-            dead = dead_letters.claim(self._committer, topic.dead_table, topic.live.topic_id, topic.epoch)
+            dead = dead_letters.claim(self._committer, topic.dead_table, topic.topic_id, topic.epoch)
             landed = read_landed(topic.table)
             self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
             topic.landed, topic.dead_landed = landed, dead
-            self._position(topic, topic.live)
+            self._position(topic, self._live(topic))
             topic.dead_spec = self._tables.spec(topic.dead_table)
-            offsets = landed.offsets if landed is not None and landed.topic_id == topic.live.topic_id else {}
-            beyond = dead_letters.ahead(dead, topic.live.topic_id, offsets)
+            offsets = landed.offsets if landed is not None and landed.topic_id == topic.topic_id else {}
+            beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
             if beyond:
                 topic.exclude = dead_letters.offsets_between(
-                    self._spark, topic.dead_table, topic.live.topic_id, offsets, beyond
+                    self._spark, topic.dead_table, topic.topic_id, offsets, beyond
                 )
                 log.info(
                     "dead letters are ahead of the table: their offsets are left out",
@@ -288,11 +291,7 @@ class Rounds:
         for topic, ranges in planned.items():
             one = found.get(topic.job.topic, Found())
             now_live = current.get(topic.job.topic)
-            if (
-                isinstance(now_live, FirnError)
-                or now_live is None
-                or now_live.topic_id != (topic.live and topic.live.topic_id)
-            ):
+            if isinstance(now_live, FirnError) or now_live is None or now_live.topic_id != topic.topic_id:
                 self._discard(topic, one)
                 self._fail(
                     topic, NotReadyError(f"topic {topic.job.topic}: it was deleted or re-created while it was read")
@@ -347,9 +346,8 @@ class Rounds:
                 if topic.position.get(part, start) < start:
                     known = (
                         topic.landed is not None
-                        and topic.live is not None
                         and part in topic.landed.offsets
-                        and topic.landed.topic_id == topic.live.topic_id
+                        and topic.landed.topic_id == topic.topic_id
                     )
                     if known:
                         topic.lost += start - topic.position[part]
@@ -410,15 +408,12 @@ class Rounds:
 
     def _first_dead_letter(self, topic: Topic) -> None:
         """Makes the dead-letter table and announces it in the topic's table; see `firn_spark.dead_letters`."""
-        assert topic.live is not None
         assert topic.epoch is not None
         self._failpoints.reach("before-dlq-create")
         if topic.dead_table is None:
             topic.dead_table = dead_letters.create(self._tables, topic.job)
-        offsets = (
-            topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == topic.live.topic_id else {}
-        )
-        topic.landed = self._committer.commit(topic.table, (), topic.landed, topic.live.topic_id, topic.epoch, offsets)
+        offsets = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == topic.topic_id else {}
+        topic.landed = self._committer.commit(topic.table, (), topic.landed, topic.topic_id, topic.epoch, offsets)
         self._failpoints.reach("after-dlq-create")
         topic.claimed = False
         self._begin(topic)
@@ -431,29 +426,27 @@ class Rounds:
             self._fail(topic, error)
 
     def _commit_both(self, topic: Topic, ranges: Mapping[int, tuple[int, int]], one: Found, started: float) -> None:
-        assert topic.live is not None
         assert topic.epoch is not None
         planned_at = topic.ends_at
         halts = first_halts(one.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         if one.records:
             topic.record_bytes = max(16.0, one.bytes / one.records + 32)
-        base = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == topic.live.topic_id else {}
+        base = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == topic.topic_id else {}
         offsets = {**base, **topic.position, **reached}
-        # Where nothing of a partition was read yet there is no offset to write down: its log start is not ours to promise.
         if one.dead:
             self._failpoints.reach("before-dlq-commit")
             dead_base = topic.dead_landed
-            known = dead_base.offsets if dead_base is not None and dead_base.topic_id == topic.live.topic_id else {}
+            known = dead_base.offsets if dead_base is not None and dead_base.topic_id == topic.topic_id else {}
             dead_offsets = {part: max(offset, known.get(part, 0)) for part, offset in offsets.items()}
             topic.dead_landed = self._committer.commit(
-                topic.dead_table, one.dead, dead_base, topic.live.topic_id, topic.epoch, dead_offsets
+                topic.dead_table, one.dead, dead_base, topic.topic_id, topic.epoch, dead_offsets
             )
             self._failpoints.reach("after-dlq-commit")
         something = one.rows or one.dead_rows or one.skipped or one.excluded
         if something or self._empty_is_due(topic, ranges, reached):
             topic.landed = self._committer.commit(
-                topic.table, one.data, topic.landed, topic.live.topic_id, topic.epoch, offsets
+                topic.table, one.data, topic.landed, topic.topic_id, topic.epoch, offsets
             )
             topic.empty_since, topic.empty_records = None, 0
             topic.exclude = {

@@ -139,6 +139,8 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.executor.instances": str(executors.instances),
         "spark.executor.cores": str(executors.cores),
+        # What the scheduler sets aside; tasks may use more while nobody else does, as the driver's own threads do.
+        "spark.kubernetes.executor.request.cores": executors.cpu,
         "spark.executor.memory": executors.memory,
         "spark.executor.memoryOverhead": executors.overhead,
         "spark.executor.maxNumFailures": "20",

@@ -12,14 +12,12 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from firn.model import names, rows, transforms, types
+from firn.model import evolution, names, rows, transforms, types
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, FirnError, InvalidSpecError, UnavailableError
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn_spark.data_files import TableSpec
 from firn_spark.session import Catalogs, without_secrets
-
-_WIDENINGS = {("int", "long"), ("float", "double")}
 
 
 def schema_json(columns: Sequence[Column]) -> str:
@@ -107,7 +105,7 @@ class Tables:
         if table is None:
             return self.create(target, target.name, columns, target.partition_by, target.sort_by, job.uid)
         try:
-            self._evolve(table, target, columns)
+            self._evolve(table, target, columns, job.uid)
         except Py4JError as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
@@ -175,26 +173,26 @@ class Tables:
         node = self.jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
         return self.jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
 
-    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column]) -> None:
+    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], owner: str) -> None:
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
-        changes: list[tuple[str, Column]] = []
+        changed: list[Column] = []
         for column in columns:
             field = present.get(column.name)
             if field is None:
-                changes.append(("add", column))
+                changed.append(column)
                 continue
-            have, want = shape(field["type"]), str(types.parse(column.type))
-            if have != want and not _holds(have, want):
-                if not _holds(want, have):
+            have, want = types.parse(shape(field["type"])), types.parse(column.type)
+            if not evolution.can_become(want, have):
+                if not evolution.can_become(have, want):
                     raise ConflictError(
                         f"table {target.identifier}: column {column.name} is {have}, the schema says {want}; "
                         "correct the schema, or give the topic another table",
                         reason=Reason.SCHEMA_INCOMPATIBLE,
                     )
-                changes.append(("widen", column))
-            if field["required"] and not column.required:
-                changes.append(("optional", column))
+                changed.append(column)
+            elif field["required"] and not column.required:
+                changed.append(column)
         missing = {name for name, field in present.items() if field["required"]} - {column.name for column in columns}
         if missing:
             raise ConflictError(
@@ -202,26 +200,20 @@ class Tables:
                 "make it optional, or give the topic another table",
                 reason=Reason.SCHEMA_INCOMPATIBLE,
             )
-        if changes:
-            update = table.updateSchema()
-            for change, column in changes:
-                kind = self._type(column)
-                if change == "add":
-                    update.addColumn(column.name, kind, column.doc) if column.doc else update.addColumn(
-                        column.name, kind
-                    )
-                elif change == "widen":
-                    update.updateColumn(column.name, kind)
-                else:
-                    update.makeColumnOptional(column.name)
-            update.commit()
+        if changed:
+            # A column that is new to a table with rows cannot be required of them.
+            union = schema_json(
+                [it if it.name in present else it.model_copy(update={"required": False}) for it in changed]
+            )
+            table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
         if target.format_version == 3:
-            self._evolve_v3(table, target)
+            self._evolve_v3(table, target, owner)
 
-    def _evolve_v3(self, table: Any, target: TableTarget) -> None:
+    def _evolve_v3(self, table: Any, target: TableTarget, owner: str) -> None:
         """Partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
-        wanted = {key: value for key, value in target.properties.items() if properties.get(key) != value}
+        ours = {**target.properties, names.TABLE_OWNER: owner}
+        wanted = {key: value for key, value in ours.items() if properties.get(key) != value}
         if table.operations().current().formatVersion() < target.format_version:
             wanted["format-version"] = str(target.format_version)
         if wanted:
@@ -314,21 +306,6 @@ def _sort_text(term: transforms.SortTerm) -> str:
 def _term_text(transform: str, column: str) -> str:
     name, _, argument = transform.partition("[")
     return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
-
-
-def _holds(wide: str, narrow: str) -> bool:
-    """True where a column of type ``wide`` takes every value of ``narrow`` (Iceberg's promotions; nested ones are not made)."""
-    if (narrow, wide) in _WIDENINGS:
-        return True
-    if not (wide.startswith("decimal") and narrow.startswith("decimal")):
-        return False
-    first, second = types.parse(wide), types.parse(narrow)
-    return (
-        isinstance(first, types.Decimal)
-        and isinstance(second, types.Decimal)
-        and first.scale == second.scale
-        and first.precision >= second.precision
-    )
 
 
 def java_class(error: Py4JError) -> str:

@@ -55,6 +55,8 @@ class Topic:
     # Reading
     position: Offsets = field(default_factory=dict)
     """Next offset to read: what landed, or further where nothing was found to land."""
+    reading: TopicInfo | None = None
+    """The topic that ``position`` is about. ``live`` may be another one by the time a round commits."""
     empty_since: float | None = None
     empty_records: int = 0
     lost: int = 0
@@ -85,6 +87,12 @@ class Topic:
     def key(self) -> tuple[str, str]:
         """What it depends on: topics with the same key can share a Spark job."""
         return (self.job.profile, self.job.table.catalog)
+
+    @property
+    def topic_id(self) -> str:
+        """Kafka's id of the topic that ``position`` is about."""
+        assert self.reading is not None
+        return self.reading.topic_id
 
     @property
     def active(self) -> bool:

@@ -46,7 +46,7 @@ def test_bad_records_become_dead_letters_with_their_bytes_and_reason(namespace: 
     table = topic["status"]["table"]["identifier"]
     await_rows(table, 1_000)
     await_rows(f"{table}__dlq", len(bad))
-    letters = rows(f"select error_code, error_stage, error_path, cast(value as varchar) as value from {table}__dlq")
+    letters = rows(f"select error_code, error_stage, error_path, decode(value) as value from {table}__dlq")
     assert {letter["value"] for letter in letters} == {record["value"] for record in bad}
     assert all(letter["error_code"] and letter["error_stage"] in ("Decode", "Schema") for letter in letters)
     quickstart.firn("audit", f"{namespace}/mixed")
