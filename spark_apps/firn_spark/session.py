@@ -131,6 +131,7 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
         # The driver's account may touch pods, not ConfigMaps or volumes.
         "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.driver.bindAddress": address,

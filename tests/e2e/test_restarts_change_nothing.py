@@ -28,51 +28,44 @@ def operator_pod() -> str:
     return kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "jsonpath={.items[0].metadata.name}")
 
 
-def settled(before: dict[str, str], namespace: str) -> None:
-    """The operator has reconciled everything again after its start, and nothing differs."""
-    await_until(
-        "the operator is ready again",
-        lambda: (
-            "True"
-            in kubectl(
-                "-n",
-                SYSTEM,
-                "get",
-                "deploy",
-                "firn-operator",
-                "-o",
-                "jsonpath={.status.conditions[?(@.type=='Available')].status}",
-            )
-        ),
-    )
+def reconciles() -> tuple[float, float]:
+    """When the operator's process began, and how often it has reconciled topics since; zeros while it does not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
+    lines = kubectl("get", "--raw", path, check=False).splitlines()
 
-    def reconciled() -> bool:
-        text = kubectl("get", "--raw", path, check=False)
-        counts = [
-            float(line.split()[-1]) for line in text.splitlines() if line.startswith("firn_reconcile_seconds_count")
-        ]
-        return sum(counts) >= 3
+    def value(start: str) -> float:
+        return next((float(line.split()[-1]) for line in lines if line.startswith(start)), 0.0)
 
-    await_until("the operator has reconciled again", reconciled)
-    after = versions(namespace)
-    assert after == before
+    return value("process_start_time_seconds"), value('firn_reconcile_seconds_count{kind="topic"}')
+
+
+def settled(before: dict[str, str], reconciled: tuple[float, float], namespace: str) -> None:
+    """Every topic has been reconciled again since, and nothing differs."""
+    topics = len(kubectl("get", "icebergtopics", "-A", "-o", "name").split())
+    began, count = reconciled
+
+    def again() -> bool:
+        began_now, count_now = reconciles()
+        return count_now >= topics + (count if began_now == began else 0)
+
+    await_until("the operator has reconciled every topic again", again, timeout=180)
+    assert versions(namespace) == before
 
 
 def test_a_killed_operator_comes_back_and_changes_nothing(namespace: str) -> None:
     apply(topic_manifest("steady", namespace))
     await_ready("steady", namespace)
-    before = await_stable(namespace)
+    before, reconciled = await_stable(namespace), reconciles()
     kubectl("-n", SYSTEM, "delete", "pod", operator_pod(), "--grace-period=0", "--force")
-    settled(before, namespace)
+    settled(before, reconciled, namespace)
 
 
 def test_an_upgrade_with_the_same_values_restarts_no_workload(namespace: str) -> None:
     apply(topic_manifest("steady", namespace))
     await_ready("steady", namespace)
-    before = await_stable(namespace)
+    before, reconciled = await_stable(namespace), reconciles()
     quickstart.install(VALUES)
-    settled(before, namespace)
+    settled(before, reconciled, namespace)
 
 
 def await_stable(namespace: str) -> dict[str, str]:

@@ -82,15 +82,19 @@ def test_operator_may_look_at_its_own_crd_only(api: ApiServer) -> None:
         ("create", "pods"),
         ("watch", "pods"),
         ("deletecollection", "pods"),
-        ("create", "configmaps"),
-        ("deletecollection", "services"),
-        ("deletecollection", "persistentvolumeclaims"),
     ],
 )
 def test_only_drivers_with_executors_may_make_pods(
     api: ApiServer, account: str, may: bool, verb: str, resource: str
 ) -> None:
     assert allowed(api, account, verb, resource, "firn-system") is may
+
+
+@pytest.mark.parametrize("account", ["firn-ingest", "spark"])
+@pytest.mark.parametrize("resource", ["configmaps", "services", "persistentvolumeclaims"])
+@pytest.mark.parametrize("verb", ["create", "delete", "deletecollection"])
+def test_no_driver_may_make_or_remove_anything_else(api: ApiServer, account: str, verb: str, resource: str) -> None:
+    assert not allowed(api, account, verb, resource, "firn-system")
 
 
 @pytest.mark.parametrize("account", ["firn-ingest", "spark"])
