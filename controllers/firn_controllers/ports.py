@@ -88,9 +88,9 @@ class Tables(Protocol):
         records), IncompatibleSchema (our own table, a change that is not allowed), BadTransform, UnknownColumn."""
         ...
 
-    async def drop(self, target: TableTarget, owner: str) -> None:
-        """Drop the table and its dead-letter table, with their files. Missing ones are no error; a table whose ``firn.owner``
-        names another resource is left alone."""
+    async def drop(self, target: TableTarget, owner: str) -> bool:
+        """Drop the table and its dead-letter table, with their files; True when this call did. Missing ones are no error; a table
+        whose ``firn.owner`` does not name this resource is left alone."""
         ...
 
     async def check(self, catalog: str) -> None:

@@ -240,14 +240,16 @@ class CatalogTables:
             known, f"table {target.identifier}", lambda: _Ensure(known, target, schema, owner, request).run(place)
         )
 
-    async def drop(self, target: TableTarget, owner: str) -> None:
+    async def drop(self, target: TableTarget, owner: str) -> bool:
         """See `firn_controllers.ports.Tables.drop`."""
         known = self._connections[target.catalog]
         key = (target.namespace, target.name)
         dead = (target.namespace, names.dead_letters(target.name))
         known.seen.pop(key, None)
         known.seen.pop(dead, None)
-        await self._call(known, f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner))
+        return await self._call(
+            known, f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner)
+        )
 
     async def check(self, catalog: str) -> None:
         """See `firn_controllers.ports.Tables.check`."""
@@ -484,15 +486,16 @@ def _table(catalog: SqlCatalog, key: TableKey, metadata: TableMetadata, place: s
     return Table(identifier=key, metadata=metadata, metadata_location=place, io=io, catalog=catalog)
 
 
-def _drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> None:
+def _drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> bool:
     """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are."""
     table = _existing(catalog, key)
     if table is None or table.metadata.properties.get(OWNER) != owner:
-        return
+        return False
     letters = _existing(catalog, dead)
-    if letters is not None and letters.metadata.properties.get(OWNER) in (owner, None):
+    if letters is not None:
         _drop(catalog, dead, letters)
     _drop(catalog, key, table)
+    return True
 
 
 def _existing(catalog: Catalog, key: TableKey) -> Table | None:

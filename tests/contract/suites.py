@@ -154,13 +154,13 @@ class TablesContract:
     async def test_only_the_owner_drops_a_table_and_a_missing_one_is_no_error(
         self, tables: Tables, target: TableTarget
     ) -> None:
-        await tables.drop(target, "uid-1")
+        assert not await tables.drop(target, "uid-1")
         await tables.ensure(target, schema(INT), "uid-1")
-        await tables.drop(target, "uid-2")
+        assert not await tables.drop(target, "uid-2")
         kept = await tables.ensure(target, schema(INT), "uid-1")
         assert kept is not None
         assert not kept.created
-        await tables.drop(target, "uid-1")
+        assert await tables.drop(target, "uid-1")
         anew = await tables.ensure(target, schema(INT), "uid-1")
         assert anew is not None
         assert anew.created

@@ -60,12 +60,14 @@ class FakeTables:
         )
 
     @effect
-    async def drop(self, target: TableTarget, owner: str) -> None:
+    async def drop(self, target: TableTarget, owner: str) -> bool:
         self._answer(target.catalog)
         live = self.tables.get(target.identifier)
-        if live is not None and live.owner == owner:
-            del self.tables[target.identifier]
-            self.faults.log.append(f"drop table {target.identifier}")
+        if live is None or live.owner != owner:
+            return False
+        del self.tables[target.identifier]
+        self.faults.log.append(f"drop table {target.identifier}")
+        return True
 
     async def check(self, catalog: str) -> None:
         self._answer(catalog)

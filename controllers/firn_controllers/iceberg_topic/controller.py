@@ -400,10 +400,11 @@ class TopicReconciler:
         if observed.catalog.problem is not None:
             return self._blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
         try:
-            await self._ports.tables.drop(target, observed.entry.uid)
+            dropped = await self._ports.tables.drop(target, observed.entry.uid)
         except FirnError as error:
             return self._blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
-        done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
+        if dropped:
+            done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
         return None
 
     async def _drop_topic(self, observed: Observed, done: list[Announcement]) -> Verdict | None:

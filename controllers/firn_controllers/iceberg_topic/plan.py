@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 
 from firn.model import names
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
@@ -60,11 +61,29 @@ def topic(
     steps: list[TopicStep] = []
     if partitions is not None and partitions > live.partitions:
         steps.append(GrowTopic(partitions))
-    put = {key: value for key, value in configs.items() if live.configs.get(key) != value}
+    put = {key: value for key, value in configs.items() if not _same(live.configs.get(key), value)}
     remove = tuple(sorted(key for key in owned - configs.keys() if key in live.configs))
     if put or remove:
         steps.append(AlterConfigs(put, remove))
     return tuple(steps)
+
+
+def _same(live: str | None, wanted: str) -> bool:
+    """Kafka parses a config and describes what it parsed: lists without blanks, numbers and booleans in one form."""
+    return live is not None and _canonical(live) == _canonical(wanted)
+
+
+def _canonical(text: str) -> tuple[object, ...]:
+    return tuple(_canonical_part(part.strip()) for part in text.split(","))
+
+
+def _canonical_part(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
 
 
 def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:

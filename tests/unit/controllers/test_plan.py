@@ -24,6 +24,18 @@ from tests import gen
         pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, ("a",), (AlterConfigs({}, ("a",)),), id="unset"),
         pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, (), (), id="somebody else's config is left alone"),
         pytest.param(gen.topic_state(configs={}), None, {}, ("a",), (), id="unset already"),
+        pytest.param(
+            gen.topic_state(configs={"a": "compact,delete", "b": "0.5", "c": "true", "d": "9223372036854775807"}),
+            None,
+            {"a": "compact, delete", "b": "0.50", "c": "TRUE", "d": "9223372036854775807"},
+            (),
+            (),
+            id="the same in Kafka's own writing",
+        ),
+        pytest.param(
+            gen.topic_state(configs={"d": "9223372036854775807"}), None, {"d": "9223372036854775806"}, (),
+            (AlterConfigs({"d": "9223372036854775806"}, ()),), id="large numbers differ in their last digit",
+        ),
     ],
 )  # fmt: skip
 def test_steps(
