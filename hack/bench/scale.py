@@ -18,6 +18,7 @@ import quickstart
 from kubernetes import client, config, watch
 from localcluster.progress import step
 from prometheus_client.parser import text_string_to_metric_families
+from urllib3.exceptions import HTTPError
 
 from bench.figures import Figure
 from bench.options import Options
@@ -128,7 +129,7 @@ class ReadyTimes:
 
     def _follow(self) -> None:
         while not self._ended:
-            with suppress(client.ApiException, OSError):
+            with suppress(client.ApiException, HTTPError, OSError):
                 for event in self._watch.stream(
                     self._objects.list_namespaced_custom_object,
                     names.GROUP,
@@ -160,7 +161,7 @@ def topic(name: str) -> dict[str, Any]:
                     {"name": "reading", "type": "double"},
                 ],
             },
-            "deletionPolicy": "Delete",
+            "deletionPolicy": {"topic": "Delete", "table": "Delete"},
         },
     }
 
