@@ -85,6 +85,8 @@ class World(AbstractContextManager["World"]):
         self.tables = Tables(Catalogs(self.spark, self.settings))
         for key, setting in catalog_conf(self.settings).items():
             self.spark.conf.set(key, setting)
+        # Opened here, before a driver does: Iceberg's two first openers of one database race to bring its tables about.
+        self.tables.load(name, "nothing", "nothing")
 
     # Kafka
 
