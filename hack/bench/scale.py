@@ -106,7 +106,7 @@ class Cluster:
         finally:
             self.delete_all()
             await_true("no IcebergTopic is left", lambda: self.count() == 0, READY_WITHIN)
-            self.core.delete_namespace(NAMESPACE)
+            quickstart.kubectl("delete", "namespace", NAMESPACE)  # waits, so that a next run finds none that is going
 
 
 class ReadyTimes:
