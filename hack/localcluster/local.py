@@ -29,6 +29,7 @@ from .process import Process
 from .progress import Failure, say, side_by_side, step
 from .store import Store
 
+_DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 _PATIENCE = 180.0
 """Seconds that a component may take to become ready on a busy machine before `up` gives up and shows its log."""
 
@@ -76,6 +77,8 @@ class Local:
             self.load(PAUSE_IMAGE)
             with step("waiting for the node"):
                 self._await(self._node_ready, "kubelet")
+                # Pods are refused until the controller manager has made their namespace's account.
+                self._await(lambda: self._get(_DEFAULT_ACCOUNT) is not None, "kube-controller-manager")
             (layout.node / "complete").touch()
             say(f"cluster is up: export KUBECONFIG={layout.kubeconfig}")
 
