@@ -3,6 +3,7 @@
 Used by the CLI in a process of its own, so Arrow may be loaded here.
 """
 
+import os
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn_controllers.ingestion_group import settings
 from firn_operator import iceberg
+
+# Files that are read at the same time; read before PyIceberg makes its pool. More would only hold more of them in memory.
+os.environ.setdefault("PYICEBERG_MAX_WORKERS", "2")
 
 ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
