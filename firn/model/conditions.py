@@ -19,13 +19,8 @@ class ConditionType(StrEnum):
     DELETION_BLOCKED = "DeletionBlocked"
 
 
-ONLY_WHILE_TRUE = frozenset(
-    {ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.PAUSED, ConditionType.DELETION_BLOCKED}
-)
-
-
 class Reason(StrEnum):
-    """Reasons of conditions. README explains each; a new one is a change of the public surface."""
+    """Reasons of conditions: a closed list. A new one is a change of the public surface."""
 
     # Ready
     ALL_READY = "AllReady"

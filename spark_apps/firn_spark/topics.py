@@ -26,7 +26,8 @@ FENCED_QUIET = 300.0
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """State of one topic. Belongs to one worker while ``busy``; the watcher of its brokers sets only what is under "Log"."""
+    """State of one topic. Belongs to one worker while ``busy``; the watcher of its brokers sets what is under "Log", and takes
+    ``prepared`` back when the topic is another one."""
 
     job: IngestJob
     # Log

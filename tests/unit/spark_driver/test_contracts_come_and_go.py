@@ -1,0 +1,63 @@
+"""Which topics the loop serves as contracts appear, go and come back."""
+
+from typing import Any
+
+import pytest
+
+from firn.model.jobs import GroupSettings, IngestJob
+from firn_spark.loop import Loop
+from tests.unit.spark_driver.topic import job
+
+
+class Contracts:
+    """A job source whose contracts the test sets."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, IngestJob] = {}
+
+    def current(self) -> dict[str, IngestJob]:
+        return self.jobs
+
+
+class Rounds:
+    """Rounds that escape with an error, as none should."""
+
+    def prepare(self, topic: object) -> None:
+        raise RuntimeError("boom")
+
+
+@pytest.fixture
+def contracts() -> Contracts:
+    return Contracts()
+
+
+@pytest.fixture
+def loop(contracts: Any, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    monkeypatch.setattr(Loop, "_watch", lambda self, profile: None)
+    nothing: Any = None
+    rounds: Any = Rounds()
+    return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: True)
+
+
+def test_a_contract_that_comes_back_while_its_topic_is_busy_is_served_again(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    topic.busy = True
+    contracts.jobs = {}
+    loop._take_jobs()
+    assert not topic.active
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    assert topic.active
+
+
+def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    loop._start_preparation(topic)
+    loop._workers.shutdown(wait=True)
+    assert topic.failures == 1
+    assert "boom" in str(topic.error)
+    assert not topic.busy
