@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from firn.model import config
 
+RESUME = r"^skip:[0-9]{1,10}:[0-9]{1,18}$"
+"""Pattern of `IngestJob.resume`."""
+
 
 class Contract(BaseModel):
     """Base of what crosses a process boundary: unknown keys are ignored, so that a newer operator can talk to an older driver."""
@@ -58,7 +61,7 @@ class StartFrom(Contract):
 
 
 class IngestJob(Contract):
-    """One topic's ingestion. ``generation`` is that of the resource; ``resume`` the value of its resume annotation."""
+    """One topic's ingestion. ``generation`` is that of the resource."""
 
     version: Literal[1] = 1
     uid: str
@@ -76,8 +79,8 @@ class IngestJob(Contract):
     start_from: StartFrom = StartFrom()
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
     suspended: bool = False
-    resume: str | None = None
-    """``skip``, or ``skip:PARTITION:OFFSET``: the record at which the topic halted goes to dead letters."""
+    resume: str | None = Field(default=None, pattern=RESUME)
+    """``skip:PARTITION:OFFSET``: the record at which the topic halted, which goes to dead letters. A new one ends the halt."""
     restart: str | None = None
     """Value of the restart annotation: a new one makes the driver take the topic up afresh (backoff forgotten, table read again)."""
 

@@ -24,6 +24,7 @@ from firn.model.errors import (
     NotReadyError,
     UnavailableError,
 )
+from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets
 from firn_spark import dead_letters
 from firn_spark.commits import Committer, Landed, read_landed
@@ -385,7 +386,7 @@ class Rounds:
                 table=topic.spec,
                 dead_letters=topic.dead_spec,
                 exclude=topic.exclude,
-                force_dead=forced(topic),
+                force_dead=forced(topic.job),
             )
         plan = LandingPlan(landings, int(time.time() * 1_000_000))
         connection = self._kafkas(next(iter(planned)).job.profile).connection
@@ -467,10 +468,6 @@ class Rounds:
         topic.waiting_since = planned_at
         if halts:
             part, place = min(halts.items())
-            if topic.job.resume == "skip" and topic.resume_at is None:
-                # The process is younger than the wish to go on: the first record that stops it is the one that was meant.
-                topic.resume_at = HaltedAt(partition=part, offset=place["offset"])
-                return
             topic.halted = HaltedAt(partition=part, offset=place["offset"], code=place["code"], detail=place["detail"])
             log.warning(
                 "halted on a record",
@@ -524,18 +521,12 @@ class Rounds:
             return self._pools[catalog]
 
 
-def forced(topic: Topic) -> dict[int, frozenset[int]]:
-    """The record that ``resume`` sends to the dead letters: the named one, or the one at which the topic halted last."""
-    resume = topic.job.resume or ""
-    if resume.startswith("skip:"):
-        try:
-            partition, offset = (int(part) for part in resume.split(":")[1:])
-        except ValueError:
-            return {}
-        return {partition: frozenset({offset})}
-    if resume == "skip" and topic.resume_at is not None:
-        return {topic.resume_at.partition: frozenset({topic.resume_at.offset})}
-    return {}
+def forced(job: IngestJob) -> dict[int, frozenset[int]]:
+    """The record that ``resume`` sends to the dead letters, by partition."""
+    if job.resume is None:
+        return {}
+    _, partition, offset = job.resume.split(":")
+    return {int(partition): frozenset({int(offset)})}
 
 
 def first_halts(halts: Iterable[HaltPlace]) -> dict[int, HaltPlace]:

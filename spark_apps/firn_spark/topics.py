@@ -75,8 +75,6 @@ class Topic:
     """The last failure was a round's: only a round can show that it is over."""
     fenced: bool = False
     halted: HaltedAt | None = None
-    resume_at: HaltedAt | None = None
-    """The record at which it had halted when the contract's ``resume: skip`` came."""
     # Totals of this process
     rows: int = 0
     dead: int = 0
@@ -155,8 +153,6 @@ class Topic:
 
     def accept(self, job: IngestJob) -> None:
         """Takes a new contract. A halted topic tries again under it."""
-        if job.resume != self.job.resume:
-            self.resume_at = self.halted
         self.job, self.halted = job, None
         self.prepared = False
         self.failures, self.next_attempt = 0, 0.0

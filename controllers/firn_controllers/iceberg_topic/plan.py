@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from firn.model import names
-from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
 from firn_controllers import manifests
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
@@ -19,7 +19,7 @@ from firn_controllers.iceberg_topic.observed import (
 )
 from firn_controllers.ports import Manifest, TopicState
 
-_SKIP_AT = re.compile(r"skip:\d+:\d+")
+_SKIP_AT = re.compile(RESUME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_halt_stops_that_topic_at_that_record_and_skip_goes_on(world: World) -> 
     world.produce(other, [value(1)])
     world.await_rows(good, 1)
     # The record goes to the dead letters; the next bad one halts the topic again.
-    world.apply(job.model_copy(update={"resume": "skip"}))
+    world.apply(job.model_copy(update={"resume": "skip:0:3"}))
     world.await_offsets(
         lambda: bool((at := world.progress(job)) and at.halted_at and at.halted_at.offset == 5), "halt at 5", job
     )

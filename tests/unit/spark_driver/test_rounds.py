@@ -1,13 +1,14 @@
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model.progress import HaltedAt
+from firn_spark import jobs
 from firn_spark.commits import Landed
 from firn_spark.dead_letters import ahead
 from firn_spark.rounds import first_halts, forced, parse_results, slices
-from tests.unit.spark_driver.topic import topic
+from tests.unit.spark_driver.topic import job, topic
 
 RANGES = st.dictionaries(
     st.integers(0, 40),
@@ -61,12 +62,14 @@ def test_the_first_halt_of_a_partition_counts() -> None:
     assert {part: one["offset"] for part, one in found.items()} == {0: 4, 1: 7}
 
 
-def test_resume_names_a_record_or_means_the_one_that_halted() -> None:
-    assert forced(topic(resume=None)) == {}
-    assert forced(topic(resume="skip:2:900")) == {2: frozenset({900})}
-    assert forced(topic(resume="skip:x:y")) == {}
-    assert forced(topic(resume="skip")) == {}
-    assert forced(topic(resume="skip", resume_at=HaltedAt(partition=1, offset=5))) == {1: frozenset({5})}
+def test_resume_names_a_record() -> None:
+    assert forced(job(resume=None)) == {}
+    assert forced(job(resume="skip:2:900")) == {2: frozenset({900})}
+
+
+@pytest.mark.parametrize("text", ["skip", "skip:1", "skip:x:y", "skip:1:2:3", f"skip:1:{2**63}", "skip:1:2\n"])
+def test_a_contract_that_resumes_at_no_record_is_none(text: str) -> None:
+    assert jobs.parse(job().model_copy(update={"resume": text}).model_dump_json(), "test") is None
 
 
 def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:

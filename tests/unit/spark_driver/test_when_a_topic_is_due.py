@@ -89,12 +89,10 @@ def test_a_fenced_topic_is_left_alone_for_long() -> None:
     assert one.next_attempt >= FENCED_QUIET * 0.8
 
 
-def test_a_new_contract_ends_a_halt_and_remembers_where_it_was() -> None:
-    place = HaltedAt(partition=0, offset=7)
-    one = topic(lag=9, halted=place)
-    one.accept(job(resume="skip"))
+def test_a_new_contract_ends_a_halt() -> None:
+    one = topic(lag=9, halted=HaltedAt(partition=0, offset=7))
+    one.accept(job(resume="skip:0:7"))
     assert one.halted is None
-    assert one.resume_at == place
     assert not one.prepared
 
 
