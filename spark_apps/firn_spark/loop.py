@@ -29,6 +29,8 @@ SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
 PREPARATIONS_PER_KEY = 8
 METADATA_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+"""Between two questions for a topic's id and partitions: of a topic that is known, and of one that is not."""
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
 """How many commits' worth of bytes a round may take when its topic is the only one."""
@@ -42,8 +44,6 @@ class Watcher:
         self._connect = connect
         self._topics = topics
         self._stop = threading.Event()
-        self._described: dict[str, float] = {}
-        self._checked: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name=f"watch-{profile}", daemon=True)
 
     def start(self) -> None:
@@ -74,12 +74,14 @@ class Watcher:
         now = time.monotonic()
         kafka = self._connect(self._profile)
         unknown = [
-            t for t in topics if now - self._described.get(t.job.uid, -1e9) >= (METADATA_SECONDS if t.live else 0.5)
+            t
+            for t in topics
+            if t.described_at is None or now - t.described_at >= (METADATA_SECONDS if t.live else RETRY_SECONDS)
         ]
         if unknown:
             found = kafka.topics(sorted({topic.job.topic for topic in unknown}))
             for topic in unknown:
-                self._described[topic.job.uid] = now
+                topic.described_at = now
                 info = found[topic.job.topic]
                 if isinstance(info, FirnError):
                     topic.live_error = info
@@ -98,14 +100,16 @@ class Watcher:
             for topic in topics
             if topic.live is not None
             and topic.live_error is None
-            and now - self._checked.get(topic.job.uid, -1e9) >= min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
+            and (
+                topic.checked_at is None
+                or now - topic.checked_at >= min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
+            )
         ]
         if not due:
             return
         ends = kafka.ends({topic.job.topic: topic.live.partitions for topic in due if topic.live is not None})
         for topic in due:
-            before = self._checked.get(topic.job.uid)
-            self._checked[topic.job.uid] = now
+            before, topic.checked_at = topic.checked_at, now
             offsets = ends[topic.job.topic]
             if isinstance(offsets, FirnError):
                 topic.live_error = offsets

@@ -33,6 +33,9 @@ class Topic:
     # Log
     live: TopicInfo | None = None
     live_error: FirnError | None = None
+    described_at: float | None = None
+    checked_at: float | None = None
+    """When its brokers were asked last for its id and partitions, and for its ends (monotonic seconds)."""
     ends: Offsets = field(default_factory=dict)
     ends_at: float = 0.0
     waiting_since: float | None = None
