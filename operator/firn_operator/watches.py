@@ -27,13 +27,15 @@ Manifest = dict[str, Any]
 
 BEHIND_LIMIT = 150.0
 """Seconds after which a watch that has not delivered what a list showed counts as dead."""
+LOOK_AGAIN = 30.0
+"""Seconds after which lists are read again because of that: what a watch owes may have been deleted while it was not connected."""
 _OURS = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
 _CHILD_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Pod"))
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Deliveries:
-    """Whether watches deliver: the newest version that each has shown, against the newest that a list has shown."""
+    """Whether watches deliver: the newest version that each has shown, against the newest that a list has shown, by kind and namespace."""
 
     def __init__(self) -> None:
         self._delivered: dict[tuple[str, str], int] = {}
@@ -41,33 +43,47 @@ class Deliveries:
 
     def delivered(self, manifest: Mapping[str, Any]) -> None:
         """A watch has shown this object."""
-        key, version = _stream(manifest)
-        self._delivered[key] = max(version, self._delivered.get(key, 0))
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["namespace"])
+        self._delivered[key] = max(int(metadata["resourceVersion"]), self._delivered.get(key, 0))
 
-    def listed(self, manifests: Iterable[Mapping[str, Any]]) -> None:
-        """A list has shown these objects."""
+    def listed(self, kind: str, namespace: str | None, newest: Mapping[str, int], version: int) -> None:
+        """A whole list of ``namespace`` (None: of all), read at ``version``, has shown objects; ``newest`` of them by namespace.
+
+        What an earlier list showed and this one does not is owed no longer: a watch that was not connected while it was deleted never
+        shows it. Where nothing is left, nothing is remembered, but what was delivered since the list was read.
+        """
         now = time.monotonic()
-        for manifest in manifests:
-            key, version = _stream(manifest)
-            owed, since = self._owed.get(key, (0, now))
-            if version > self._delivered.get(key, 0):
-                still = owed > self._delivered.get(key, 0)
-                self._owed[key] = (max(owed, version), since if still else now)
+
+        def within(key: tuple[str, str]) -> bool:
+            return key[0] == kind and namespace in (None, key[1])
+
+        before = {key: since for key, (owed, since) in self._owed.items() if owed > self._delivered.get(key, 0)}
+        self._owed = {key: owed for key, owed in self._owed.items() if not within(key)}
+        self._delivered = {
+            key: shown
+            for key, shown in self._delivered.items()
+            if not within(key) or key[1] in newest or shown > version
+        }
+        for space, found in newest.items():
+            key = (kind, space)
+            if found > self._delivered.get(key, 0):
+                self._owed[key] = (found, before.get(key, now))
 
     def behind_seconds(self) -> float:
         """For how long the worst watch has owed an object; 0 where none does."""
         now = time.monotonic()
-        self._owed = {
-            key: (version, since)
-            for key, (version, since) in self._owed.items()
-            if version > self._delivered.get(key, 0)
-        }
-        return max((now - since for _, since in self._owed.values()), default=0.0)
+        owing = (since for key, (version, since) in self._owed.items() if version > self._delivered.get(key, 0))
+        return max((now - since for since in owing), default=0.0)
 
 
-def _stream(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], int]:
-    metadata = manifest["metadata"]
-    return (manifest["kind"], metadata["namespace"]), int(metadata["resourceVersion"])
+def _newest(manifests: Iterable[Mapping[str, Any]], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The newest version by namespace, of ``manifests`` and what is ``known``."""
+    found = dict(known or {})
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        found[metadata["namespace"]] = max(int(metadata["resourceVersion"]), found.get(metadata["namespace"], 0))
+    return found
 
 
 class Watches:
@@ -91,10 +107,14 @@ class Watches:
         self._controllers.synced()
 
     async def resync(self) -> None:
-        """List everything again and again, until cancelled."""
+        """List everything again and again, sooner while a watch seems to be behind, until cancelled."""
         pause = durations.milliseconds(self._config.resync) / 1000
+        listed = time.monotonic()
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, LOOK_AGAIN))
+            if time.monotonic() - listed < pause and self.deliveries.behind_seconds() < LOOK_AGAIN:
+                continue
+            listed = time.monotonic()
             try:
                 await self._list_children()
                 await self._list_topics()
@@ -210,14 +230,16 @@ class Watches:
         spaces: list[str | None] = [*self._config.watch_namespaces]
         for namespace in spaces or [None]:
             present: set[tuple[str, str]] = set()
+            newest: dict[str, int] = {}
             version = 0
             # Page by page: a thousand topics at once would be the largest thing that the process ever holds.
             async for found, shown in kube.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
                 version = shown
-                self.deliveries.listed(found)
+                newest = _newest(found, newest)
                 for manifest in found:
                     present.add((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
                     self._feed_topic(trimmed(manifest), gone=False)
+            self.deliveries.listed("IcebergTopic", namespace, newest, version)
             for known in list(self._controllers.index.all()):
                 listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
                 if listed and known.name not in present:
@@ -228,7 +250,7 @@ class Watches:
     async def _list_children(self) -> None:
         for api_version, kind in _CHILD_KINDS:
             found, version = await kube.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
-            self.deliveries.listed(found)
+            self.deliveries.listed(kind, self._config.namespace, _newest(found), version)
             labels = [manifest["metadata"].get("labels", {}) for manifest in found]
             if self._workloads.listed(kind, found, version):
                 # Which of them is gone says nothing of whose it was: have all looked at.

@@ -1,13 +1,16 @@
 """What is kept of watched objects, and whether a watch delivers."""
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from firn.model import names
 from firn_operator import crd
-from firn_operator.watches import Deliveries, trimmed
+from firn_operator.watches import Deliveries, Watches, trimmed
 from firn_operator.workloads import Workloads, pod_state
+from tests import gen
 
 Manifest = dict[str, Any]
 
@@ -26,6 +29,21 @@ def pod(version: int, uid: str = "uid-1", name: str = "firn-ingest-default-0", *
         "spec": {"containers": [{"name": "driver"}, {"name": "sidecar"}], "nodeName": "node-1"},
         "status": {"phase": "Running", **status},
     }
+
+
+class Lists:
+    """An API server that is only asked for lists."""
+
+    def __init__(self, pods: list[Manifest]) -> None:
+        self.pods = pods
+
+    async def call(self, method: str, path: str, *_: object, **__: object) -> Manifest:
+        return {"metadata": {"resourceVersion": "9"}, "items": self.pods if path.endswith("/pods") else []}
+
+
+def listed(deliveries: Deliveries, version: int | None, at: int = 20) -> None:
+    """A list of the operator's namespace that shows a pod of this version."""
+    deliveries.listed("Pod", "firn-system", {"firn-system": version} if version else {}, at)
 
 
 def container(name: str = "driver", **state: Any) -> Manifest:
@@ -115,7 +133,7 @@ def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     now = [100.0]
     monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
-    deliveries.listed([pod(5)])
+    listed(deliveries, 5)
     now[0] = 130
     assert deliveries.behind_seconds() == 30
     deliveries.delivered(pod(5))
@@ -128,9 +146,64 @@ def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monk
     deliveries = Deliveries()
     deliveries.delivered(pod(5))
     for version in (6, 8):
-        deliveries.listed([pod(version)])
+        listed(deliveries, version)
         now[0] += 60
     assert deliveries.behind_seconds() == 120
+
+
+def test_what_was_deleted_while_a_watch_was_away_is_owed_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 410 Gone a watch begins with what there is then: it shows no object that came and went in between, nor its deletion."""
+    now = [100.0]
+    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    deliveries = Deliveries()
+    deliveries.delivered(pod(5))
+    listed(deliveries, 6)
+    now[0] += 60
+    listed(deliveries, 5, at=7)
+    assert deliveries.behind_seconds() == 0
+    listed(deliveries, 8)
+    now[0] += 10
+    assert deliveries.behind_seconds() == 10, "what was owed before has nothing to do with it"
+
+
+def test_a_list_of_one_namespace_says_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    deliveries = Deliveries()
+    deliveries.listed("IcebergTopic", "a", {"a": 5}, 5)
+    deliveries.listed("IcebergTopic", "b", {}, 6)
+    deliveries.listed("Pod", "a", {}, 6)
+    now[0] += 10
+    assert deliveries.behind_seconds() == 10
+    deliveries.listed("IcebergTopic", None, {}, 7)
+    assert deliveries.behind_seconds() == 0
+
+
+def test_namespaces_without_objects_are_forgotten_unless_they_have_got_one_since() -> None:
+    deliveries = Deliveries()
+    deliveries.delivered(pod(9))
+    listed(deliveries, None, at=7)
+    listed(deliveries, 9)
+    assert deliveries.behind_seconds() == 0, "it was delivered after the first list was read"
+    listed(deliveries, None, at=12)
+    assert not deliveries._delivered
+
+
+async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One object is deleted before its watch is connected: nobody takes the watch for dead, and nobody waits for the next resync."""
+    monkeypatch.setattr("firn_operator.watches.LOOK_AGAIN", 0.02)
+    api = Lists([pod(5)])
+    controllers = SimpleNamespace(child_seen=lambda labels: None, index=SimpleNamespace(all=list), synced=lambda: None)
+    config = gen.config(namespace="firn-system")
+    watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads())
+    await watches.sync()
+    assert watches.deliveries.behind_seconds() > 0
+    api.pods = []
+    resyncing = asyncio.create_task(watches.resync())
+    async with asyncio.timeout(10):
+        while watches.deliveries.behind_seconds():
+            await asyncio.sleep(0.01)
+    resyncing.cancel()
 
 
 def test_nobody_reads_field_managers() -> None:
