@@ -34,6 +34,9 @@ class EventReason(StrEnum):
     ROLLING_OUT = "RollingOut"
     ROLLED_OUT = "RolledOut"
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
+    DEGRADED = "Degraded"
+    RECOVERED = "Recovered"
+    FINALISED = "MetadataVersionFinalised"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 import logging
 import sys
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 
+from firn_controllers.board import Board
+from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.queue import Key, Verdict
 
 METRICS_PORT = 9090
@@ -21,6 +24,15 @@ RECONCILES = Counter("firn_reconcile_total", "Reconciles by how they ended: ok, 
 QUEUE_DEPTH = Gauge("firn_reconcile_queue_depth", "Keys that wait for a worker")
 TOPICS = Gauge("firn_topics", "IcebergTopics by the status of their Ready condition", ["ready"])
 REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
+FLEET_AVAILABLE = Gauge(
+    "firn_fleet_available", "1 while topics on the brokers of a profile can be managed", ["profile"]
+)
+FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced", ["profile"])
+FLEET_DEGRADED = Gauge(
+    "firn_fleet_degraded",
+    "1 while a broker does not run, or a metadata version could not be finalised; the Event Degraded says what",
+    ["profile"],
+)
 WATCH_BEHIND = Gauge("firn_watch_behind_seconds", "For how long a watch has not delivered what a list showed")
 
 
@@ -35,6 +47,21 @@ class QueueMeter:
         """See `Meter.reconciled`."""
         RECONCILE_SECONDS.labels(key[0]).observe(seconds)
         RECONCILES.labels(key[0], verdict).inc()
+
+
+def watch_fleets(profiles: Iterable[str], board: Board) -> None:
+    """Let the metrics of fleets say, whenever they are read, what ``board`` has."""
+    for profile in profiles:
+        for gauge, look in (
+            (FLEET_AVAILABLE, lambda found: found.problem is None),
+            (FLEET_ROLLING, lambda found: found.rolling),
+            (FLEET_DEGRADED, lambda found: bool(found.degraded)),
+        ):
+            gauge.labels(profile).set_function(partial(_of_fleet, board, profile, look))
+
+
+def _of_fleet(board: Board, profile: str, look: Callable[[FleetHealth], bool]) -> float:
+    return float(look(board.fleet(profile)))
 
 
 class TopicTally:

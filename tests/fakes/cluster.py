@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from firn.model import names
@@ -25,7 +24,11 @@ class FakeCluster:
         self.pod_states: dict[str, PodState] = {}
         self.events: list[tuple[str, str, str]] = []
         self.watch: list[Callable[[str, Manifest], None]] = []
+        self.broken_images: set[str] = set()
+        """Pods made from a template with one of these never become ready: their container ends again and again."""
         self._version = 100
+        self._rolled_out: dict[str, str] = {}
+        """StatefulSet -> hash of the template that all its pods were made from and ready with last."""
 
     # The port
 
@@ -69,8 +72,8 @@ class FakeCluster:
             replicas=spec["replicas"],
             ready=sum(it.ready for it in pods),
             updated=sum(it.template_hash == hash_ for it in pods),
-            current_revision="",
-            update_revision="",
+            current_revision=self._rolled_out.get(name, hash_),
+            update_revision=hash_,
             partition=spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0),
             generation_observed=True,
             manifest=copy.deepcopy(live),
@@ -167,14 +170,23 @@ class FakeCluster:
             for gone in [it for it in self.pod_states if it.rsplit("-", 1)[0] == name and it not in wanted]:
                 del self.pod_states[gone]
             for number in range(spec["replicas"]):
-                self.pod_states.setdefault(
-                    f"{name}-{number}", pod(f"{name}-{number}", labels=labels, template_hash=hash_)
-                )
+                self.pod_states.setdefault(f"{name}-{number}", self._made(f"{name}-{number}", labels, live))
             for number in reversed(range(partition, spec["replicas"])):
                 old = self.pod_states[f"{name}-{number}"]
                 if old.template_hash != hash_:
-                    self.pod_states[old.name] = replace(old, template_hash=hash_, ready=True, running=True)
+                    self.pod_states[old.name] = self._made(old.name, labels, live)
                     break
+            mine = [self.pod_states[it] for it in wanted]
+            if all(it.ready and it.template_hash == hash_ for it in mine):
+                self._rolled_out[name] = hash_
+
+    def _made(self, name: str, labels: Mapping[str, str], live: Manifest) -> PodState:
+        hash_ = _template_hash(live)
+        image = live["spec"]["template"]["spec"]["containers"][0]["image"]
+        if image in self.broken_images:
+            trouble = {"waiting_reason": "CrashLoopBackOff", "last_exit_code": 1, "last_exit_reason": "Error"}
+            return pod(name, labels=labels, template_hash=hash_, ready=False, running=False, restarts=2, **trouble)
+        return pod(name, labels=labels, template_hash=hash_)
 
     def _checked(self, namespace: str, name: str, resource_version: str) -> Manifest | None:
         live = self.objects.get((names.API_VERSION, KIND, namespace, name))

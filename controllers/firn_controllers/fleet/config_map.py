@@ -71,7 +71,7 @@ def properties(fleet: Fleet) -> dict[str, str]:
             f"configuration profiles.{fleet.name}.config: {', '.join(refused)} cannot be set, as the operator sets it for each broker"
         )
     replication = str(fleet.replication_factor)
-    in_sync = "2" if fleet.replication_factor >= 3 else "1"
+    in_sync = str(fleet.in_sync)
     protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
     if fleet.profile.external is not None:
         protocols.append("EXTERNAL:PLAINTEXT")
@@ -105,12 +105,18 @@ def text(fleet: Fleet) -> str:
     return "".join(f"{key}={value.translate(escape)}\n" for key, value in sorted(properties(fleet).items()))
 
 
-def read_at_start(fleet: Fleet) -> dict[str, str]:
-    """The files whose change has to restart the brokers."""
-    return {"server.properties": text(fleet), "start.sh": START}
+def name(fleet: Fleet) -> str:
+    """``firn-broker-P-HASH``: another one for every content, named by the pod template. So a broker that restarts while a change is
+    rolled out starts from what it ran with before, until it is its turn."""
+    return f"{fleet.service}-{manifests.digest(_read_at_start(fleet))[:8]}"
 
 
 def build(fleet: Fleet) -> Manifest:
-    """The ConfigMap ``firn-broker-P``. ``release-version`` matters only to a volume that is still empty."""
-    data = read_at_start(fleet) | {"release-version": fleet.metadata_version or ""}
-    return manifests.child("v1", "ConfigMap", fleet.service, **fleet.meta(), data=data)
+    """The ConfigMap. ``release-version`` is not part of its name, as it matters only to a volume that is still empty."""
+    version = fleet.metadata_version or fleet.profile.metadata_version or ""
+    data = _read_at_start(fleet) | {"release-version": version}
+    return manifests.child("v1", "ConfigMap", name(fleet), **fleet.meta(), data=data)
+
+
+def _read_at_start(fleet: Fleet) -> dict[str, str]:
+    return {"server.properties": text(fleet), "start.sh": START}

@@ -1,6 +1,7 @@
 """One profile: applies its fleet's objects, rolls it one broker at a time, and tells the board whether topics can be managed."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from firn.model import names
@@ -21,13 +22,16 @@ from firn_controllers.fleet import (
 )
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.layout import Fleet
+from firn_controllers.fleet.rollout import Step
 from firn_controllers.manifests import Owner
-from firn_controllers.ports import FleetState, PodState, Ports, StatefulSetState
+from firn_controllers.ports import FleetState, Manifest, Ports
 from firn_controllers.queue import Outcome
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 INTERVAL_BUSY = 3.0
-"""Seconds between looks while the fleet rolls or has a problem."""
+"""Seconds between looks while the fleet rolls, is being upgraded, or has a problem."""
 
 Announce = Callable[[Announcement], None]
 
@@ -51,17 +55,21 @@ class FleetReconciler:
         self._changed = changed
         self._announce = announce
         self._scale_down_told: set[tuple[str, int]] = set()
+        self._waits_told: dict[str, str | None] = {}
+        self._pruned: dict[str, str] = {}
+        """Profile -> the only ConfigMap that this process has left."""
 
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
         if not self._config.profiles[profile].managed:
-            found = health.of(profile, None, (), await self._ask(profile), rolling=False)
+            found, busy = health.of(profile, None, (), await self._ask(profile)), False
         else:
-            found = await self._fleet(profile)
+            found, busy = await self._fleet(profile)
         self._tell(profile, found)
-        return Outcome(after=INTERVAL_BUSY if found.rolling or found.problem else INTERVAL)
+        return Outcome(after=INTERVAL_BUSY if busy or found.problem else INTERVAL)
 
-    async def _fleet(self, profile: str) -> FleetHealth:
+    async def _fleet(self, profile: str) -> tuple[FleetHealth, bool]:
+        """Its health, and whether something is under way that the next look may take further."""
         cluster = self._ports.cluster
         live = await cluster.stateful_set(names.fleet(profile))
         fleet = Fleet.of(self._config, profile, self._owner, live)
@@ -70,39 +78,62 @@ class FleetReconciler:
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
         self._refuse_scale_down(fleet)
         try:
-            rolling = await self._apply(fleet, live, pods, admin if isinstance(admin, FleetState) else None)
+            wanted = manifests.template_hash(stateful_set.build(fleet, 0))
+            rolling = rollout.under_way(wanted, live, pods)
+            settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
+            fleet, job = await self._finalised(fleet, settled)
+            await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
-            return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
-        return health.of(profile, fleet, pods, admin, rolling)
-
-    async def _apply(
-        self,
-        fleet: Fleet,
-        live: StatefulSetState | None,
-        pods: Sequence[PodState],
-        admin: FleetState | None,
-    ) -> bool:
-        """Apply all objects; True while the pods are not all made from the newest template."""
-        cluster = self._ports.cluster
-        wanted = manifests.template_hash(stateful_set.build(fleet, 0))
-        complete = rollout.complete(wanted, pods, fleet.replicas)
+            return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
+        if settled:
+            await self._prune(fleet)
+        else:
+            self._pruned.pop(profile, None)
         version = metadata_version.pending(fleet)
-        if version is not None and complete:
-            name = metadata_version.job_name(fleet, version)
-            job = await cluster.get("batch/v1", "Job", self._owner.namespace, name)
-            if metadata_version.succeeded(job):
-                fleet = replace(fleet, metadata_version=version)
-            elif job is None:
-                await cluster.apply(metadata_version.build(fleet, version))
+        failure = metadata_version.failure(job, version) if job is not None and version is not None else None
+        found = health.of(profile, fleet, pods, admin, rolling=rolling, not_finalised=failure)
+        return found, rolling or (version is not None and failure is None)
+
+    async def _finalised(self, fleet: Fleet, settled: bool) -> tuple[Fleet, Manifest | None]:
+        """The fleet with the metadata version that is in force by now, and the Job that is to bring a newer one, if there is one."""
+        cluster = self._ports.cluster
+        version = metadata_version.pending(fleet)
+        if version is None or not settled:
+            return fleet, None
+        name = metadata_version.job_name(fleet, version)
+        job = await cluster.get("batch/v1", "Job", self._owner.namespace, name)
+        if job is None:
+            await cluster.apply(metadata_version.build(fleet, version))
+        elif metadata_version.succeeded(job):
+            text = f"brokers of profile {fleet.name} have metadata version {version}: there is no way back to an older Kafka"
+            self._announce(Announcement("Normal", EventReason.FINALISED, text))
+            return replace(fleet, metadata_version=version), None
+        return fleet, job
+
+    async def _apply(self, fleet: Fleet, step: Step) -> None:
+        cluster = self._ports.cluster
         await cluster.apply(config_map.build(fleet))
         await cluster.apply(services.headless(fleet))
         await cluster.apply(services.bootstrap(fleet))
         for service in services.external(fleet):
             await cluster.apply(service)
         await cluster.apply(disruption_budget.build(fleet))
-        partition = rollout.partition(wanted, live, pods, admin, fleet.replicas)
-        await cluster.apply(stateful_set.build(fleet, partition))
-        return not complete and live is not None and any(pod.template_hash != wanted for pod in pods)
+        await cluster.apply(stateful_set.build(fleet, step.partition))
+        if step.waits != self._waits_told.get(fleet.name):
+            self._waits_told[fleet.name] = step.waits
+            if step.waits is not None:
+                log.info("replacing brokers of profile %s waits %s", fleet.name, step.waits)
+
+    async def _prune(self, fleet: Fleet) -> None:
+        """Remove the configurations that no broker starts from any more."""
+        kept = config_map.name(fleet)
+        if self._pruned.get(fleet.name) == kept:
+            return
+        cluster = self._ports.cluster
+        for name in await cluster.list_names("v1", "ConfigMap", fleet.labels):
+            if name != kept:
+                await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)
+        self._pruned[fleet.name] = kept
 
     async def _ask(self, profile: str) -> FleetState | FirnError:
         try:
@@ -121,6 +152,11 @@ class FleetReconciler:
             self._announce(Announcement("Normal", EventReason.AVAILABLE, f"{what} answer"))
         elif found.problem is not None and before is not None and before.problem is None:
             self._announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
+        was_degraded = before.degraded if before is not None else ""
+        if found.degraded and found.degraded != was_degraded:
+            self._announce(Announcement("Warning", EventReason.DEGRADED, found.degraded))
+        elif was_degraded and not found.degraded and found.problem is None:
+            self._announce(Announcement("Normal", EventReason.RECOVERED, f"{what} are all well again"))
         was_rolling = before is not None and before.rolling
         if found.rolling and not was_rolling:
             self._announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are replaced one by one"))
@@ -139,3 +175,7 @@ class FleetReconciler:
                     " lost",
                 )
             )
+
+
+def _answer(admin: FleetState | FirnError) -> FleetState | None:
+    return admin if isinstance(admin, FleetState) else None

@@ -12,31 +12,47 @@ from firn_controllers.ports import FleetState, PodState
 
 @dataclass(frozen=True, slots=True)
 class FleetHealth:
-    """``problem`` is None while topics can be managed. Equal healths wake nobody."""
+    """``problem`` is None while topics can be managed; ``degraded`` says what somebody has to look at although they can. Equal healths
+    wake nobody."""
 
     problem: Reason | None = None
     message: str = ""
     rolling: bool = False
     stalled: bool = False
+    degraded: str = ""
 
 
 UNSEEN = FleetHealth(Reason.BROKER_STARTING, "the brokers have not been looked at yet")
 
 
 def of(
-    profile: str, fleet: Fleet | None, pods: Sequence[PodState], admin: FleetState | FirnError, rolling: bool
+    profile: str,
+    fleet: Fleet | None,
+    pods: Sequence[PodState],
+    admin: FleetState | FirnError,
+    *,
+    rolling: bool = False,
+    not_finalised: str | None = None,
 ) -> FleetHealth:
-    """The health of profile ``profile``; ``fleet`` is None for a Kafka that is not ours."""
-    match admin:
-        case FleetState():
-            return FleetHealth(rolling=rolling)
-        case AccessDeniedError():
-            return FleetHealth(Reason.ACCESS_DENIED, f"profile {profile}: {admin}")
+    """The health of profile ``profile``; ``fleet`` is None for a Kafka that is not ours. ``not_finalised``: why the metadata version
+    that is asked for is not in force (see ``metadata_version.failure``)."""
+    what = f"profile {profile}"
+    if isinstance(admin, AccessDeniedError):
+        return FleetHealth(Reason.ACCESS_DENIED, f"{what}: {admin}")
     if fleet is None:
-        return FleetHealth(Reason.BROKER_UNREACHABLE, f"profile {profile}: the brokers do not answer: {admin}")
+        if isinstance(admin, FleetState):
+            return FleetHealth()
+        return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}")
     trouble = pod_troubles.worst(pods, fleet.image.image, fleet.owner.namespace)
+    ready = sum(pod.ready for pod in pods)
+    # With fewer brokers than a write needs, what the others say of the cluster is of no use.
+    if isinstance(admin, FleetState) and ready >= fleet.in_sync:
+        degraded = not_finalised
+        if trouble is not None:
+            degraded = trouble.message + ("; the other brokers keep what they run until it is ready" if rolling else "")
+        return FleetHealth(rolling=rolling, degraded=f"{what}: {degraded}" if degraded else "")
     if trouble is not None:
-        return FleetHealth(Reason.BROKER_UNREACHABLE, f"profile {profile}: {trouble.message}", rolling, trouble.stalled)
-    if sum(pod.ready for pod in pods) < fleet.replicas:
-        return FleetHealth(Reason.BROKER_STARTING, f"profile {profile}: the brokers are starting", rolling)
-    return FleetHealth(Reason.BROKER_UNREACHABLE, f"profile {profile}: the brokers do not answer: {admin}", rolling)
+        return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: {trouble.message}", rolling, trouble.stalled)
+    if ready < fleet.replicas:
+        return FleetHealth(Reason.BROKER_STARTING, f"{what}: the brokers are starting", rolling)
+    return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}", rolling)

@@ -19,7 +19,7 @@ UID = 1000
 VOTERS = f"{names.GROUP}/controller-voters"
 """Annotation of the StatefulSet: how many brokers were in the controller quorum when the fleet was created."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
-"""Annotation of the StatefulSet: the metadata version that was last finalised."""
+"""Annotation of the StatefulSet: the metadata version that a Job last finalised; missing where none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Fleet:
         size, storage_class = profile.storage.size, profile.storage.storage_class_name
         replicas = profile.replicas
         voters = 3 if replicas >= 3 else 1
-        version = profile.metadata_version
+        version = None
         if live is not None:
             replicas = max(replicas, live.replicas)
             annotations = live.manifest.get("metadata", {}).get("annotations") or {}
             voters = int(annotations.get(VOTERS, voters))
-            version = annotations.get(METADATA_VERSION, version)
+            version = annotations.get(METADATA_VERSION)
             for claim in live.manifest.get("spec", {}).get("volumeClaimTemplates") or []:
                 size = claim["spec"]["resources"]["requests"]["storage"]
                 storage_class = claim["spec"].get("storageClassName")
@@ -81,6 +81,11 @@ class Fleet:
     def replication_factor(self) -> int:
         """Replicas of new partitions."""
         return min(3, self.replicas)
+
+    @property
+    def in_sync(self) -> int:
+        """Replicas that a write needs (``min.insync.replicas``)."""
+        return 2 if self.replication_factor >= 3 else 1
 
     @property
     def cluster_id(self) -> str:

@@ -1,6 +1,7 @@
 """Finalising a metadata version: the last step of a version upgrade, after which there is no way back to the older Kafka.
 
-It runs as a Job from the brokers' own image, only when the configuration names a version, and only when all brokers are new.
+It runs as a Job from the brokers' own image, only when the configuration names a version, and only when all brokers are new. A
+cluster that has the version already, such as a new one, is left as it is by it.
 """
 
 from typing import Any
@@ -9,6 +10,21 @@ from firn.model import names
 from firn_controllers import manifests
 from firn_controllers.fleet.layout import UID, Fleet, bootstrap_servers
 from firn_controllers.ports import Manifest
+
+FINALISE = """set -eu
+tool="/opt/kafka/bin/kafka-features.sh --bootstrap-server $1"
+features="$($tool version-mapping --release-version "$2")"
+set --
+for feature in $features; do
+  case "$feature" in
+    kraft.version=*) ;;
+    *.version=[0-9]*) set -- "$@" --feature "$feature" ;;
+  esac
+done
+exec $tool upgrade "$@"
+"""
+"""Finalises the features of a release as a cluster formatted with it has them. ``upgrade --release-version`` would take kraft.version
+along, after which a voter that lost its volume is not let into the quorum again by its node id."""
 
 
 def pending(fleet: Fleet) -> str | None:
@@ -25,14 +41,11 @@ def job_name(fleet: Fleet, version: str) -> str:
 def build(fleet: Fleet, version: str) -> Manifest:
     """The Job that finalises ``version``."""
     servers = bootstrap_servers(fleet.name, fleet.profile, fleet.owner.namespace)
-    upgrade = [
-        "/opt/kafka/bin/kafka-features.sh", "--bootstrap-server", servers, "upgrade", "--release-version", version,
-    ]  # fmt: skip
     container = {
         "name": "upgrade",
         "image": fleet.image.image,
         "imagePullPolicy": fleet.image.pull_policy,
-        "command": upgrade,
+        "command": ["/bin/sh", "-c", FINALISE, "finalise", servers, version],
         "env": [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}],
         "securityContext": manifests.container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
@@ -49,7 +62,8 @@ def build(fleet: Fleet, version: str) -> Manifest:
     }
     labels = {manifests.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
     spec = {
-        "backoffLimit": 6,
+        # Brokers that are busy for a moment are tried again; a version that they do not know does not become right by that.
+        "backoffLimit": 3,
         "activeDeadlineSeconds": 900,
         "ttlSecondsAfterFinished": 86400,
         "template": {"metadata": {"labels": labels}, "spec": pod},
@@ -57,7 +71,23 @@ def build(fleet: Fleet, version: str) -> Manifest:
     return manifests.child("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
 
 
-def succeeded(job: Manifest | None) -> bool:
+def succeeded(job: Manifest) -> bool:
     """The Job has its Complete condition."""
-    conditions = ((job or {}).get("status") or {}).get("conditions") or []
-    return any(item.get("type") == "Complete" and item.get("status") == "True" for item in conditions)
+    return _condition(job, "Complete") is not None
+
+
+def failure(job: Manifest, version: str) -> str | None:
+    """Why the Job gave up, and the way out; None while it has not."""
+    found = _condition(job, "Failed")
+    if found is None:
+        return None
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    return (
+        f"metadata version {version} was not finalised: Job {name} failed ({found.get('reason', 'Failed')}), see kubectl -n {namespace}"
+        f" logs job/{name}; correct metadataVersion, or delete the Job to have it tried again"
+    )
+
+
+def _condition(job: Manifest, kind: str) -> dict[str, Any] | None:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return next((item for item in conditions if item.get("type") == kind and item.get("status") == "True"), None)

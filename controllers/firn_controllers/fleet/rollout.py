@@ -5,8 +5,17 @@ all pods, so that nothing moves; then each reconcile may lower it by one.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from firn_controllers.ports import FleetState, PodState, StatefulSetState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The ``partition`` to apply with the template, and what the next broker ``waits`` for, if it has to wait."""
+
+    partition: int
+    waits: str | None = None
 
 
 def ordinal(pod: PodState) -> int:
@@ -14,39 +23,53 @@ def ordinal(pod: PodState) -> int:
     return int(pod.name.rsplit("-", 1)[1])
 
 
-def partition(
+def step(
     wanted: str, live: StatefulSetState | None, pods: Sequence[PodState], admin: FleetState | None, replicas: int
-) -> int:
-    """The partition to apply with the template whose hash is ``wanted``. ``admin`` is None while the brokers do not answer."""
+) -> Step:
+    """How far the template whose hash is ``wanted`` may go now. ``admin`` is None while the brokers do not answer."""
     if live is None:
-        return 0
+        return Step(0)
     if live.template_hash != wanted:
-        return replicas if any(pod.ready for pod in pods) else 0
+        return Step(replicas if any(pod.ready for pod in pods) else 0)
     if live.partition == 0 or not live.generation_observed:
-        return live.partition
+        return Step(live.partition)
     here = min(live.partition, replicas)
     by_ordinal = {ordinal(pod): pod for pod in pods}
-    done = [by_ordinal.get(number) for number in range(here, replicas)]
-    if any(pod is None or not pod.ready or pod.template_hash != wanted for pod in done):
-        return here
+    for number in range(here, replicas):
+        pod = by_ordinal.get(number)
+        if pod is None or not pod.ready or pod.template_hash != wanted:
+            return Step(here, f"until pod {live.name}-{number} is replaced and ready")
     following = by_ordinal.get(here - 1)
     if following is None:
-        return here
+        return Step(here, f"until pod {live.name}-{here - 1} is there")
     # A broker that is down already loses nothing by being replaced; it may be what the new template repairs.
-    costs_nothing = not following.ready or following.template_hash == wanted
-    return here - 1 if costs_nothing or replicas == 1 or healthy(pods, admin, replicas) else here
+    if not following.ready or following.template_hash == wanted or replicas == 1:
+        return Step(here - 1)
+    waits = blocked(pods, admin, replicas)
+    return Step(here - 1) if waits is None else Step(here, waits)
 
 
-def healthy(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -> bool:
-    """Every broker is up and every partition has all its replicas in sync: one more may go away."""
-    return (
-        admin is not None
-        and admin.brokers >= replicas
-        and admin.under_replicated == 0
-        and sum(pod.ready and not pod.deleting for pod in pods) == replicas
-    )
+def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -> str | None:
+    """What keeps one more broker from going away; None when every broker is up and every partition has all its replicas in sync."""
+    if admin is None:
+        return "until the brokers answer"
+    up = sum(pod.ready and not pod.deleting for pod in pods)
+    if up != replicas:
+        return f"until all {replicas} pods are ready"
+    if admin.brokers < replicas:
+        return f"until all {replicas} brokers have joined the cluster"
+    if admin.under_replicated:
+        return f"until {admin.under_replicated} partitions have all their replicas in sync"
+    return None
 
 
 def complete(wanted: str, pods: Sequence[PodState], replicas: int) -> bool:
     """Every pod is ready and made from the template whose hash is ``wanted``."""
     return len(pods) == replicas and all(pod.ready and pod.template_hash == wanted for pod in pods)
+
+
+def under_way(wanted: str, live: StatefulSetState | None, pods: Sequence[PodState]) -> bool:
+    """Pods are still to be replaced, or the last one replaced has not become ready yet."""
+    return live is not None and (
+        any(pod.template_hash != wanted for pod in pods) or live.current_revision != live.update_revision
+    )

@@ -17,8 +17,6 @@ from firn_controllers.fleet.layout import (
 )
 from firn_controllers.ports import Manifest
 
-CONFIG_HASH = "firn.dev/config-hash"
-
 
 def build(fleet: Fleet, partition: int) -> Manifest:
     """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
@@ -88,11 +86,11 @@ def _template(fleet: Fleet) -> Manifest:
         **manifests.pull_secrets(fleet.pull_secrets),
         "containers": [container],
         "volumes": [
-            {"name": "config", "configMap": {"name": fleet.service}},
+            {"name": "config", "configMap": {"name": config_map.name(fleet)}},
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-    return manifests.pod_template(fleet.labels, {CONFIG_HASH: manifests.digest(config_map.read_at_start(fleet))}, spec)
+    return manifests.pod_template(fleet.labels, {}, spec)
 
 
 def _environment(fleet: Fleet) -> list[dict[str, Any]]:

@@ -375,6 +375,8 @@ def _reconciling(
     if observed.deleting or observed.resource.spec.suspend:
         return None
     if ready.status == "True":
+        if observed.fleet.rolling and observed.fleet.degraded:
+            return Verdict("True", Reason.ROLLING_OUT, steady(observed.fleet.degraded))
         progress = observed.progress
         if findings.job is not None and progress is not None and progress.generation != findings.job.job.generation:
             return Verdict("True", Reason.ROLLING_OUT, "the ingestion driver takes up the new spec")

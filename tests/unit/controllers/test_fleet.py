@@ -11,6 +11,7 @@ import pytest
 
 from firn.model import names
 from firn.model.conditions import Reason
+from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn_controllers import manifests
 from firn_controllers.fleet import (
@@ -86,6 +87,17 @@ def test_a_profiles_own_config_wins_but_not_over_identity() -> None:
     assert config_map.properties(fleet(config={"num.partitions": "7"}))["num.partitions"] == "7"
     with pytest.raises(InvalidSpecError, match=r"profiles\.classic\.config: node\.id"):
         config_map.properties(fleet(config={"node.id": "7"}))
+
+
+def test_a_broker_that_restarts_before_its_turn_starts_from_what_it_ran_with() -> None:
+    """Pods of the old template must not see the new configuration: it may be what no broker comes back with."""
+    plain, changed = fleet(), fleet(config={"num.io.threads": "none"})
+    names_ = [config_map.build(it)["metadata"]["name"] for it in (plain, changed)]
+    assert len(set(names_)) == 2
+    for found, name in zip((plain, changed), names_, strict=True):
+        volumes = stateful_set.build(found, 0)["spec"]["template"]["spec"]["volumes"]
+        assert next(it["configMap"]["name"] for it in volumes if it["name"] == "config") == name
+    assert config_map.name(fleet(metadataVersion="4.1")) == config_map.name(fleet(metadataVersion="4.2"))
 
 
 def test_line_ends_and_backslashes_survive_in_properties() -> None:
@@ -310,11 +322,46 @@ def pods(*hashes: str, down: Sequence[int] = ()) -> list[PodState]:
 def test_partition(
     live: StatefulSetState | None, found: list[PodState], admin: FleetState | None, partition: int
 ) -> None:
-    assert rollout.partition("new", live, found, admin, 3) == partition
+    assert rollout.step("new", live, found, admin, 3).partition == partition
+
+
+@pytest.mark.parametrize(
+    ("partition", "found", "admin", "waits"),
+    [
+        (2, pods("old", "old", "new", down=(2,)), UP, "until pod firn-broker-classic-2 is replaced and ready"),
+        (2, pods("old"), UP, "until pod firn-broker-classic-2 is replaced and ready"),
+        (3, pods("old", "old", "old"), None, "until the brokers answer"),
+        (3, pods("old", "old", "old", down=(0,)), UP, "until all 3 pods are ready"),
+        (3, pods("old", "old", "old"), FleetState(2, 0), "until all 3 brokers have joined the cluster"),
+        (3, pods("old", "old", "old"), FleetState(3, 4), "until 4 partitions have all their replicas in sync"),
+        (3, pods("old", "old", "old"), UP, None),
+    ],
+)
+def test_what_the_next_broker_waits_for(
+    partition: int, found: list[PodState], admin: FleetState | None, waits: str | None
+) -> None:
+    assert rollout.step("new", gen.stateful_set(partition=partition), found, admin, 3).waits == waits
+
+
+@pytest.mark.parametrize(
+    ("live", "found", "under_way"),
+    [
+        (None, [], False),
+        (gen.stateful_set(), pods("new", "new", "new"), False),
+        (gen.stateful_set(template_hash="old", partition=0), pods("old", "old", "old"), True),
+        (gen.stateful_set(update_revision="2", partition=0), pods("new", "new", "new", down=(0,)), True),
+        (gen.stateful_set(), pods("new", "new", "new", down=(0,)), False),
+    ],
+    ids=["a new fleet", "settled", "all are old", "the last one is not ready yet", "one fell over later"],
+)
+def test_a_roll_is_under_way_until_the_last_broker_is_ready(
+    live: StatefulSetState | None, found: list[PodState], under_way: bool
+) -> None:
+    assert rollout.under_way("new", live, found) is under_way
 
 
 def test_a_single_broker_rolls_without_asking() -> None:
-    assert rollout.partition("new", gen.stateful_set(replicas=1, partition=1), pods("old"), None, 1) == 0
+    assert rollout.step("new", gen.stateful_set(replicas=1, partition=1), pods("old"), None, 1).partition == 0
 
 
 @pytest.mark.parametrize("lagging", [0, 1], ids=["all in sync", "replicas lag for a while"])
@@ -343,25 +390,142 @@ async def test_a_new_image_reaches_the_brokers_one_by_one(lagging: int) -> None:
     assert told.count("RollingOut") == told.count("RolledOut") == 1
 
 
-async def test_a_metadata_version_is_finalised_once_all_brokers_are_new() -> None:
-    world = World(gen.config(profiles={"classic": {"metadataVersion": "4.1"}}))
+def upgraded(version: str | None, image: str = "kafka:next") -> Config:
+    return gen.config(profiles={"classic": {"metadataVersion": version, "image": {"image": image}}})
+
+
+def metadata_jobs(world: World) -> list[Manifest]:
+    return [live for place, live in world.cluster.objects.items() if place[1] == "Job"]
+
+
+def told(world: World) -> list[str]:
+    return [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
+
+
+def live_version(live: StatefulSetState | None) -> str | None:
+    assert live is not None
+    found: str | None = live.manifest["metadata"]["annotations"].get(layout.METADATA_VERSION)
+    return found
+
+
+@pytest.mark.parametrize("before", ["4.1", None], ids=["one was named before", "none was named before"])
+async def test_a_metadata_version_is_finalised_once_all_brokers_are_new(before: str | None) -> None:
+    world = World(gen.config(profiles={"classic": {"metadataVersion": before}}))
     await world.settle()
-    jobs = [place for place in world.cluster.objects if place[1] == "Job"]
-    assert jobs == [], "a new fleet is formatted with it"
-    world.start(gen.config(profiles={"classic": {"metadataVersion": "4.2", "image": {"image": "kafka:next"}}}))
+    for job in metadata_jobs(world):
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    await world.settle()
+    assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == before
+    earlier = len(metadata_jobs(world))
+    world.start(upgraded("4.2"))
     await world.step()
-    assert not [place for place in world.cluster.objects if place[1] == "Job"], "not before the brokers are new"
+    assert len(metadata_jobs(world)) == earlier, "not before the brokers are new"
     await world.settle()
-    (place,) = [place for place in world.cluster.objects if place[1] == "Job"]
-    command = world.cluster.objects[place]["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command[-2:] == ["--release-version", "4.2"]
-    world.cluster.objects[place]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    job = metadata_jobs(world)[-1]
+    assert len(metadata_jobs(world)) == earlier + 1
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "kafka:next"
+    assert container["command"][-1] == "4.2"
+    assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == before, "not before it is done"
+    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     pods_before = dict(world.cluster.pod_states)
+    await world.settle()
+    assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == "4.2"
+    assert world.cluster.pod_states == pods_before, "finalising restarts nothing"
+    assert told(world).count("MetadataVersionFinalised") == earlier + 1
+
+
+async def test_a_metadata_version_that_cannot_be_finalised_is_said_until_it_is_corrected() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    world.start(upgraded("9.9"))
+    await world.settle()
+    (job,) = metadata_jobs(world)
+    assert world.operator.board.fleet("classic").degraded == "", "a Job that runs is no trouble"
+    job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+    await world.settle()
+    found = world.operator.board.fleet("classic")
+    assert found.problem is None
+    assert f"kubectl -n firn-system logs job/{job['metadata']['name']}" in found.degraded
+    assert "9.9" in found.degraded
+    assert told(world).count("Degraded") == 1
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert "Reconciling" not in world.conditions()
+    world.start(upgraded(None))
+    world.operator.board.fleets["classic"] = found
+    await world.settle()
+    assert world.operator.board.fleet("classic").degraded == ""
+    assert told(world)[-1] == "Recovered"
+
+
+def finalise(tmp_path: Path, mapping: str) -> list[str]:
+    """Runs the Job's command with Kafka's tool replaced by a recorder that knows ``mapping``: the calls it makes."""
+    tool = tmp_path / "kafka-features.sh"
+    tool.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in *version-mapping*) {mapping} ;; esac\n')
+    tool.chmod(0o755)
+    job = metadata_version.build(fleet(), "4.2")
+    shell, flag, script, *arguments = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    script = script.replace("/opt/kafka/bin", str(tmp_path))
+    subprocess.run([shell, flag, script, *arguments], timeout=30, check=False)
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_all_features_of_a_release_are_finalised_but_the_quorum_stays_static(tmp_path: Path) -> None:
+    said = "printf 'metadata.version=29 (4.2)\nkraft.version=1\ntransaction.version=2\nshare.version=1\n'"
+    server = "--bootstrap-server firn-broker-classic-bootstrap.firn-system.svc:9092"
+    assert finalise(tmp_path, said) == [
+        f"{server} version-mapping --release-version 4.2",
+        f"{server} upgrade --feature metadata.version=29 --feature transaction.version=2 --feature share.version=1",
+    ]
+
+
+def test_a_release_that_kafka_does_not_know_finalises_nothing(tmp_path: Path) -> None:
+    assert len(finalise(tmp_path, "exit 1")) == 1
+
+
+async def test_a_broker_that_does_not_come_back_stops_the_roll_until_the_setting_is_corrected() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    configurations = [place[3] for place in world.cluster.objects if place[3].startswith("firn-broker-classic-")]
+    world.cluster.broken_images.add("kafka:broken")
+    world.start(upgraded(None, "kafka:broken"))
+    await world.settle()
+    down = [it.name for it in world.cluster.pod_states.values() if not it.ready]
+    assert down == ["firn-broker-classic-2"], "the others keep what they run"
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.conditions()["Reconciling"] == ("True", "RollingOut")
+    assert "firn-broker-classic-2" in world.message("Reconciling")
+    assert told(world).count("Degraded") == 1
+    assert "RolledOut" not in told(world)
+    world.start(upgraded(None, "kafka:mended"))
     await world.settle()
     live = await world.cluster.stateful_set("firn-broker-classic")
     assert live is not None
-    assert live.manifest["metadata"]["annotations"][layout.METADATA_VERSION] == "4.2"
-    assert world.cluster.pod_states == pods_before, "finalising restarts nothing"
+    assert (live.updated, live.ready, live.partition) == (3, 3, 0)
+    assert "Reconciling" not in world.conditions()
+    assert told(world).count("RolledOut") == 1
+    assert configurations == [
+        place[3] for place in world.cluster.objects if place[3].startswith("firn-broker-classic-")
+    ]
+
+
+async def test_the_configuration_of_before_stays_until_no_broker_starts_from_it() -> None:
+    def configurations() -> set[str]:
+        return {place[3] for place in world.cluster.objects if place[1] == "ConfigMap" and "broker-classic" in place[3]}
+
+    world = World()
+    await world.settle()
+    before = configurations()
+    world.topics.under_replicated = 1
+    world.start(gen.config(profiles={"classic": {"config": {"num.io.threads": "9"}}}))
+    await world.settle()
+    assert before < configurations()
+    world.topics.under_replicated = 0
+    await world.settle()
+    assert len(configurations()) == 1
+    assert not before & configurations()
 
 
 async def test_scaling_down_is_refused_and_said_once() -> None:
@@ -379,7 +543,7 @@ async def test_scaling_down_is_refused_and_said_once() -> None:
 
 
 def said(found: Sequence[PodState], admin: FleetState | Exception, ours: bool = True) -> tuple[Reason | None, str]:
-    result = health.of("classic", fleet() if ours else None, found, admin, rolling=False)  # type: ignore[arg-type]
+    result = health.of("classic", fleet() if ours else None, found, admin)  # type: ignore[arg-type]
     return result.problem, result.message
 
 
@@ -391,6 +555,8 @@ DOWN = UnavailableError("connection refused")
     [
         pytest.param(pods("a", "a", "a"), UP, True, None, id="all up"),
         pytest.param(pods("a", "a", "a", down=(1,)), FleetState(2, 3), True, None, id="one down of three"),
+        pytest.param(pods("a", "a", "a", down=(0, 1)), FleetState(3, 3), True, Reason.BROKER_STARTING, id="too few for a write"),
+        pytest.param([], FleetState(3, 0), False, None, id="somebody else's Kafka answers"),
         pytest.param([], DOWN, True, Reason.BROKER_STARTING, id="no pods yet"),
         pytest.param(pods("a", "a", "a", down=(0, 1, 2)), DOWN, True, Reason.BROKER_STARTING, id="starting"),
         pytest.param(pods("a", "a", "a"), DOWN, True, Reason.BROKER_UNREACHABLE, id="ready and silent"),
@@ -410,6 +576,15 @@ def test_health(found: list[PodState], admin: FleetState | Exception, ours: bool
 def test_an_image_that_cannot_be_pulled_is_named() -> None:
     broken = [gen.broken_pod("firn-broker-classic-0", waiting_reason="ErrImagePull")]
     assert "kafka:4.2" in said(broken, DOWN)[1]
+
+
+def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> None:
+    crashed = gen.broken_pod("firn-broker-classic-1", waiting_reason="CrashLoopBackOff", last_exit_code=1)
+    found = [*pods("a"), crashed, gen.pod("firn-broker-classic-2")]
+    well = health.of("classic", fleet(), found, FleetState(2, 3))
+    assert well.problem is None
+    assert "firn-broker-classic-1 keeps ending" in well.degraded
+    assert health.of("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
 
 
 async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:

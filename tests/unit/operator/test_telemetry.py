@@ -1,0 +1,29 @@
+"""Metrics that say what the board has, whenever they are read."""
+
+import pytest
+from prometheus_client import generate_latest
+
+from firn.model.conditions import Reason
+from firn_controllers.board import Board
+from firn_controllers.fleet.health import FleetHealth
+from firn_operator import telemetry
+
+
+@pytest.mark.parametrize(
+    ("found", "available", "rolling", "degraded"),
+    [
+        (None, 0, 0, 0),
+        (FleetHealth(), 1, 0, 0),
+        (FleetHealth(rolling=True, degraded="pod firn-broker-a-2 keeps ending"), 1, 1, 1),
+        (FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), 0, 0, 0),
+    ],
+    ids=["not looked at yet", "well", "a roll that is held up", "down"],
+)
+def test_metrics_of_a_fleet(found: FleetHealth | None, available: int, rolling: int, degraded: int) -> None:
+    board = Board()
+    telemetry.watch_fleets(["a"], board)
+    if found is not None:
+        board.fleets["a"] = found
+    lines = generate_latest().decode().splitlines()
+    for name, value in (("available", available), ("rolling", rolling), ("degraded", degraded)):
+        assert f'firn_fleet_{name}{{profile="a"}} {float(value)}' in lines
