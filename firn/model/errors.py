@@ -78,6 +78,11 @@ class CorruptDataError(FirnError):
     """Something read back contradicts what can have been written."""
 
 
+def is_denial(sqlstate: str) -> bool:
+    """Whether a database's SQLSTATE says that these credentials may not do this: invalid authorization (28) or no privilege (42501)."""
+    return sqlstate.startswith("28") or sqlstate == "42501"
+
+
 class ExitCode(IntEnum):
     """Process exit codes of the Spark applications (part of the public surface)."""
 

@@ -40,7 +40,7 @@ from sqlalchemy.orm import Session
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError, is_denial
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
 from firn_controllers.ports import TableState
 from firn_operator import evolution, file_io, secret_files
@@ -526,13 +526,11 @@ def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
 
 
 _UNREACHABLE = Reason.CATALOG_UNREACHABLE
-_DENIED_BY_DATABASE = (
-    "password authentication failed",
-    "permission denied",
-    "no pg_hba.conf entry",
-    "no password supplied",
-    "does not exist",
+_REFUSED_CONNECTION = re.compile(
+    'password authentication failed|permission denied|no pg_hba.conf entry|no password supplied|role ".*" does not exist'
+    "|is not permitted to log in"
 )
+"""What PostgreSQL says to credentials that it does not let in: its client knows no SQLSTATE before there is a connection."""
 _DENIED = (
     obstore.exceptions.PermissionDeniedError,
     obstore.exceptions.UnauthenticatedError,
@@ -561,7 +559,8 @@ def _translated(subject: str, error: Exception) -> FirnError | None:
     """What a library's exception means, or None for one that means a bug of ours."""
     if isinstance(error, sql_errors.DBAPIError):
         text = str(error.orig).strip().splitlines()[0]
-        denied = any(sign in str(error.orig) for sign in _DENIED_BY_DATABASE)
+        state: str | None = getattr(error.orig, "sqlstate", None)
+        denied = is_denial(state) if state else _REFUSED_CONNECTION.search(str(error.orig)) is not None
     else:
         text = _STORAGE_NOISE.sub("", str(error).strip().split("\n", 1)[0]) or repr(error)
         denied = isinstance(error, _DENIED)

@@ -8,13 +8,21 @@ changes that lose nothing are made: new optional columns, wider types, required 
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from firn.model import evolution, names, rows, transforms, types
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, ConflictError, FirnError, InvalidSpecError, UnavailableError
+from firn.model.errors import (
+    AccessDeniedError,
+    ConflictError,
+    FirnError,
+    InvalidSpecError,
+    UnavailableError,
+    is_denial,
+)
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn_spark.data_files import TableSpec
 from firn_spark.session import Catalogs, without_secrets
@@ -313,20 +321,41 @@ def java_class(error: Py4JError) -> str:
     return str(error.java_exception.getClass().getName()) if isinstance(error, Py4JJavaError) else ""
 
 
-def causes(error: Py4JError) -> list[tuple[str, str]]:
-    """Class and message of the Java exception and of what caused it, outermost first."""
-    found: list[tuple[str, str]] = []
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A Java exception: its class, its message, and a database's SQLSTATE where it has one."""
+
+    name: str
+    message: str
+    sqlstate: str = ""
+
+    @property
+    def denied(self) -> bool:
+        """True where it says that these credentials may not do this."""
+        if self.sqlstate:
+            return is_denial(self.sqlstate)
+        return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
+
+
+def causes(error: Py4JError) -> list[Cause]:
+    """The Java exception and what caused it, outermost first."""
+    found: list[Cause] = []
     current = error.java_exception if isinstance(error, Py4JJavaError) else None
     while current is not None and len(found) < 10:
-        found.append((str(current.getClass().getName()), str(current.getMessage() or "")))
+        found.append(Cause(str(current.getClass().getName()), str(current.getMessage() or ""), _sqlstate(current)))
         current = current.getCause()
     return found
 
 
+def _sqlstate(exception: Any) -> str:
+    try:
+        return str(exception.getSQLState() or "")
+    except Py4JError:
+        return ""  # no java.sql.SQLException
+
+
 _DENIED_CLASSES = ("NotAuthorizedException", "ForbiddenException", "AccessDeniedException", "AccessControlException")
 _DENIED_SIGNS = (
-    "password authentication failed",
-    "permission denied",
     "Status Code: 403",
     "AccessDenied",
     "InvalidAccessKeyId",
@@ -338,12 +367,12 @@ def translate(error: Py4JError, subject: str) -> FirnError:
     """What a Java exception means, by who has to act; secrets are taken out of its message."""
     chain = causes(error)
     text = (
-        without_secrets("; ".join(f"{name.rpartition('.')[2]}: {message}" for name, message in chain[:4])[:800])
+        without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])
         or "the JVM does not answer"
     )
     message = f"{subject}: {text}"
-    if any(name.endswith(_DENIED_CLASSES) or any(sign in told for sign in _DENIED_SIGNS) for name, told in chain):
+    if any(cause.denied for cause in chain):
         return AccessDeniedError(f"{message}; grant the driver's user access, or correct its credentials")
-    if chain and chain[0][0].endswith(("ValidationException", "IllegalArgumentException")):
+    if chain and chain[0].name.endswith(("ValidationException", "IllegalArgumentException")):
         return InvalidSpecError(message)
     return UnavailableError(message, reason=Reason.CATALOG_UNREACHABLE)

@@ -1,20 +1,15 @@
 """The same path through every kind of catalog."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import CatalogConnection
+from firn_spark.session import Catalogs
+from firn_spark.tables import Tables
 from tests.integration.ingestion.world import World, exactly, places, value
-from tests.servers.nessie import Nessie, nessie
-from tests.servers.s3 import S3
-
-
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Iterator[Nessie]:
-    with nessie(tmp_path_factory.mktemp("nessie"), storage) as server:
-        yield server
+from tests.servers.nessie import Nessie
 
 
 def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
@@ -40,10 +35,26 @@ def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
         world.remove(job)
 
 
-def test_rest_catalog(world: World, rest: Nessie) -> None:
-    world.add_catalog(f"rest_{world.suffix}", rest.connection)
+def test_rest_catalog(world: World, rest_catalog: Nessie) -> None:
+    world.add_catalog(f"rest_{world.suffix}", rest_catalog.connection)
     # This server's version cannot keep tables of format 3.
     lands_exactly_once(world, f"rest_{world.suffix}", 2)
+
+
+def test_a_database_that_refuses_us_is_told_from_one_that_is_not_there(
+    world: World, lake: CatalogConnection, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong").write_text("wrong")
+    wrong = {**lake.secret_properties, "password": str(tmp_path / "wrong")}
+    catalogs = {
+        "refused": lake.model_copy(update={"secret_properties": wrong}),
+        "missing": lake.model_copy(update={"uri": lake.uri.replace("/postgres", "/ghost")}),
+    }
+    tables = Tables(Catalogs(world.spark, world.settings.model_copy(update={"catalogs": catalogs})))
+    with pytest.raises(AccessDeniedError, match="password authentication failed"):
+        tables.load("refused", "ns", "orders")
+    with pytest.raises(UnavailableError, match='"ghost" does not exist'):
+        tables.load("missing", "ns", "orders")
 
 
 def test_sqlite_catalog_and_local_files(world: World, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What libraries raise becomes an error that says who has to act, in words that stay the same from try to try."""
 
 import obstore.exceptions
+import psycopg
 import pytest
 import requests
 from confluent_kafka import KafkaError, KafkaException
@@ -14,15 +15,20 @@ from firn_operator.iceberg import _translated
 from firn_operator.kafka import Brokers, _Profile
 
 
-def refused(text: str) -> sql_errors.OperationalError:
-    return sql_errors.OperationalError("SELECT 1", {}, Exception(text))
+def refused(cause: str | Exception) -> sql_errors.DBAPIError:
+    """What SQLAlchemy makes of a driver's exception; that of a connection has no SQLSTATE."""
+    return sql_errors.DBAPIError("SELECT 1", {}, psycopg.OperationalError(cause) if isinstance(cause, str) else cause)
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (refused('connection failed: FATAL:  password authentication failed for user "firn"'), AccessDeniedError),
-        (refused("permission denied for table iceberg_tables"), AccessDeniedError),
+        (refused('connection failed: FATAL:  role "firn" does not exist'), AccessDeniedError),
+        (refused('connection failed: FATAL:  database "lake" does not exist'), UnavailableError),
+        (refused(psycopg.errors.InsufficientPrivilege("no way to table iceberg_tables")), AccessDeniedError),
+        (refused(psycopg.errors.UndefinedTable('relation "iceberg_tables" does not exist')), UnavailableError),
+        (refused(psycopg.errors.UndefinedObject('role "nobody" does not exist')), UnavailableError),
         (refused("connection refused"), UnavailableError),
         (obstore.exceptions.PermissionDeniedError("403"), AccessDeniedError),
         (obstore.exceptions.GenericError("connection refused"), UnavailableError),
