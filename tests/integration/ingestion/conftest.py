@@ -8,32 +8,9 @@ import pytest
 from firn.model.jobs import CatalogConnection, GroupSettings
 from firn_spark import session
 from tests.integration.ingestion.world import World, jars
-from tests.servers.kafka import Kafka, kafka
-from tests.servers.postgres import Postgres, directory_for_postgres, postgres
-from tests.servers.s3 import S3, s3
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with kafka(
-        tmp_path_factory.mktemp("kafka") / "broker",
-        secure=True,
-        message__max__bytes="2000000",
-        log__cleaner__backoff__ms="500",
-    ) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def database() -> Iterator[Postgres]:
-    with directory_for_postgres() as directory, postgres(directory) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+from tests.servers.s3 import S3
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ import yaml
 from firn.model import names
 from tests import apiserver
 from tests.apiserver import ApiServer, Refused
-from tests.servers.kafka import Kafka, kafka
-from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, stop, tail
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -192,18 +192,14 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("world")
-    with ExitStack() as stack:
-        api = stack.enter_context(apiserver.running())
-        broker = stack.enter_context(kafka(directory / "kafka"))
-        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres())))
+def world(tmp_path_factory: pytest.TempPathFactory, broker: Kafka, database: Postgres) -> Iterator[World]:
+    with apiserver.running() as api:
         for namespace in (SYSTEM, "demo"):
             api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         owner = {"metadata": {"name": names.CONFIG_OBJECT}}
         api.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", owner)
         install_crds(api)
-        yield World(api, broker, database, directory)
+        yield World(api, broker, database, tmp_path_factory.mktemp("world"))
 
 
 def install_crds(api: ApiServer) -> None:
