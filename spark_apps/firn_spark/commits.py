@@ -37,8 +37,19 @@ COMMIT_ID = "firn.commit-id"
 """Names one commit, so that it is known again when it is read back."""
 WRITER = "firn.writer"
 """Names the process that made a commit: two processes may have taken the same epoch."""
+LETTERS_SINCE = "firn.letters-since"
+LETTERS_UNTIL = "firn.letters-until"
+"""Dead-letter tables: see `Landed.letters`."""
 INGEST = "ingest"
-_KEYS = (names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, COMMIT_ID, WRITER)
+_KEYS = (
+    names.SUMMARY_TOPIC_ID,
+    names.SUMMARY_EPOCH,
+    names.SUMMARY_OFFSETS,
+    COMMIT_ID,
+    WRITER,
+    LETTERS_SINCE,
+    LETTERS_UNTIL,
+)
 ATTEMPTS = 12
 """How often a commit is tried while others, that are no ingestion, get in first."""
 
@@ -54,6 +65,9 @@ class Landed:
     writer: str = ""
     snapshot_id: int | None = None
     committed_ms: int | None = None
+    letters: tuple[int, int] = (0, 0)
+    """Of a dead-letter table: ``ingested_at`` (microseconds since 1970) of every letter of this topic id is at least the first, that
+    of every letter at all at most the second, and that of every letter of an earlier topic id below the first."""
 
 
 def read_landed(table: Any) -> Landed | None:
@@ -89,6 +103,7 @@ def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None
             writer=values[WRITER] or "",
             snapshot_id=snapshot_id,
             committed_ms=committed_ms,
+            letters=(int(values[LETTERS_SINCE] or 0), int(values[LETTERS_UNTIL] or 0)),
         )
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
@@ -118,9 +133,17 @@ class Committer:
         self.writer = writer
 
     def commit(
-        self, table: Any, descriptors: Sequence[str], base: Landed | None, topic_id: str, epoch: int, offsets: Offsets
+        self,
+        table: Any,
+        descriptors: Sequence[str],
+        base: Landed | None,
+        topic_id: str,
+        epoch: int,
+        offsets: Offsets,
+        letters: tuple[int, int] | None = None,
     ) -> Landed:
-        """Appends data files (none is allowed) and sets the offsets, on top of ``base``. Returns what is now the newest ingestion commit.
+        """Appends data files (none is allowed) and sets the offsets, and `Landed.letters` where they are given, on top of ``base``.
+        Returns what is now the newest ingestion commit.
 
         Raises CommitConflictError where another commit of an older epoch came first (plan again), FencedError, and
         CommitUnknownError where the outcome could not be read back: then the next thing to do with the table is to read it.
@@ -134,6 +157,8 @@ class Committer:
             COMMIT_ID: commit_id,
             WRITER: self.writer,
         }
+        if letters is not None:
+            values |= {LETTERS_SINCE: str(letters[0]), LETTERS_UNTIL: str(letters[1])}
         self._failpoints.reach("before-commit")
         files = [self._tables.data_file(table, descriptor) for descriptor in descriptors]
         failure: Exception | None = None

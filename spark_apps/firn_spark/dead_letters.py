@@ -3,12 +3,16 @@
 A round commits its dead letters first, then the table's rows. After a crash between the two, this table is ahead of the other; the offsets
 it holds there are read back and left out of both tables when the range is landed again.
 
+Letters do not say which topic they are of, and a re-created topic has the offsets of the one before. Their times do: they begin after
+all of the topic before (`moment`), and every commit carries where that is (`Landed.letters`).
+
 Two writers: a dead-letter commit is fenced by this table's own epoch, which a new writer claims with an empty commit before it reads what
 this table holds. A table that does not exist cannot be claimed, so its first writer announces it with an empty commit to the topic's
 table, after creating it and before writing to it: a newer writer either refuses that announcement or sees it.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -48,17 +52,52 @@ def count(table: Any) -> int:
     return int(dict(snapshot.summary()).get("total-records", 0)) if snapshot is not None else 0
 
 
+def now() -> int:
+    """Microseconds since 1970."""
+    return int(time.time() * 1_000_000)
+
+
 def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed:
-    """Takes the table's epoch with an empty commit, so that no older writer can add to it from here on. Raises as `Committer.commit`."""
+    """Takes the table's epoch for this topic with an empty commit, so that no older writer can add to it from here on, and says where the
+    topic's letters begin. Raises as `Committer.commit`."""
     base = read_landed(table)
-    if base is not None and base.epoch == epoch and base.writer == committer.writer:
-        return base
+    same = base if base is not None and base.topic_id == topic_id else None
+    if same is not None and same.epoch == epoch and same.writer == committer.writer:
+        return same
     if base is not None and base.epoch > epoch:
         raise FencedError(
             f"table {table.name()}: epoch {base.epoch} is newer than ours, {epoch}; another driver serves this topic"
         )
-    offsets = base.offsets if base is not None and base.topic_id == topic_id else {}
-    return committer.commit(table, (), base, topic_id, epoch, offsets)
+    offsets = same.offsets if same is not None else {}
+    return committer.commit(table, (), base, topic_id, epoch, offsets, letters(base, topic_id, now()))
+
+
+def letters(base: Landed | None, topic_id: str, now: int) -> tuple[int, int]:
+    """`Landed.letters` of a table that is claimed for ``topic_id`` on top of ``base``; ``now`` in microseconds."""
+    if base is None:
+        return now, 0
+    since, until = base.letters
+    return (since if base.topic_id == topic_id else max(now, until + 1)), until
+
+
+def moment(dead: Iterable[Landed | None], now: int) -> int:
+    """The ``ingested_at`` of a round over topics with these (claimed) dead letters: ``now``, unless a clock that was ahead has written some."""
+    return max([now, *(one.letters[0] for one in dead if one is not None)])
+
+
+def commit(
+    committer: Committer,
+    table: Any,
+    descriptors: Sequence[str],
+    base: Landed,
+    epoch: int,
+    offsets: Offsets,
+    ingested_at: int,
+) -> Landed:
+    """Adds letters of the topic that ``base`` claimed the table for; ``ingested_at`` is their `moment`. Raises as `Committer.commit`."""
+    reached = {part: max(offset, base.offsets.get(part, 0)) for part, offset in offsets.items()}
+    since, until = base.letters
+    return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, (since, max(until, ingested_at)))
 
 
 def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
@@ -69,26 +108,26 @@ def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
 
 
 def offsets_between(
-    spark: Any, table: Any, topic_id: str, landed: Offsets, beyond: Offsets
+    spark: Any, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
-    """The offsets of dead letters in [``landed``, ``beyond``) by partition. Raises UnavailableError where the table cannot be read."""
+    """The offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition. Raises UnavailableError where the table cannot be read."""
     try:
-        return _offsets_between(spark, table, topic_id, landed, beyond)
+        return _offsets_between(spark, table, dead, landed, beyond)
     except Py4JError as error:
         raise translate(error, f"table {table.name()}") from error
 
 
 def _offsets_between(
-    spark: Any, table: Any, topic_id: str, landed: Offsets, beyond: Offsets
+    spark: Any, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
-    # Only what was added by commits that the topic's table does not know of: another topic of this name may have had the same offsets.
+    # Only what was added by commits that the topic's table does not know of, as far as the history goes: that is little to read.
     snapshot = table.currentSnapshot()
     last = snapshot.snapshotId() if snapshot is not None else None
     first: int | None = None
     while snapshot is not None:
         summary = dict(snapshot.summary())
         if summary.get(names.SUMMARY_KIND) == INGEST:
-            mine = summary.get(names.SUMMARY_TOPIC_ID) == topic_id
+            mine = summary.get(names.SUMMARY_TOPIC_ID) == dead.topic_id
             ends = decode_offsets(summary[names.SUMMARY_OFFSETS]) if mine else {}
             if not any(ends.get(part, 0) > landed.get(part, 0) for part in beyond):
                 first = snapshot.snapshotId()
@@ -100,10 +139,11 @@ def _offsets_between(
     reader = spark.read.format("iceberg")
     if first is not None and first != last:
         reader = reader.option("start-snapshot-id", str(first)).option("end-snapshot-id", str(last))
-    condition = " or ".join(
+    ranges = " or ".join(
         f"(_kafka.partition = {part} and _kafka.offset >= {landed.get(part, 0)} and _kafka.offset < {end})"
         for part, end in beyond.items()
     )
+    condition = f"ingested_at >= timestamp_micros({dead.letters[0]}) and ({ranges})"
     found: dict[int, set[int]] = {}
     for row in reader.load(table.name()).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
         found.setdefault(row[0], set()).add(row[1])

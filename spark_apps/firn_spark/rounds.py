@@ -237,7 +237,8 @@ class Rounds:
 
     def _begin(self, topic: Topic) -> None:
         """Before the first round of a preparation: nobody older can add dead letters from here on, and what they hold beyond the table is known."""
-        if self._live(topic) != topic.reading:
+        reading = self._live(topic)
+        if reading != topic.reading:
             raise NotReadyError(f"topic {topic.job.topic}: it was re-created or has grown; its offsets are read anew")
         if topic.claimed:
             return
@@ -248,14 +249,13 @@ class Rounds:
             landed = read_landed(topic.table)
             self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
             topic.landed, topic.dead_landed = landed, dead
-            self._position(topic, self._live(topic))
+            # Not what is live by now: the claim was made for this one.
+            self._position(topic, reading)
             topic.dead_spec = self._tables.spec(topic.dead_table)
             offsets = landed.offsets if landed is not None and landed.topic_id == topic.topic_id else {}
             beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
             if beyond:
-                topic.exclude = dead_letters.offsets_between(
-                    self._spark, topic.dead_table, topic.topic_id, offsets, beyond
-                )
+                topic.exclude = dead_letters.offsets_between(self._spark, topic.dead_table, dead, offsets, beyond)
                 log.info(
                     "dead letters are ahead of the table: their offsets are left out",
                     topic=topic.job.topic,
@@ -388,7 +388,10 @@ class Rounds:
                 exclude=topic.exclude,
                 force_dead=forced(topic.job),
             )
-        plan = LandingPlan(landings, int(time.time() * 1_000_000))
+        moment = dead_letters.moment((topic.dead_landed for topic in planned), dead_letters.now())
+        for topic in planned:
+            topic.ingested_at = moment
+        plan = LandingPlan(landings, moment)
         connection = self._kafkas(next(iter(planned)).job.profile).connection
         records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
         if records <= CLIENT_READER_RECORDS or any(topic.client_reader for topic in planned):
@@ -437,11 +440,15 @@ class Rounds:
         offsets = {**base, **topic.position, **reached}
         if one.dead:
             self._failpoints.reach("before-dlq-commit")
-            dead_base = topic.dead_landed
-            known = dead_base.offsets if dead_base is not None and dead_base.topic_id == topic.topic_id else {}
-            dead_offsets = {part: max(offset, known.get(part, 0)) for part, offset in offsets.items()}
-            topic.dead_landed = self._committer.commit(
-                topic.dead_table, one.dead, dead_base, topic.topic_id, topic.epoch, dead_offsets
+            assert topic.dead_landed is not None
+            topic.dead_landed = dead_letters.commit(
+                self._committer,
+                topic.dead_table,
+                one.dead,
+                topic.dead_landed,
+                topic.epoch,
+                offsets,
+                topic.ingested_at,
             )
             self._failpoints.reach("after-dlq-commit")
         something = one.rows or one.dead_rows or one.skipped or one.excluded

@@ -56,6 +56,8 @@ class Topic:
     dead_landed: Landed | None = None
     claimed: bool = False
     exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    ingested_at: int = 0
+    """The time that its running round writes into dead letters; microseconds since 1970."""
     # Reading
     position: Offsets = field(default_factory=dict)
     """Next offset to read: what landed, or further where nothing was found to land."""

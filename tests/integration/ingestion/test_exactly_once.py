@@ -171,6 +171,38 @@ def test_a_topic_that_is_deleted_and_made_again_begins_at_its_beginning(world: W
     assert places([*world.rows(job), *world.dead(job)]) == exactly({0: 20}) + exactly({0: 10})
 
 
+@pytest.mark.parametrize("history", ["kept", "expired", "compacted"])
+def test_dead_letters_of_a_topic_before_keep_no_record_out(world: World, history: str) -> None:
+    """The driver dies between the two tables' commits of a re-created topic, and what its dead-letter table knows of commits is gone."""
+    topic = world.topic()
+    job = world.job(topic)
+    world.produce(topic, some(0))
+    world.apply(job)
+    world.start()
+    await_all(world, job, 20)
+    world.stop()
+    world.delete(topic)
+    world.create(topic)
+    world.produce(topic, [*(value(number) for number in range(6)), b"bad", *some(10)])
+    with world.spawn("after-dlq-commit=kill:1") as driver:
+        assert driver.process.wait(240) == -9, (world.directory / "driver.log").read_text()[-3000:]
+    letters = world.table(job, "__dlq")
+    assert len(world.dead(job)) == 4 + 5
+    if history == "compacted":
+        table = f"{job.table.namespace}.{job.table.name}__dlq"
+        world.spark.sql(
+            f"call lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+        )
+        letters.refresh()
+    if history != "kept":
+        letters.newAppend().set(names.SUMMARY_KIND, "compact").commit()
+        letters.expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
+        assert len(world.snapshots(job, "__dlq")) == 1
+    world.start()
+    await_all(world, job, 27)
+    assert places([*world.rows(job), *world.dead(job)]) == exactly({0: 20}) + exactly({0: 27})
+
+
 def test_the_contract_of_another_topic_id_waits(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, topic_id="AAAAAAAAAAAAAAAAAAAAAA")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from firn_spark import jobs
 from firn_spark.commits import Landed
-from firn_spark.dead_letters import ahead
+from firn_spark.dead_letters import ahead, letters, moment
 from firn_spark.rounds import first_halts, forced, parse_results, slices
 from tests.unit.spark_driver.topic import job, topic
 
@@ -77,3 +77,12 @@ def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:
     assert ahead(landed, "id", {0: 10, 1: 5}) == {0: 20, 2: 7}
     assert ahead(landed, "another id", {0: 10}) == {}
     assert ahead(None, "id", {}) == {}
+
+
+@pytest.mark.parametrize("now", [500, 5000])
+def test_letters_of_another_topic_begin_after_all_there_are_even_when_the_clock_went_back(now: int) -> None:
+    base = Landed("old", 3, {0: 20}, letters=(900, 1000))
+    since, until = letters(base, "new", now)
+    assert since > 1000 == until
+    assert moment([Landed("new", 4, {}, letters=(since, until)), None], now) >= since
+    assert letters(base, "old", now) == (900, 1000)
