@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import ExitCode
 from firn_controllers.ports import PodState
@@ -37,19 +38,9 @@ def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
     """What keeps ``pod`` from being ready, or None when it is ready or on its way."""
     if pod.ready:
         return None
-    look = f"kubectl -n {namespace} describe pod {pod.name}"
-    if pod.unschedulable is not None:
-        return Trouble(
-            Reason.UNSCHEDULABLE, f"no node can take pod {pod.name}: {scheduler_causes(pod.unschedulable)}; see {look}"
-        )
-    if pod.waiting_reason in IMAGE_REASONS:
-        return Trouble(Reason.IMAGE_PULL_FAILED, f"image {image} of pod {pod.name} cannot be pulled; see {look}")
-    if pod.waiting_reason in CONFIG_REASONS:
-        return Trouble(
-            Reason.BACKING_OFF,
-            f"pod {pod.name} cannot start ({pod.waiting_reason}), such as for want of a Secret or ConfigMap; see {look}",
-            stalled=True,
-        )
+    pending = _pending(pod, image, f"pod {pod.name}", f"kubectl -n {namespace} describe pod {pod.name}")
+    if pending is not None:
+        return pending
     logs = f"see kubectl -n {namespace} logs {pod.name} --previous"
     stalled = pod.restarts >= FAST_FAILURES
     match pod.last_exit_code, pod.last_exit_reason:
@@ -71,6 +62,33 @@ def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
             return None
         case _:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} keeps ending; {logs}", stalled)
+
+
+def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | None:
+    """What keeps ``pod``, which a message calls ``subject``, from being started."""
+    if pod.unschedulable is not None:
+        causes = scheduler_causes(pod.unschedulable)
+        return Trouble(Reason.UNSCHEDULABLE, f"no node can take {subject}: {causes}; see {look}")
+    if pod.waiting_reason in IMAGE_REASONS:
+        return Trouble(Reason.IMAGE_PULL_FAILED, f"image {image} of {subject} cannot be pulled; see {look}")
+    if pod.waiting_reason in CONFIG_REASONS:
+        return Trouble(
+            Reason.BACKING_OFF,
+            f"{subject} cannot start ({pod.waiting_reason}), such as for want of a Secret or ConfigMap; see {look}",
+            stalled=True,
+        )
+    return None
+
+
+def without_executors(pods: Sequence[PodState], image: str, namespace: str, group: str) -> Trouble | None:
+    """Why none of a group's Spark executors runs; None where one does. Spark makes pods with new names again and again, so no message has
+    one; and it deletes those that end, so of those the driver tells."""
+    if any(pod.running and not pod.deleting for pod in pods):
+        return None
+    labels = ",".join(f"{key}={value}" for key, value in (names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}).items())
+    look = f"kubectl -n {namespace} describe pods -l {labels}"
+    found = (_pending(pod, image, "an executor pod", look) for pod in sorted(pods, key=lambda pod: pod.name))
+    return next(filter(None, found), Trouble(Reason.STARTING, "no executor runs yet"))
 
 
 def worst(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:

@@ -17,6 +17,9 @@ LABEL_PROFILE = f"{GROUP}/profile"
 LABEL_GROUP = f"{GROUP}/group"
 LABEL_JOB = f"{GROUP}/job"
 
+EXECUTOR_ROLE = {"spark-role": "executor"}
+"""What Spark itself labels executor pods with; they carry `LABEL_GROUP` and `LABEL_MANAGED_BY` too."""
+
 # Annotations
 TEMPLATE_HASH = f"{GROUP}/template-hash"
 PAUSE = f"{GROUP}/pause-reconciliation"

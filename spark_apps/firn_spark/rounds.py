@@ -42,6 +42,8 @@ CLIENT_READER_RECORDS = 20_000
 SLICE_RECORDS = 5_000
 OVERFLOW = "long overflow"
 """What Spark's Kafka source says of a record whose time does not fit microseconds."""
+EXECUTOR_KILLED = ("(SIGKILL, possible container OOM)", "(JVM OOM)")
+"""What Spark says of an executor pod that ended so (ExecutorPodsLifecycleManager); the pod itself is gone by then."""
 EMPTY_RECORDS = 100_000
 EMPTY_SECONDS = 600.0
 """Ranges in which nothing was found to land are committed on their own only when they are this long or this old."""
@@ -563,6 +565,11 @@ def classify(error: Exception, topic: Topic) -> FirnError:
     if isinstance(error, FirnError):
         return error
     subject = f"topic {topic.job.topic}"
+    if any(sign in str(error) for sign in EXECUTOR_KILLED):
+        return UnavailableError(
+            f"{subject}: an executor was killed for want of memory: give the group's executors more memory or overhead",
+            reason=Reason.OUT_OF_MEMORY,
+        )
     if isinstance(error, Py4JError):
         return translate(error, subject)
     return UnavailableError(f"{subject}: {_text(error)}")

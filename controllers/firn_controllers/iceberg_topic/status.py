@@ -247,7 +247,7 @@ def _table_ready(observed: Observed, findings: Findings) -> Verdict:
 
 
 def _table_of_driver(observed: Observed, target: TableTarget) -> Verdict:
-    progress = observed.progress if observed.group.problem is None else None
+    progress = observed.progress if observed.group.heard else None
     if progress is not None and progress.table_ready:
         return Verdict("True", Reason.CREATED, f"table {target.identifier} is as the spec says")
     reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
@@ -308,7 +308,7 @@ def _halted(observed: Observed, progress: TopicProgress) -> str:
 
 def _fresh(observed: Observed, findings: Findings) -> Verdict:
     progress = observed.progress
-    if progress is None or findings.job is None or observed.group.problem is not None:
+    if progress is None or findings.job is None or not observed.group.heard:
         return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver does not tell")
     if observed.resource.spec.suspend:
         return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")

@@ -70,6 +70,8 @@ class GroupReconciler:
             self._tell(group, health.UNSEEN)
             return Outcome()
         pods = await cluster.pods(labels)
+        mates = names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}
+        executors = await cluster.pods(mates) if configured.executors is not None else None
         said = await self._ports.progress.read(group)
         if said is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
@@ -82,6 +84,7 @@ class GroupReconciler:
                 group,
                 pods,
                 said,
+                executors=executors,
                 image=(configured.image or self._config.images.spark).image,
                 memory_hint=settings.memory_hint(configured),
                 namespace=self._owner.namespace,

@@ -15,12 +15,19 @@ Said = tuple[GroupProgress, datetime]
 
 @dataclass(frozen=True, slots=True)
 class GroupHealth:
-    """``problem`` is None while what the driver says of topics can be believed. Equal healths wake nobody."""
+    """``problem`` is None while records can land. Equal healths wake nobody."""
 
     problem: Reason | None = None
     message: str = ""
     stalled: bool = False
     rolling: bool = False
+    executors: bool = False
+    """The problem is that no executor runs; the driver does."""
+
+    @property
+    def heard(self) -> bool:
+        """What the driver says of topics can be believed."""
+        return self.problem is None or self.executors
 
 
 UNSEEN = GroupHealth(Reason.STARTING, "the ingestion application has not been looked at yet")
@@ -31,6 +38,7 @@ def of(
     pods: Sequence[PodState],
     said: Said | None,
     *,
+    executors: Sequence[PodState] | None = None,
     image: str,
     memory_hint: str = "",
     namespace: str,
@@ -38,7 +46,8 @@ def of(
     stale_after: timedelta,
     rolling: bool,
 ) -> GroupHealth:
-    """The health of ``group``'s driver. ``stale_after``: a document older than that says nothing any more."""
+    """The health of ``group``: of its driver, and of its ``executors`` where it is to have any. ``stale_after``: a document older than that
+    says nothing any more."""
     trouble = pod_troubles.worst(pods, image, namespace)
     if trouble is not None:
         hint = memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
@@ -47,7 +56,11 @@ def of(
     running = [pod for pod in pods if pod.running and not pod.deleting]
     current = said is not None and now - said[1] <= stale_after
     if running and current:
-        return GroupHealth(rolling=rolling)
+        missing = pod_troubles.without_executors(executors, image, namespace, group) if executors is not None else None
+        if missing is None:
+            return GroupHealth(rolling=rolling)
+        message = f"ingestion group {group}: {missing.message}"
+        return GroupHealth(missing.reason, message, missing.stalled, rolling, executors=True)
     if any(pod.ready for pod in running):
         return GroupHealth(
             Reason.BACKING_OFF,

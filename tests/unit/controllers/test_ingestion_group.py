@@ -21,6 +21,7 @@ from tests import gen
 from tests.fakes.world import World
 
 OWNER = Owner("firn-system", "config-uid")
+UID = "uid-demo-flights"
 SECURE = {
     "secure": {
         "bootstrapServers": "kafka:9093",
@@ -228,6 +229,23 @@ def test_released(pods: list[PodState], uids: list[str] | None, read_after: floa
 
 
 Change = Callable[[World], None]
+
+
+async def test_a_group_without_a_running_executor_is_said_on_its_topics_and_the_driver_still_believed() -> None:
+    world = World(gen.config(groups={"default": {"executors": {"instances": 1}}, "big": {}}))
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert world.conditions()["IngestionReady"] == ("False", "Starting")
+    labels = {**names.EXECUTOR_ROLE, names.LABEL_GROUP: "default"}
+    waits = gen.broken_pod("exec-1", labels=labels, unschedulable="0/1 nodes are available: 1 Insufficient cpu.")
+    world.cluster.pod_states[waits.name] = waits
+    world.driver.says[UID] = {"state": "Running", "lag_records": 5, "lag_seconds": 1e6, "last_commit": 1.0}
+    await world.settle()
+    assert world.conditions()["IngestionReady"] == ("False", "Unschedulable")
+    assert world.conditions()["Fresh"] == ("False", "Behind")
+    world.cluster.pod_states[waits.name] = gen.pod(waits.name, labels=labels)
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,30 @@ def test_trouble(pod: PodState, reason: Reason | None, stalled: bool) -> None:
         assert "firn-system" in found.message or reason is Reason.OUT_OF_MEMORY
 
 
+WAITING = gen.broken_pod("firn-ingest-a1-exec-7", waiting_reason="ErrImagePull")
+
+
+@pytest.mark.parametrize(
+    ("executors", "reason"),
+    [
+        pytest.param([], Reason.STARTING, id="not asked for yet"),
+        pytest.param([gen.broken_pod()], Reason.STARTING, id="on its way"),
+        pytest.param([gen.broken_pod(), WAITING], Reason.IMAGE_PULL_FAILED, id="the image of one"),
+        pytest.param([WAITING, gen.pod(deleting=True)], Reason.IMAGE_PULL_FAILED, id="the last one goes"),
+        pytest.param(
+            [gen.broken_pod(unschedulable="0/3 nodes are available: 3 Insufficient cpu.")], Reason.UNSCHEDULABLE, id="no room"
+        ),
+        pytest.param([WAITING, gen.pod()], None, id="one runs"),
+        pytest.param([gen.broken_pod(last_exit_code=137, phase="Failed")], Reason.STARTING, id="ended: the driver tells why"),
+    ],
+)  # fmt: skip
+def test_why_no_executor_runs(executors: list[PodState], reason: Reason | None) -> None:
+    found = pods.without_executors(executors, "firn-spark:1", "firn-system", "big")
+    assert (found and found.reason) == reason
+    assert found is None or "exec-7" not in found.message, "the next pod has another name"
+    assert reason in (None, Reason.STARTING) or "-l spark-role=executor,firn.dev/group=big" in str(found)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firn.model.conditions import Reason
 from firn_spark import jobs
 from firn_spark.commits import Landed
 from firn_spark.dead_letters import ahead, letters, moment
-from firn_spark.rounds import first_halts, forced, parse_results, slices
+from firn_spark.rounds import classify, first_halts, forced, parse_results, slices
 from tests.unit.spark_driver.topic import job, topic
 
 RANGES = st.dictionaries(
@@ -70,6 +71,14 @@ def test_resume_names_a_record() -> None:
 @pytest.mark.parametrize("text", ["skip", "skip:1", "skip:x:y", "skip:1:2:3", f"skip:1:{2**63}", "skip:1:2\n"])
 def test_a_contract_that_resumes_at_no_record_is_none(text: str) -> None:
     assert jobs.parse(job().model_copy(update={"resume": text}).model_dump_json(), "test") is None
+
+
+@pytest.mark.parametrize("code", ["137(SIGKILL, possible container OOM)", "52(JVM OOM)"])
+def test_an_executor_that_was_killed_for_want_of_memory_is_said_so(code: str) -> None:
+    told = f"Job aborted due to stage failure: ... Reason: \nThe executor with id 3 exited with exit code {code}.\n"
+    failure = classify(RuntimeError(told), topic())
+    assert failure.reason == Reason.OUT_OF_MEMORY
+    assert "executors more memory" in str(failure)
 
 
 def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:
