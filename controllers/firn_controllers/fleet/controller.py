@@ -56,8 +56,8 @@ class FleetReconciler:
         self._announce = announce
         self._scale_down_told: set[tuple[str, int]] = set()
         self._waits_told: dict[str, str | None] = {}
-        self._pruned: dict[str, str] = {}
-        """Profile -> the only ConfigMap that this process has left."""
+        self._pruned: set[str] = set()
+        """Profiles whose old configurations this process has removed; it makes no other ones, as its own configuration is one for life."""
 
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
@@ -87,8 +87,6 @@ class FleetReconciler:
             return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
         if settled:
             await self._prune(fleet)
-        else:
-            self._pruned.pop(profile, None)
         version = metadata_version.pending(fleet)
         failure = metadata_version.failure(job, version) if job is not None and version is not None else None
         found = health.of(profile, fleet, pods, admin, rolling=rolling, not_finalised=failure)
@@ -126,14 +124,13 @@ class FleetReconciler:
 
     async def _prune(self, fleet: Fleet) -> None:
         """Remove the configurations that no broker starts from any more."""
-        kept = config_map.name(fleet)
-        if self._pruned.get(fleet.name) == kept:
+        if fleet.name in self._pruned:
             return
-        cluster = self._ports.cluster
+        kept, cluster = config_map.name(fleet), self._ports.cluster
         for name in await cluster.list_names("v1", "ConfigMap", fleet.labels):
             if name != kept:
                 await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)
-        self._pruned[fleet.name] = kept
+        self._pruned.add(fleet.name)
 
     async def _ask(self, profile: str) -> FleetState | FirnError:
         try:

@@ -59,7 +59,7 @@ def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -
     if admin.brokers < replicas:
         return f"until all {replicas} brokers have joined the cluster"
     if admin.under_replicated:
-        return f"until {admin.under_replicated} partitions have all their replicas in sync"
+        return f"until all replicas are in sync, which those of {admin.under_replicated} partition(s) are not"
     return None
 
 

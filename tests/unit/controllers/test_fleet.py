@@ -333,7 +333,12 @@ def test_partition(
         (3, pods("old", "old", "old"), None, "until the brokers answer"),
         (3, pods("old", "old", "old", down=(0,)), UP, "until all 3 pods are ready"),
         (3, pods("old", "old", "old"), FleetState(2, 0), "until all 3 brokers have joined the cluster"),
-        (3, pods("old", "old", "old"), FleetState(3, 4), "until 4 partitions have all their replicas in sync"),
+        (
+            3,
+            pods("old", "old", "old"),
+            FleetState(3, 4),
+            "until all replicas are in sync, which those of 4 partition(s) are not",
+        ),
         (3, pods("old", "old", "old"), UP, None),
     ],
 )
