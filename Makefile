@@ -8,26 +8,28 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest
+# Tests that share servers stay in one process (tests/conftest.py). One process more than cores: those of the cluster mostly wait.
+SIDE_BY_SIDE := -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: venv ## all set-up, then 336,776 flights from Kafka into an Iceberg table, queried and audited
+demo: setup ## all set-up, then 336,776 flights from Kafka into an Iceberg table, queried and audited
 	@$(PYTHON) hack/demo
 
 .PHONY: test
 test: setup lint ## all set-up, then lint, types, import rules, unit, contract, integration and e2e tests
-	@$(PYTEST) tests -m "not long"
+	@FIRN_REUSE=1 $(PYTEST) tests -m "not long" $(SIDE_BY_SIDE)
 
 .PHONY: test-fast
 test-fast: venv lint ## what needs no cluster and no JVM
-	@$(PYTEST) tests/unit -m "not long"
+	@$(PYTEST) tests/unit -m "not long" -n 2 --dist loadgroup
 
 .PHONY: test-long
 test-long: setup ## the same proofs with more seeds, kills and minutes
-	@FIRN_LONG=1 $(PYTEST) tests
+	@FIRN_LONG=1 FIRN_REUSE=1 $(PYTEST) tests
 
 .PHONY: bench
 bench: setup ## benchmarks, a line of JSON per figure, also in bench/results.jsonl
@@ -61,7 +63,11 @@ lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
 
 .PHONY: setup
-setup: venv ## tools, images and a running cluster
+setup: ## the Python environment, tools, images and a running cluster, made at the same time
+	@$(MAKE) --no-print-directory -j2 venv cluster
+
+.PHONY: cluster
+cluster: ## tools, images and a running cluster
 	@hack/setup
 
 .PHONY: venv

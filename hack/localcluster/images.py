@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from . import base, jars, packages, tools
+from . import base, jars, packages, tools, wheels
 from .command import run
 from .content import content_hash, files_below, locked
 from .kind import Kind
@@ -76,22 +76,6 @@ class Image:
             os.utime(each, (0, 0))
 
 
-def pyspark_wheel() -> Path:
-    """A directory that holds the PySpark wheel, built once from the hashed source package (it is large and takes minutes)."""
-    requirement = REPOSITORY / "requirements" / "pyspark.txt"
-    version = requirement.read_text().partition("==")[2].split()[0]
-    shelf = cache_directory("wheels")
-    with locked(cache_directory() / "wheels.lock"):
-        if not list(shelf.glob(f"pyspark-{version}-*.whl")):
-            with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
-                run([sys.executable, "-m", "venv", f"{scratch}/venv"])
-                pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
-                run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
-                for wheel in Path(scratch).glob("pyspark-*.whl"):
-                    wheel.rename(shelf / wheel.name)
-    return shelf
-
-
 def _program(name: str) -> Callable[[], Path]:
     return lambda: tools.build(name).parent
 
@@ -129,7 +113,7 @@ def _spark() -> Image:
             **{f"kernel/firn_spark/{name}.py": f"spark_apps/firn_spark/{name}.py" for name in _KERNEL},
         },
         code=("firn", "spark_apps"),
-        contexts={"jars": lambda: jars.fetch("spark"), "wheels": pyspark_wheel},
+        contexts={"jars": lambda: jars.fetch("spark"), "wheels": wheels.pyspark},
         key=(_POM,),
     )
 
