@@ -1,7 +1,8 @@
-"""Named places where a test can make the driver die or fail. Off unless the environment variable ``FIRN_FAILPOINTS`` names some.
+"""Named places where a test can make the driver die, stand still or fail. Off unless the environment variable ``FIRN_FAILPOINTS`` names some.
 
 ``FIRN_FAILPOINTS=after-dlq-commit=kill:1,before-commit=raise:3`` kills the process (SIGKILL) the first time it comes to
-``after-dlq-commit`` and raises at the third passage of ``before-commit``.
+``after-dlq-commit`` and raises at the third passage of ``before-commit``. ``stop`` stops the process (SIGSTOP) until SIGCONT: what is
+done to it or around it meanwhile surely happens at that place.
 """
 
 import os
@@ -26,7 +27,7 @@ Name = Literal[
     "after-commit",
     "after-readback",
 ]
-Action = Literal["kill", "raise"]
+Action = Literal["kill", "stop", "raise"]
 
 log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ class Failpoints:
             action, _, passage = rest.partition(":")
             if name not in get_args(Name) or action not in get_args(Action) or not (passage or "1").isdigit():
                 raise InvalidSpecError(
-                    f"{VARIABLE}: {part!r} is not NAME=kill|raise[:PASSAGE] with a name of {', '.join(get_args(Name))}"
+                    f"{VARIABLE}: {part!r} is not NAME=kill|stop|raise[:PASSAGE] with a name of {', '.join(get_args(Name))}"
                 )
             self._points[name] = Failpoint(action, int(passage or 1))  # type: ignore[arg-type]
         if self._points:
@@ -67,7 +68,7 @@ class Failpoints:
         return bool(self._points)
 
     def reach(self, name: Name) -> None:
-        """Marks a place. Does nothing unless a failpoint is set there. Raises FailpointError, or kills the process."""
+        """Marks a place. Does nothing unless a failpoint is set there. Raises FailpointError, or kills or stops the process."""
         point = self._points.get(name)
         if point is None:
             return
@@ -76,8 +77,9 @@ class Failpoints:
             passage = self._passages[name]
         if passage != point.passage:
             return
-        if point.action == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if point.action != "raise":
+            os.kill(os.getpid(), signal.SIGKILL if point.action == "kill" else signal.SIGSTOP)
+            return
         raise FailpointError(f"failpoint {name}, passage {passage}")
 
 

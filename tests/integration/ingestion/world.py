@@ -308,6 +308,15 @@ class Process(AbstractContextManager["Process"]):
             self.process.kill()
         self.process.wait(30)
 
+    def await_stopped(self) -> None:
+        """Until the process stands still at a failpoint."""
+
+        def stopped() -> bool:
+            assert self.process.poll() is None, f"ended with {self.process.returncode}"
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+        await_true("the process is stopped", stopped, WAIT)
+
     def get(self, path: str) -> httpx.Response | None:
         """The answer of the driver's HTTP server; None while there is none."""
         try:

@@ -1,3 +1,7 @@
+import os
+import signal
+import subprocess
+import sys
 from typing import get_args
 
 import pytest
@@ -32,3 +36,12 @@ def test_only_the_named_passage_of_the_named_place_fails(monkeypatch: pytest.Mon
 def test_a_text_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(InvalidSpecError, match="FIRN_FAILPOINTS"):
         failpoints.Failpoints(text)
+
+
+def test_stop_makes_the_process_stand_still_until_it_is_told_to_go_on() -> None:
+    code = "from firn_spark.failpoints import Failpoints; Failpoints('before-commit=stop').reach('before-commit'); print('went on')"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate(timeout=60)[0].endswith(b"went on\n")

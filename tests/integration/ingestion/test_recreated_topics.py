@@ -1,0 +1,86 @@
+"""A topic that is deleted and made again while a round works on it: what was read of the one never gets among the rows of the other."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from firn_spark.commits import read_landed
+from firn_spark.failpoints import Failpoints
+from firn_spark.rounds import Rounds
+from tests.integration.ingestion.world import WAIT, World, value
+from tests.servers.s3 import S3
+
+OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
+
+
+class Gate:
+    """Holds the first who comes by once it is closed, until it is opened."""
+
+    def __init__(self) -> None:
+        self.closed, self.held, self.open = threading.Event(), threading.Event(), threading.Event()
+
+    def pass_(self) -> None:
+        if self.closed.is_set() and not self.held.is_set():
+            self.held.set()
+            assert self.open.wait(WAIT)
+
+
+def gate_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    if place == "before reading":
+        read: Callable[..., Any] = Rounds._job
+
+        def job(rounds: Rounds, planned: Any) -> Any:
+            gate.pass_()
+            return read(rounds, planned)
+
+        monkeypatch.setattr(Rounds, "_job", job)
+    else:
+
+        def reach(_: Failpoints, name: str) -> None:
+            if name == place:
+                gate.pass_()
+
+        monkeypatch.setattr(Failpoints, "reach", reach)
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("place", "landed_of_old"),
+    [("before reading", OLD), ("after-data-files", OLD), ("before-commit", [*OLD, *WAITING])],
+)
+def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
+    world: World, storage: S3, monkeypatch: pytest.MonkeyPatch, place: str, landed_of_old: list[int]
+) -> None:
+    gate = gate_at(place, monkeypatch)
+    topic = world.topic()
+    job = world.job(topic, freshness_ms=500)
+    world.produce(topic, [value(number) for number in OLD])
+    world.apply(job)
+    world.start()
+    world.await_rows(job, len(OLD))
+    old_id = world.topic_id(topic)
+    gate.closed.set()
+    world.produce(topic, [value(number) for number in WAITING])
+    assert gate.held.wait(WAIT)
+    # The new topic is longer than what the round is about to read of the old one: the same offsets hold other records.
+    world.delete(topic)
+    world.create(topic)
+    world.produce(topic, [value(number) for number in NEW])
+    gate.open.set()
+    rows = world.await_rows(job, len(landed_of_old) + len(NEW))
+    of_old = [(row["_kafka"]["offset"], row["id"]) for row in rows if row["id"] < NEW[0]]
+    of_new = [(row["_kafka"]["offset"], row["id"]) for row in rows if row["id"] >= NEW[0]]
+    assert sorted(of_old) == [(number, number) for number in landed_of_old]
+    assert sorted(of_new) == list(enumerate(NEW))
+    world.await_state(job, "CaughtUp", lag_records=0)
+    landed = read_landed(world.table(job))
+    assert landed is not None
+    assert landed.offsets == {0: len(NEW)}
+    assert landed.topic_id == world.topic_id(topic) != old_id
+    # Each file of the table is named by it: those of the round that was thrown away are gone.
+    named = {row.file_path for row in world.spark.sql(f"select file_path from {job.table.identifier}.files").collect()}
+    data = storage.directory / "buckets" / storage.bucket / world.table(job).location().split("/", 3)[3] / "data"
+    assert {path.name for path in data.rglob("*.parquet")} == {path.rsplit("/", 1)[1] for path in named}
