@@ -98,6 +98,12 @@ class KafkaConnection(Contract):
     sasl_username: str | None = None
     sasl_password_path: str | None = None
 
+    @property
+    def secret_files(self) -> tuple[str, ...]:
+        """The files that it names."""
+        files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path)
+        return tuple(file for file in files if file is not None)
+
 
 class CatalogConnection(Contract):
     """How to reach a catalog. ``properties`` are Iceberg's Java keys; ``secret_properties`` name files."""
@@ -107,6 +113,11 @@ class CatalogConnection(Contract):
     warehouse: str
     properties: dict[str, str] = Field(default_factory=dict)
     secret_properties: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def secret_files(self) -> tuple[str, ...]:
+        """The files that it names."""
+        return tuple(self.secret_properties.values())
 
 
 class GroupSettings(Contract):
@@ -128,3 +139,9 @@ class GroupSettings(Contract):
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
+
+    @property
+    def secret_files(self) -> frozenset[str]:
+        """Every file with a secret that some connection names."""
+        connections: tuple[KafkaConnection | CatalogConnection, ...] = (*self.kafka.values(), *self.catalogs.values())
+        return frozenset(file for connection in connections for file in connection.secret_files)

@@ -19,6 +19,7 @@ from firn.model.errors import ExitCode, InvalidSpecError
 from firn.model.jobs import GroupSettings
 from firn_spark import failpoints, session
 from firn_spark.commits import Committer
+from firn_spark.credentials import Credentials
 from firn_spark.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.loop import Loop
 from firn_spark.progress import Metrics, Server
@@ -33,9 +34,17 @@ class Driver:
     """Everything of one ingestion application, on a session that is there already."""
 
     def __init__(
-        self, settings: GroupSettings, spark: Any, jobs: JobSource, points: failpoints.Failpoints | None = None
+        self,
+        settings: GroupSettings,
+        spark: Any,
+        jobs: JobSource,
+        points: failpoints.Failpoints | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """``credentials``: as they were before ``spark`` was started."""
         self.settings = settings
+        self._spark = spark
+        self._credentials = credentials or Credentials(settings.secret_files)
         self.metrics = Metrics()
         self._kafkas: dict[str, Kafka] = {}
         self._lock = threading.Lock()
@@ -59,13 +68,14 @@ class Driver:
             ),
             self.metrics,
             self.kafka,
-            lambda: session.running(spark),
+            self._unfit,
             _version(),
         )
         self.server = Server(settings.listen, self.metrics, self.loop.progress, self.loop.ready, self.loop.alive)
 
     def kafka(self, profile: str) -> Kafka:
-        """The brokers of a profile. Raises InvalidSpecError for one that the settings do not know, or whose secrets cannot be read."""
+        """The brokers of a profile. Raises InvalidSpecError for one that the settings do not know, NotReadyError where its secrets cannot be
+        read."""
         with self._lock:
             if profile not in self._kafkas:
                 connection = self.settings.kafka.get(profile)
@@ -81,8 +91,13 @@ class Driver:
                     ) from error
             return self._kafkas[profile]
 
+    def _unfit(self) -> str | None:
+        if not session.running(self._spark):
+            return "Spark's JVM has ended"
+        return "secrets have changed" if self._credentials.replaced() else None
+
     def run(self) -> ExitCode:
-        """Serves until `Loop.stop`, until other drivers have taken every topic, or until Spark is gone."""
+        """Serves until `Loop.stop`, until other drivers have taken every topic, or until Spark is gone or secrets have changed."""
         self.server.start()
         try:
             return self.loop.run()
@@ -135,8 +150,9 @@ def run(path: str) -> int:
     try:
         settings = load_settings(path)
         points = failpoints.from_environment()
+        credentials = Credentials(settings.secret_files)
         spark = session.start(settings)
-        driver = Driver(settings, spark, job_source(settings), points)
+        driver = Driver(settings, spark, job_source(settings), points, credentials)
     except InvalidSpecError as error:
         log.error("cannot start", error=str(error))
         return ExitCode.CONFIGURATION

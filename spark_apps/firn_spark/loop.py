@@ -136,14 +136,15 @@ class Loop:
         rounds: Callable[["Loop"], Rounds],
         metrics: Metrics,
         connect: Callable[[str], Kafka],
-        healthy: Callable[[], bool],
+        unfit: Callable[[], str | None],
         version: str = "",
     ) -> None:
+        """``unfit`` is asked all the time: None, or why this process has to give way to its next start."""
         self._settings = settings
         self._jobs = jobs
         self._metrics = metrics
         self._connect = connect
-        self._healthy = healthy
+        self._unfit = unfit
         self._version = version
         self._topics: dict[str, Topic] = {}
         self._watchers: dict[str, Watcher] = {}
@@ -203,7 +204,8 @@ class Loop:
     # Deciding
 
     def run(self) -> ExitCode:
-        """Serves until `stop` (DONE), until every topic is fenced (FENCED), or until Spark is gone (TEMPORARY)."""
+        """Serves until `stop` (DONE), until every topic is fenced (FENCED), or until the process is unfit (TEMPORARY). Rounds that run are
+        waited for."""
         self._jobs.start()
         try:
             while not self._stopping.wait(TICK):
@@ -212,8 +214,9 @@ class Loop:
                 if self.fenced:
                     log.error("every topic has another writer")
                     return ExitCode.FENCED
-                if not self._healthy():
-                    log.error("Spark's JVM has ended")
+                reason = self._unfit()
+                if reason is not None:
+                    log.warning("giving way to a new start", reason=reason)
                     return ExitCode.TEMPORARY
                 self._decide()
             return ExitCode.DONE

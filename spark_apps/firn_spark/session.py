@@ -19,7 +19,7 @@ from py4j.java_gateway import JavaObject
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings
 
 log = structlog.get_logger()
@@ -94,12 +94,18 @@ def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt:
 
 def catalog_conf(settings: GroupSettings) -> dict[str, str]:
     """What the session has to be told of the catalogs, secrets included: set on the running session, because Spark's own
-    configuration stands on the JVM's command line. Raises InvalidSpecError as `catalog_properties` does."""
+    configuration stands on the JVM's command line. A catalog whose secrets are missing is left out: it stops nobody but its own topics,
+    and the next start has it. Raises InvalidSpecError as `catalog_properties` does."""
     conf: dict[str, str] = {}
     for name, connection in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
+        try:
+            properties = catalog_properties(name, connection)
+        except NotReadyError as error:
+            log.warning("catalog cannot be used yet", catalog=name, error=str(error))
+            continue
         conf[prefix] = "org.apache.iceberg.spark.SparkCatalog"
-        conf |= {f"{prefix}.{key}": value for key, value in catalog_properties(name, connection).items()}
+        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
     return conf
 
 
@@ -157,8 +163,8 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
 
 
 def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, str]:
-    """Iceberg's properties of a catalog, secrets read from their files. Raises InvalidSpecError for a file that cannot be read or a
-    URI that names no database this can use."""
+    """Iceberg's properties of a catalog, secrets read from their files. Raises NotReadyError for a file that cannot be read, InvalidSpecError
+    for a URI that names no database this can use."""
     values = dict(connection.properties)
     for key, path in connection.secret_properties.items():
         values[key] = read_secret(path)
@@ -191,11 +197,11 @@ def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, st
 
 
 def read_secret(path: str) -> str:
-    """The value in a mounted secret file. Raises InvalidSpecError naming the file, never the value."""
+    """The value in a mounted secret file. Raises NotReadyError naming the file, never the value."""
     try:
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpecError(
+        raise NotReadyError(
             f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"
         ) from error
 
@@ -248,8 +254,8 @@ class Catalogs:
         self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened, InvalidSpecError where the
-        settings do not know it."""
+        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened, NotReadyError where its secrets
+        cannot be read, InvalidSpecError where the settings do not know it."""
         catalog = self._open.get(name)
         if catalog is None:
             connection = self._settings.catalogs.get(name)

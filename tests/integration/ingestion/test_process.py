@@ -1,8 +1,22 @@
 """The driver as a process: what it tells over HTTP, and how it ends."""
 
 import signal
+from pathlib import Path
 
-from tests.integration.ingestion.world import World, value
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from firn.model.errors import ExitCode
+from tests.integration.ingestion.world import World, exactly, places, value
+from tests.servers.kafka import Kafka
 from tests.servers.process import await_true
 
 
@@ -43,6 +57,51 @@ def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) ->
     assert "correct horse" not in log
     assert "firn-secret" not in log
     assert len(world.rows(job)) == 20
+
+
+def test_a_rotated_password_is_taken_up_by_the_next_start(world: World, broker: Kafka) -> None:
+    """As the kubelet does it: the file in the running pod changes, the container ends and is started again."""
+    user = f"rotating_{world.suffix}"
+    topic = world.topic()
+    job = world.job(topic, profile="rotating")
+    grant(world, user)
+    let_in(world, user, "first")
+    connection = broker.secure_connection(user, "first")
+    world.settings = world.settings.model_copy(update={"kafka": {"rotating": connection}})
+    world.produce(topic, [value(number) for number in range(10)])
+    world.apply(job)
+    assert connection.sasl_password_path is not None
+    with world.spawn() as driver:
+        world.await_offsets(lambda: world.landed(job) == {0: 10}, "offset 10", job)
+        let_in(world, user, "second")
+        Path(connection.sasl_password_path).write_text("second\n")
+        assert driver.process.wait(120) == ExitCode.TEMPORARY, (world.directory / "driver.log").read_text()[-3000:]
+    world.produce(topic, [value(number) for number in range(10, 20)])
+    with world.spawn():
+        world.await_offsets(lambda: world.landed(job) == {0: 20}, "offset 20", job)
+    assert places(world.rows(job)) == exactly({0: 20})
+    assert "secrets have changed" in (world.directory / "driver.log").read_text()
+
+
+def grant(world: World, user: str) -> None:
+    """``user`` may do everything with topics."""
+    everything = AclBinding(
+        ResourceType.TOPIC,
+        "*",
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.ALLOW,
+    )
+    world.admin.create_acls([everything])[everything].result(30)
+
+
+def let_in(world: World, user: str, password: str) -> None:
+    """``user`` has this password and no other."""
+    mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    change = UserScramCredentialUpsertion(user, mechanism, password.encode())
+    world.admin.alter_user_scram_credentials([change])[user].result(30)
 
 
 def test_settings_that_mean_nothing_end_the_process_for_good(world: World) -> None:

@@ -36,7 +36,7 @@ def loop(contracts: Any, monkeypatch: pytest.MonkeyPatch) -> Loop:
     monkeypatch.setattr(Loop, "_watch", lambda self, profile: None)
     nothing: Any = None
     rounds: Any = Rounds()
-    return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: True)
+    return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: None)
 
 
 def test_a_contract_that_comes_back_while_its_topic_is_busy_is_served_again(loop: Loop, contracts: Contracts) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from firn.model.config import Executors
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_spark import session, sources
 from firn_spark.driver import load_settings
@@ -87,8 +87,15 @@ def test_a_password_may_begin_and_end_with_a_space(tmp_path: Path) -> None:
     assert session.read_secret(str(tmp_path / "password")) == " a b "
 
 
+def test_a_catalog_without_its_secrets_does_not_keep_the_others_from_starting() -> None:
+    well = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
+    lost = well.model_copy(update={"secret_properties": {"token": "/nowhere/token"}})
+    conf = session.catalog_conf(settings(catalogs={"well": well, "lost": lost}))
+    assert {key.split(".")[3] for key in conf} == {"well"}
+
+
 def test_a_secret_that_is_missing_is_named_by_its_file() -> None:
-    with pytest.raises(InvalidSpecError, match="/nowhere/password"):
+    with pytest.raises(NotReadyError, match="/nowhere/password"):
         session.read_secret("/nowhere/password")
 
 
