@@ -239,9 +239,7 @@ class World(AbstractContextManager["World"]):
 
     def await_rows(self, job: IngestJob, count: int, seconds: float = WAIT) -> list[dict[str, Any]]:
         """The table's rows once there are ``count`` of them. More is as wrong as fewer."""
-        self.await_offsets(
-            lambda: len(self.rows(job)) >= count, f"{count} rows in {job.table.identifier}", job, seconds
-        )
+        self.await_offsets(lambda: self.size(job) >= count, f"{count} rows in {job.table.identifier}", job, seconds)
         rows = self.rows(job)
         assert len(rows) == count
         return rows
@@ -254,6 +252,12 @@ class World(AbstractContextManager["World"]):
 
     def table(self, job: IngestJob, suffix: str = "") -> Any:
         return self.tables.load(job.table.catalog, job.table.namespace, job.table.name + suffix)
+
+    def size(self, job: IngestJob) -> int:
+        """How many rows the table's metadata says there are. Cheap enough to be asked until it is so, which a Spark job is not."""
+        table = self.table(job)
+        snapshot = None if table is None else table.currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.summary().get("total-records"))
 
     def rows(self, job: IngestJob, suffix: str = "") -> list[dict[str, Any]]:
         """All rows, by partition and offset. Read by Spark, which does not share code with the writer."""
