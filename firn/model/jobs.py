@@ -129,6 +129,8 @@ class GroupSettings(Contract):
     heap: str = "768m"
     bytes_per_commit: int = 128 * 1024 * 1024
     """A topic is due before its freshness once this many bytes wait."""
+    buffer_bytes: int = 128 * 1024 * 1024
+    """Decoded rows that one task may hold before it writes files."""
     executors: config.Executors | None = None
     executor_image: str | None = None
     executor_pull_policy: str = "IfNotPresent"

@@ -65,6 +65,7 @@ class Driver:
                 self.metrics,
                 tasks=tasks,
                 round_bytes=loop.round_bytes,
+                buffer_bytes=settings.buffer_bytes,
             ),
             self.metrics,
             self.kafka,

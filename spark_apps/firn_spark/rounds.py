@@ -124,6 +124,7 @@ class Rounds:
         *,
         tasks: int,
         round_bytes: Callable[[], int],
+        buffer_bytes: int,
     ) -> None:
         self._spark = spark
         self._tables = tables
@@ -133,6 +134,7 @@ class Rounds:
         self._meter = meter
         self._tasks = tasks
         self._round_bytes = round_bytes
+        self._buffer_bytes = buffer_bytes
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
 
@@ -393,7 +395,7 @@ class Rounds:
         moment = dead_letters.moment((topic.dead_landed for topic in planned), dead_letters.now())
         for topic in planned:
             topic.ingested_at = moment
-        plan = LandingPlan(landings, moment)
+        plan = LandingPlan(landings, moment, self._buffer_bytes)
         connection = self._kafkas(next(iter(planned)).job.profile).connection
         records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
         if records <= CLIENT_READER_RECORDS or any(topic.client_reader for topic in planned):

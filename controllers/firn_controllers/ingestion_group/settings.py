@@ -9,6 +9,15 @@ from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
 """Bytes that the Python side of a driver needs beside the JVM's heap; Spark's own least overhead."""
+DRIVER_BESIDE_HEAP = 512 * 2**20
+"""A driver's JVM outside its heap, and its own Python process."""
+EXECUTOR_BESIDE_HEAP = 256 * 2**20
+TASK_AT_LEAST = 160 * 2**20
+"""A Python worker with its libraries and compiled decoders, before it holds a row."""
+TASK_COPIES = 3.2
+"""What a task holds at the most for each byte of its buffer: rows, a sorted copy by partition, the file being written. Measured."""
+BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
+"""Less makes files too small; more makes none better."""
 
 
 def settings(config: Config, group: str) -> GroupSettings:
@@ -21,6 +30,7 @@ def settings(config: Config, group: str) -> GroupSettings:
         cores=configured.cores,
         heap=configured.heap,
         bytes_per_commit=quantities.size(configured.bytes_per_commit),
+        buffer_bytes=buffer_bytes(configured),
         executors=configured.executors,
         executor_image=image.image if configured.executors else None,
         executor_pull_policy=image.pull_policy,
@@ -30,6 +40,17 @@ def settings(config: Config, group: str) -> GroupSettings:
         kafka={name: kafka(name, profile, config.namespace) for name, profile in config.profiles.items()},
         catalogs={name: catalog(found) for name, found in config.catalogs.items()},
     )
+
+
+def buffer_bytes(group: IngestionGroup) -> int:
+    """Decoded rows that one of the group's tasks may hold, so that all that run at once fit the pod's memory beside the JVM."""
+    if group.executors is None:
+        room = quantities.size(group.memory) - quantities.heap(group.heap) - DRIVER_BESIDE_HEAP
+        tasks = group.cores
+    else:
+        room = quantities.heap(group.executors.overhead) - EXECUTOR_BESIDE_HEAP
+        tasks = group.executors.cores
+    return min(BUFFER_MOST, max(BUFFER_LEAST, int((room / tasks - TASK_AT_LEAST) / TASK_COPIES)))
 
 
 def memory_hint(group: IngestionGroup) -> str:

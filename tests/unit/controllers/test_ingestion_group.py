@@ -202,6 +202,25 @@ def test_health(pods: list[PodState], age: float | None, reason: Reason | None) 
     assert said(pods, age) is reason
 
 
+@pytest.mark.parametrize(
+    ("group", "mebibytes"),
+    [
+        pytest.param({}, 128, id="the default has room for the most"),
+        pytest.param({"cores": 2}, 70, id="two tasks share it"),
+        pytest.param({"cores": 2, "heap": "512m"}, 110, id="what the heap leaves"),
+        pytest.param({"cores": 8}, 16, id="never less than files are worth"),
+        pytest.param({"cores": 8, "memory": "16Gi"}, 128, id="a large pod"),
+        pytest.param({"memory": "256Mi"}, 16, id="less memory than heap"),
+        pytest.param({"cores": 8, "executors": {"instances": 2}}, 128, id="executors: the driver's cores do not count"),
+        pytest.param({"executors": {"instances": 2, "cores": 3}}, 30, id="tasks of one executor"),
+        pytest.param({"executors": {"instances": 2, "overhead": "768m"}}, 110, id="what an executor has beside its heap"),
+    ],
+)  # fmt: skip
+def test_what_a_task_may_hold_follows_the_pods_memory(group: dict[str, Any], mebibytes: int) -> None:
+    found = settings.settings(gen.config(groups={"default": group}), "default")
+    assert found.buffer_bytes // 2**20 == mebibytes
+
+
 def test_arithmetic_explains_an_out_of_memory() -> None:
     group = gen.config(groups={"default": {"memory": "512Mi", "heap": "400m"}}).groups["default"]
     assert "512Mi" in settings.memory_hint(group)

@@ -14,7 +14,7 @@ READ = TopicInfo("id-1", (0, 1))
 
 def rounds() -> Any:
     nothing: Any = None
-    return Rounds(nothing, nothing, nothing, nothing, nothing, nothing, tasks=1, round_bytes=lambda: 1)
+    return Rounds(nothing, nothing, nothing, nothing, nothing, nothing, tasks=1, round_bytes=lambda: 1, buffer_bytes=1)
 
 
 def test_a_topic_that_was_recreated_before_its_round_is_prepared_anew() -> None:
