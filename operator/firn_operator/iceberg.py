@@ -200,7 +200,7 @@ class _Connection:
 
     def catalog(self) -> Catalog:
         with self._lock:
-            now = secret_files.signature(self.connection.secret_properties.values())
+            now = secret_files.signature(self.connection.secret_files)
             if self._catalog is None or now != self._opened_with:
                 self._catalog = open_catalog(self.name, self.connection)
                 self._opened_with = now

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn.model.kafka import connection_settings, kafka_id
 from firn_controllers.ports import FleetState, TopicState
 from firn_operator import secret_files
 from firn_operator.batches import Batch
@@ -67,38 +68,14 @@ class Brokers:
 
 def client_settings(connection: KafkaConnection) -> dict[str, Any]:
     """librdkafka's settings for ``connection``. Raises NotReadyError where a secret's file is missing."""
-    settings: dict[str, Any] = {
-        "bootstrap.servers": connection.bootstrap_servers,
-        "security.protocol": connection.protocol,
+    purpose = f"Kafka {connection.bootstrap_servers}"
+    return {
+        **connection_settings(connection, lambda path: secret_files.read(path, purpose)),
         "client.id": "firn",
         "socket.connection.setup.timeout.ms": 5000,
         "reconnect.backoff.max.ms": 2000,
         "log_level": 0,
     }
-    if connection.protocol.endswith("SSL"):
-        settings["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
-        paths = {
-            "ssl.ca.location": connection.ca_path,
-            "ssl.certificate.location": connection.certificate_path,
-            "ssl.key.location": connection.certificate_key_path,
-        }
-        for key, path in paths.items():
-            if path is not None:
-                secret_files.read(path, f"Kafka {connection.bootstrap_servers}, {key}")
-                settings[key] = path
-    if connection.sasl_mechanism is not None:
-        settings["sasl.mechanism"] = connection.sasl_mechanism
-        settings["sasl.username"] = connection.sasl_username or ""
-        if connection.sasl_password_path is not None:
-            settings["sasl.password"] = secret_files.read(
-                connection.sasl_password_path, f"Kafka {connection.bootstrap_servers}, SASL password"
-            )
-    return settings
-
-
-def kafka_id(identifier: object) -> str:
-    """A topic id as Kafka's own tools print it: URL-safe base64, where librdkafka has the standard alphabet."""
-    return str(identifier).replace("+", "-").replace("/", "_")
 
 
 class KafkaTopics:
@@ -156,14 +133,7 @@ class _Profile:
         if time.monotonic() < self._resting_until:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
         connection = self._brokers.connection
-        now = secret_files.signature(
-            (
-                connection.ca_path,
-                connection.certificate_path,
-                connection.certificate_key_path,
-                connection.sasl_password_path,
-            )
-        )
+        now = secret_files.signature(connection.secret_files)
         if self._admin is None or now != self._made_with:
             settings = client_settings(connection)
             try:

@@ -19,9 +19,9 @@ def read(path: str, purpose: str) -> str:
         ) from error
 
 
-def signature(paths: Iterable[str | None]) -> Signature:
+def signature(paths: Iterable[str]) -> Signature:
     """Something that differs when any of the files was replaced; missing files count as empty."""
-    return tuple(_stamp(path) for path in sorted({path for path in paths if path}))
+    return tuple(_stamp(path) for path in sorted(set(paths)))
 
 
 def _stamp(path: str) -> tuple[str, int, int]:

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn.model.kafka import connection_settings, kafka_id
 from firn_spark.session import read_secret
 
 REQUEST_SECONDS = 10.0
@@ -66,38 +67,18 @@ class Slice:
     end: int
 
 
-def kafka_id(topic_id: object) -> str:
-    """A topic id as Kafka's own tools print it; librdkafka writes the other alphabet of base64."""
-    return str(topic_id).replace("+", "-").replace("/", "_")
-
-
 def client_config(connection: KafkaConnection) -> dict[str, Any]:
-    """librdkafka's configuration for ``connection``. Secrets are values, so that executors need no files. Raises InvalidSpecError."""
-    config: dict[str, Any] = {
-        "bootstrap.servers": connection.bootstrap_servers,
-        "security.protocol": connection.protocol,
+    """librdkafka's settings for ``connection``. Raises NotReadyError where a secret's file is missing."""
+    return {
+        **connection_settings(connection, read_secret),
         "log_level": 3,
         "socket.connection.setup.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 5_000,
     }
-    for key, path in (
-        ("ssl.ca.pem", connection.ca_path),
-        ("ssl.certificate.pem", connection.certificate_path),
-        ("ssl.key.pem", connection.certificate_key_path),
-    ):
-        if path is not None:
-            config[key] = read_secret(path)
-    if "SSL" in connection.protocol:
-        config["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
-    if connection.sasl_mechanism is not None:
-        config["sasl.mechanism"] = connection.sasl_mechanism
-        config["sasl.username"] = connection.sasl_username or ""
-        config["sasl.password"] = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
-    return config
 
 
 def spark_options(connection: KafkaConnection) -> dict[str, str]:
-    """The same for Spark's Kafka source (Kafka's Java client, PEM certificates inline). Raises InvalidSpecError."""
+    """The same for Spark's Kafka source (Kafka's Java client, PEM certificates inline)."""
     options = {
         "kafka.bootstrap.servers": connection.bootstrap_servers,
         "kafka.security.protocol": connection.protocol,
