@@ -157,6 +157,11 @@ def payload_bytes(array: pa.Array) -> int:
     return int(pc.call_function("sum", [pc.call_function("binary_length", [array])]).as_py() or 0)
 
 
+def longest_payload(array: pa.Array) -> int:
+    """How many bytes the longest of a binary array's values has."""
+    return int(pc.call_function("max", [pc.call_function("binary_length", [array])]).as_py() or 0)
+
+
 def _listed(offsets_by_partition: Mapping[int, frozenset[int]], partitions: _Array, offsets: _Array) -> _Array:
     listed = np.zeros(len(partitions), dtype=bool)
     for partition, wanted in offsets_by_partition.items():

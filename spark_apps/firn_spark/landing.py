@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from firn.model.jobs import IngestJob
 from firn_spark.data_files import DataFileWriter, TableSpec
-from firn_spark.decoding import Decoded, Decoder, payload_bytes
+from firn_spark.decoding import Decoded, Decoder, longest_payload, payload_bytes
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 
@@ -50,14 +50,15 @@ class Kind(StrEnum):
 
 
 class TaskStats(TypedDict):
-    """What a task did for a topic. ``bytes`` are of keys and values read; ``partitions`` maps the partition's number, as text,
-    to [records read, first offset, last offset]."""
+    """What a task did for a topic. ``bytes`` are of keys and values read, ``largest`` bounds those of the largest record; ``partitions`` maps the
+    partition's number, as text, to [records read, first offset, last offset]."""
 
     rows: int
     dead: int
     skipped: int
     excluded: int
     bytes: int
+    largest: int
     partitions: dict[str, list[int]]
 
 
@@ -159,7 +160,15 @@ class _Topic:
     """One topic in one task: decoded rows that wait, files that were written, and how it went."""
 
     def __init__(self, landing: TopicLanding, ingested_at: int) -> None:
-        self._stats: TaskStats = {"rows": 0, "dead": 0, "skipped": 0, "excluded": 0, "bytes": 0, "partitions": {}}
+        self._stats: TaskStats = {
+            "rows": 0,
+            "dead": 0,
+            "skipped": 0,
+            "excluded": 0,
+            "bytes": 0,
+            "largest": 0,
+            "partitions": {},
+        }
         self._rows: list[pa.Table] = []
         self._dead: list[pa.Table] = []
         self._files: list[tuple[Kind, str]] = []
@@ -201,6 +210,7 @@ class _Topic:
         stats["skipped"] += decoded.skipped
         stats["excluded"] += decoded.excluded
         stats["bytes"] += payload_bytes(batch["key"]) + payload_bytes(batch["value"])
+        stats["largest"] = max(stats["largest"], longest_payload(batch["key"]) + longest_payload(batch["value"]))
         partitions, offsets = batch["partition"].to_numpy(), batch["offset"].to_numpy()
         for partition in np.unique(partitions).tolist():
             own = offsets[partitions == partition]

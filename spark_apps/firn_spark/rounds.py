@@ -6,6 +6,7 @@ down to single topics, so that one that cannot be read does not hold up those th
 
 import functools
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,18 @@ from firn_spark.commits import Committer, Landed, read_landed
 from firn_spark.failpoints import Failpoints
 from firn_spark.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding, land
 from firn_spark.session import without_secrets
-from firn_spark.sources import Kafka, Slice, TopicInfo, client_config, client_records, spark_options, spark_records
+from firn_spark.sources import (
+    SMALL_RECORD_BYTES,
+    Kafka,
+    Slice,
+    TopicInfo,
+    client_config,
+    client_records,
+    small_records_session,
+    spark_options,
+    spark_records,
+    together,
+)
 from firn_spark.tables import Tables, translate
 from firn_spark.topics import Topic
 
@@ -69,6 +81,7 @@ class Found:
     skipped: int = 0
     excluded: int = 0
     bytes: int = 0
+    largest: int = 0
     records: int = 0
     dead_letters_missing: bool = False
     error: str | None = None
@@ -95,6 +108,7 @@ def parse_results(rows: Iterable[tuple[str, str, str]]) -> dict[str, Found]:
                 one.skipped += stats["skipped"]
                 one.excluded += stats["excluded"]
                 one.bytes += stats["bytes"]
+                one.largest = max(one.largest, stats["largest"])
                 one.records += sum(numbers[0] for numbers in stats["partitions"].values())
             case Kind.ERROR:
                 problem = json.loads(text)
@@ -108,6 +122,10 @@ def _land_slices(
     slices = [part for group in parts for part in group]
     for batch in land(client_records(config, slices), plan):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _land_records(batches: Iterator[Any], plan: LandingPlan) -> Iterator[Any]:
+    return land(together(batches), plan)
 
 
 class Rounds:
@@ -137,6 +155,10 @@ class Rounds:
         self._buffer_bytes = buffer_bytes
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _small_records(self) -> Any:
+        return small_records_session(self._spark)
 
     # Preparing
 
@@ -404,14 +426,18 @@ class Rounds:
             rows = self._spark.sparkContext.parallelize(groups, len(groups)).mapPartitions(work).collect()
         else:
             split = all(topic.job.on_bad_record != "Halt" for topic in planned)
+            small = all((topic.largest_bytes or math.inf) <= SMALL_RECORD_BYTES for topic in planned)
             frame = spark_records(
-                self._spark,
+                self._small_records if small else self._spark,
                 spark_options(connection),
                 {topic.job.topic: ranges for topic, ranges in planned.items()},
                 self._tasks,
                 split,
             )
-            rows = [tuple(row) for row in frame.mapInArrow(functools.partial(land, plan=plan), RESULT_DDL).collect()]
+            rows = [
+                tuple(row)
+                for row in frame.mapInArrow(functools.partial(_land_records, plan=plan), RESULT_DDL).collect()
+            ]
         return parse_results(rows)
 
     def _first_dead_letter(self, topic: Topic) -> None:
@@ -440,6 +466,7 @@ class Rounds:
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         if one.records:
             topic.record_bytes = max(16.0, one.bytes / one.records + 32)
+            topic.largest_bytes = max(one.largest, (topic.largest_bytes or 0) * 3 // 4)
         base = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == topic.topic_id else {}
         offsets = {**base, **topic.position, **reached}
         if one.dead:

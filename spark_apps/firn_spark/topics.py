@@ -16,6 +16,8 @@ from firn_spark.sources import TopicInfo
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
+FIRST_ROUND_SECONDS = 5.0
+"""Assumed length of a round before there was any: the first ones wait for Python workers and for Java's compiler."""
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
@@ -68,7 +70,9 @@ class Topic:
     lost: int = 0
     client_reader: bool = False
     record_bytes: float = FIRST_RECORD_BYTES
-    round_seconds: float = 1.0
+    largest_bytes: int | None = None
+    """The largest record of late, fading; None before any was read."""
+    round_seconds: float = FIRST_ROUND_SECONDS
     # Scheduling
     busy: bool = False
     removed: bool = False

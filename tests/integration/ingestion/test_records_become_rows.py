@@ -72,6 +72,24 @@ def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch:
     assert rows[5]["_kafka"]["timestamp"] == datetime.fromtimestamp(1_700_000_000.005, UTC).replace(tzinfo=None)
 
 
+def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from firn_spark import rounds
+
+    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    topic = world.topic()
+    job = world.job(topic, record_schema=RecordSchema(format="Raw"))
+    world.produce(topic, [b"small"] * 300)
+    world.apply(job)
+    world.start()
+    world.await_rows(job, 300)
+    # This round is read in the session that does not weigh its batches, the next one is not.
+    world.produce(topic, [b"%d" % n * 500_000 for n in range(10, 50)])
+    rows = world.await_rows(job, 340)
+    assert [row["value"] for row in rows[300:]] == [b"%d" % n * 500_000 for n in range(10, 50)]
+    world.produce(topic, [b"small"])
+    assert places(world.await_rows(job, 341)) == exactly({0: 341})
+
+
 def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from firn_spark import rounds
 

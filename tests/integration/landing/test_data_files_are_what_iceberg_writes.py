@@ -295,6 +295,7 @@ def test_every_row_lands_once_where_memory_is_short_and_files_are_small(spark):
             "skipped": 0,
             "excluded": 0,
             "bytes": sum(map(payload, moved)),
+            "largest": max(len(value) for batch in moved for value in batch["value"].to_pylist()),
             "partitions": {"0": [360, 0, 359]},
         }
     ]

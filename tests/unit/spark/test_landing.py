@@ -40,7 +40,15 @@ def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path):
     size = len(GOOD) * 2 + len(BAD) + 2
     partitions = {"0": [3, 0, 2], "3": [1, 5, 5]}
     assert found["stats"] == [
-        {"rows": 3, "dead": 1, "skipped": 0, "excluded": 0, "bytes": size, "partitions": partitions}
+        {
+            "rows": 3,
+            "dead": 1,
+            "skipped": 0,
+            "excluded": 0,
+            "bytes": size,
+            "largest": max(len(GOOD) + 2, len(BAD)),
+            "partitions": partitions,
+        }
     ]
 
 

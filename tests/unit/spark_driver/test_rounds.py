@@ -36,7 +36,15 @@ def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn, tasks
 
 
 def test_results_of_tasks_are_added_up() -> None:
-    stats = {"rows": 3, "dead": 1, "skipped": 2, "excluded": 4, "bytes": 50, "partitions": {"0": [10, 0, 9]}}
+    stats = {
+        "rows": 3,
+        "dead": 1,
+        "skipped": 2,
+        "excluded": 4,
+        "bytes": 50,
+        "largest": 7,
+        "partitions": {"0": [10, 0, 9]},
+    }
     found = parse_results(
         [
             ("a", "data", "file 1"),
@@ -50,7 +58,7 @@ def test_results_of_tasks_are_added_up() -> None:
     )
     assert (found["a"].data, found["a"].dead) == (["file 1", "file 2"], ["file 3"])
     assert (found["a"].rows, found["a"].dead_rows, found["a"].skipped, found["a"].excluded) == (6, 2, 4, 8)
-    assert (found["a"].bytes, found["a"].records) == (100, 20)
+    assert (found["a"].bytes, found["a"].largest, found["a"].records) == (100, 7, 20)
     assert found["b"].error == "OSError: no space"
     assert found["c"].dead_letters_missing
 
