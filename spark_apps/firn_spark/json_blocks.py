@@ -5,12 +5,14 @@ JSON, and leaves for each field a number, or the place of a text. It *vouches* f
 `firn_spark.json_values`; in every other case and in every doubt, bad records included, it does not, and the caller asks there.
 So this module knows no error, only doubt.
 
-Fields of kinds that it has no code for (lists, maps, structs, binaries, ...) are found, checked for being JSON, and their bytes
-given to `firn_spark.json_values` value by value.
+Fields of kinds that the kernel has no code for are found and checked for being JSON, and their places given to a `_Reader`: a struct is
+read as a record is, a list's elements and a map's values all at once as those of one kind. What is left (binaries, uuids, maps
+with other keys than texts) goes to `firn_spark.json_values` value by value.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -57,79 +59,218 @@ class BlockDecoder:
 
     def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool) -> None:
         """Raises InvalidSpecError where a type is none."""
+        self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
+        # Such names stand in JSON with escapes; the kernel compares bytes. Members of structs never have them.
+        usable = bool(fields) and not any(
+            '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
+        )
+        self._members = _Members(fields, refuse_unknown) if usable else None
+
+    def decode(self, records: pa.BinaryArray) -> tuple[list[pa.Array], _Array]:
+        """The columns, and for each record whether they hold for it; where they do not they are null."""
+        if self._members is None:
+            return [pa.nulls(len(records), kind) for kind in self._types], np.zeros(len(records), bool)
+        return self._members.read(*_buffers(records))
+
+
+class _Reader(Protocol):
+    """Reads values of one type, wherever they stand."""
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        """The JSON values from ``firsts`` to ``ends`` that are ``present``, null elsewhere, and which of all these are sure."""
+        ...
+
+
+def _reader(kind: types.Type, refuse_unknown: bool) -> _Reader:
+    type_ = arrow_types.arrow_type(kind)
+    match kind:
+        case types.Struct(fields):
+            columns = [Column(name=name, type=str(member)) for name, member in fields]
+            return _Structs(type_, _Members(columns, refuse_unknown))
+        case types.ListOf(element):
+            return _Lists(type_, _reader(element, refuse_unknown))
+        case types.MapOf(types.Primitive("string"), value):
+            return _Maps(type_, _reader(value, refuse_unknown))
+    if _kind(kind) == json_kernel.OPAQUE:
+        return _Others(type_, ValueReader.of(kind, refuse_unknown=refuse_unknown))
+    return _Scalars(type_, kind)
+
+
+class _Members:
+    """The members of objects by name: fields of records, or of structs."""
+
+    def __init__(self, fields: Sequence[Column], refuse_unknown: bool) -> None:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
         self._kinds = np.array([_kind(kind) for kind in kinds], np.int64)
-        self._precisions = np.array(
-            [kind.precision if isinstance(kind, types.Decimal) else 0 for kind in kinds], np.int64
-        )
-        self._scales = np.array([kind.scale if isinstance(kind, types.Decimal) else 0 for kind in kinds], np.int64)
+        digits = [_digits(kind) for kind in kinds]
+        self._precisions = np.array([precision for precision, _ in digits], np.int64)
+        self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
         names = [field.name.encode() for field in fields]
         self._names = np.frombuffer(b"".join(names) or b"\0", np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._refuse_unknown = refuse_unknown
         self._readers = {
-            place: ValueReader.of(kind, refuse_unknown=refuse_unknown)
+            place: _reader(kind, refuse_unknown)
             for place, kind in enumerate(kinds)
             if self._kinds[place] == json_kernel.OPAQUE
         }
-        # Such names stand in JSON with escapes; the kernel compares bytes.
-        self._usable = bool(fields) and not any(
-            b'"' in name or b"\\" in name or min(name, default=32) < 32 for name in names
-        )
 
-    def decode(self, records: pa.BinaryArray) -> tuple[list[pa.Array], _Array]:
-        """The columns, and for each record whether they hold for it; where they do not they are null."""
-        count = len(records)
-        if not self._usable:
-            return [pa.nulls(count, kind) for kind in self._types], np.zeros(count, bool)
-        data, offsets, present = _buffers(records)
-        shape = (len(self._types), count)
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[list[pa.Array], _Array]:
+        """The members' columns, and for each object whether they hold for it; where they do not they are null."""
+        count, width = len(firsts), len(self._types)
+        shape = (width, count)
         values, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        width = len(self._types)
         following, seen = np.append(np.arange(width), 0), np.full(width, -1, np.int64)
         scratch = np.empty(_NAME_BYTES, np.uint8)
         valid, vouched = np.zeros(shape, np.uint8), np.zeros(count, bool)
         json_kernel.read_records(
-            data, offsets, present, self._names, self._starts, self._kinds, self._precisions, self._scales, self._required,
+            data, firsts, ends, present, self._names, self._starts, self._kinds, self._precisions, self._scales, self._required,
             self._refuse_unknown, _POWERS, following, seen, scratch, values, lengths, valid, vouched,
         )  # fmt: skip
-        opaque = {
-            place: self._read(reader, data, values[place], lengths[place], valid[place], vouched)
-            for place, reader in self._readers.items()
-        }
+        nested = {}
+        for place, reader in self._readers.items():
+            there = valid[place].view(bool)
+            nested[place], sure = reader.read(data, values[place], values[place] + lengths[place], there)
+            vouched &= sure
         for place in np.flatnonzero(self._kinds == json_kernel.FLOAT):
-            with np.errstate(over="ignore"):
-                vouched &= np.isfinite(values[place].view(np.float64).astype(np.float32)) | (valid[place] == 0)
+            vouched &= _fits_float(values[place]) | (valid[place] == 0)
         doubted = None if vouched.all() else ~vouched
         columns = []
         for place, kind in enumerate(self._types):
-            if place in opaque:
-                found = opaque[place]
-                if doubted is not None:
-                    found = [None if doubt else value for doubt, value in zip(doubted, found, strict=True)]
-                columns.append(pa.array(found, kind, size=count))
+            if place in nested:
+                found = nested[place]
+                columns.append(found if doubted is None else found.take(pa.array(np.arange(count), mask=doubted)))
                 continue
             if doubted is not None:
                 valid[place][doubted] = 0
             columns.append(_array(self._kinds[place], kind, data, values[place], lengths[place], valid[place]))
         return columns, vouched
 
-    @staticmethod
-    def _read(
-        reader: ValueReader, data: _Array, firsts: _Array, lengths: _Array, valid: _Array, vouched: _Array
-    ) -> list[object]:
-        """Values of a field that the kernel found but did not read; a bad one ends the vouching for its record."""
-        found: list[object] = [None] * len(valid)
+
+@dataclass(frozen=True, slots=True)
+class _Structs:
+    type: pa.DataType
+    members: _Members
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        columns, sure = self.members.read(data, firsts, ends, present)
+        return _nested(self.type, present, [], columns), sure
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    type: pa.DataType
+    element: _Reader
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
+        (begins, stops, owners), there = _found(
+            3,
+            int(present.sum()),
+            lambda places, there: json_kernel.find_elements(
+                data, firsts, ends, present, offsets, places[0], places[1], there, places[2], sure
+            ),
+        )
+        elements, certain = self.element.read(data, begins, stops, there)
+        sure[owners[~certain]] = False
+        return _nested(self.type, present, [offsets], [elements]), sure
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps:
+    """Of those whose keys are texts."""
+
+    type: pa.MapType
+    value: _Reader
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
+        (key_firsts, key_lengths, begins, stops, owners), there = _found(
+            5,
+            int(present.sum()),
+            lambda places, there: json_kernel.find_entries(
+                data, firsts, ends, present, offsets, places[0], places[1], places[2], places[3], there, places[4], sure
+            ),
+        )
+        valid = np.ones(len(owners), np.uint8)
+        keys = _array(json_kernel.STRING, self.type.key_type, data, key_firsts, key_lengths, valid)
+        values, certain = self.value.read(data, begins, stops, there)
+        sure[owners[~certain]] = False
+        entries = pa.StructArray.from_arrays([keys, values], fields=[self.type.key_field, self.type.item_field])
+        return _nested(self.type, present, [offsets], [entries]), sure
+
+
+class _Scalars:
+    """Of a kind that the kernel has code for."""
+
+    def __init__(self, type_: pa.DataType, kind: types.Type) -> None:
+        self._type = type_
+        self._kind = _kind(kind)
+        self._precision, self._scale = _digits(kind)
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        count = len(firsts)
+        values, lengths = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
+        valid, sure = np.zeros(count, np.uint8), np.zeros(count, bool)
+        json_kernel.read_values(
+            data, firsts, ends, present, self._kind, self._precision, self._scale, _POWERS, values, lengths, valid, sure
+        )
+        if self._kind == json_kernel.FLOAT:
+            sure &= _fits_float(values[0]) | (valid == 0)
+            valid[~sure] = 0
+        return _array(self._kind, self._type, data, values[0], lengths[0], valid), sure
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Of kinds that only the strict decoder knows."""
+
+    type: pa.DataType
+    reader: ValueReader
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        found: list[object] = [None] * len(firsts)
+        sure = np.ones(len(firsts), bool)
         view = memoryview(data)  # type: ignore[arg-type]
-        rows = np.flatnonzero(valid)
-        for row, first, length in zip(rows.tolist(), firsts[rows].tolist(), lengths[rows].tolist(), strict=True):
+        places = np.flatnonzero(present)
+        for place, first, end in zip(places.tolist(), firsts[places].tolist(), ends[places].tolist(), strict=True):
             try:
-                found[row] = reader.read(bytes(view[first : first + length]))
+                found[place] = self.reader.read(bytes(view[first:end]))
             except BadRecordError:
-                vouched[row] = False
-        return found
+                sure[place] = False
+        return pa.array(found, self.type, size=len(found)), sure
+
+
+def _found(columns: int, least: int, find: Callable[[list[_Array], _Array], int]) -> tuple[list[_Array], _Array]:
+    """What ``find`` writes into so many columns of places, and one of flags; called again where it has found more than there was room for."""
+    room = 4 * least + 16
+    while True:
+        places, flags = [np.empty(room, np.int64) for _ in range(columns)], np.zeros(room, bool)
+        count = find(places, flags)
+        if count <= room:
+            return [column[:count] for column in places], flags[:count]
+        room = count
+
+
+def _nested(type_: pa.DataType, present: _Array, offsets: list[_Array], children: list[pa.Array]) -> pa.Array:
+    count = len(present)
+    nulls = count - int(present.sum())
+    bitmap = pa.py_buffer(np.packbits(present, bitorder="little")) if nulls else None
+    buffers = [bitmap, *(pa.py_buffer(column) for column in offsets)]
+    return pa.Array.from_buffers(type_, count, buffers, nulls, children=children)
+
+
+def _fits_float(bits: _Array) -> _Array:
+    """Which of these doubles are a float when rounded, and not infinite."""
+    with np.errstate(over="ignore"):
+        fits: _Array = np.isfinite(bits.view(np.float64).astype(np.float32))
+    return fits
+
+
+def _digits(kind: types.Type) -> tuple[int, int]:
+    return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else (0, 0)
 
 
 def _kind(kind: types.Type) -> int:
@@ -142,18 +283,15 @@ def _kind(kind: types.Type) -> int:
             return json_kernel.OPAQUE
 
 
-def _buffers(records: pa.BinaryArray) -> tuple[_Array, _Array, _Array]:
-    """A binary array's bytes, its offsets and which records are there, without a copy."""
+def _buffers(records: pa.BinaryArray) -> tuple[_Array, _Array, _Array, _Array]:
+    """A binary array's bytes, without a copy, where each record begins and ends in them, and which records are there."""
     count = len(records)
     _, offsets, data = records.buffers()
-    places = (
-        _read_only(offsets, np.int32)[records.offset : records.offset + count + 1] if count else np.zeros(1, np.int32)
-    )
-    places.setflags(write=False)
+    places = _read_only(offsets, np.int32)[records.offset :][: count + 1].astype(np.int64)
     present = np.ones(count, bool)
     if records.null_count:
         present[:] = records.is_valid().to_numpy(zero_copy_only=False)
-    return _read_only(data, np.uint8), places, present
+    return _read_only(data, np.uint8), places[:count], places[1:], present
 
 
 def _read_only(buffer: pa.Buffer | None, kind: Any) -> _Array:

@@ -13,7 +13,7 @@ from firn_spark import json_limits
 from firn_spark.compiled import njit
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
-"""Kinds of fields. What is opaque is only checked for being JSON and found."""
+"""Kinds of values. What is opaque is only checked for being JSON and found."""
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_ARRAY, CLOSE_ARRAY = (ord(sign) for sign in "{}[]")
@@ -28,6 +28,8 @@ DAY_MICROS = 86_400_000_000
 MAX_MILLISECONDS = json_limits.MAX_MILLISECONDS
 MAX_ZONE_MINUTES = json_limits.MAX_ZONE_MINUTES
 MAX_INNER_DEPTH = json_limits.MAX_DEPTH - 1
+MAX_KEYS = 64
+"""Keys of a map that are compared with each other; more are doubted."""
 
 
 @njit
@@ -723,16 +725,17 @@ def _record(
 
 @njit
 def read_records(
-    data, offsets, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
+    data, firsts, ends, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid, vouched,
 ):  # fmt: skip
-    """Reads every record into row ``row`` of ``values``, ``lengths`` and ``valid``, by column: a number, the bits of a double, or
-    where a text begins and how long it is, negative if it has escapes. ``vouched`` tells the records for which that holds."""
+    """Reads every object that is present, from its place in ``firsts`` to that in ``ends``, into row ``row`` of ``values``, ``lengths`` and
+    ``valid``, by column: a number, the bits of a double, or where a text begins and how long it is, negative if it has escapes.
+    ``vouched`` tells the objects for which that holds."""
     columns = len(kinds)
     for row in range(len(vouched)):
         if present[row]:
             sure = _record(
-                data, int(offsets[row]), int(offsets[row + 1]), row, names, starts, kinds, precisions, scales, required,
+                data, firsts[row], ends[row], row, names, starts, kinds, precisions, scales, required,
                 refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
             )  # fmt: skip
         else:
@@ -744,6 +747,131 @@ def read_records(
         if not sure:
             for column in range(columns):
                 valid[column, row] = 0
+
+
+@njit
+def read_values(data, firsts, ends, present, kind, precision, scale, powers, values, lengths, valid, vouched):
+    """Reads single values of one kind, each into its place of row 0 of ``values`` and ``lengths``, and of ``valid``, as `read_records` does."""
+    for place in range(len(vouched)):
+        vouched[place] = True
+        if present[place]:
+            first, end = firsts[place], ends[place]
+            at = _field(data, first, end, kind, precision, scale, powers, values, lengths, 0, place)
+            vouched[place] = at == end
+            valid[place] = 1 if at == end else 0
+
+
+@njit
+def find_elements(data, firsts, ends, present, offsets, element_firsts, element_ends, element_present, owners, vouched):
+    """Where the elements of arrays are: those of array ``row`` from ``offsets[row]`` on, and whether each is something else than null.
+    Gives how many there are. What finds no room is counted all the same: call again with more."""
+    room = len(owners)
+    count = 0
+    for row in range(len(vouched)):
+        offsets[row] = count
+        vouched[row] = True
+        if not present[row]:
+            continue
+        begun = count
+        at, end = firsts[row], ends[row]
+        sure = data[np.uintp(at)] == OPEN_ARRAY
+        at = _after_space(data, at + 1, end)
+        if sure and at < end and data[np.uintp(at)] == CLOSE_ARRAY:
+            at += 1
+        else:
+            while sure:
+                first = at
+                at = _after_value(data, first, end)
+                if at < 0:
+                    sure = False
+                    break
+                if count < room:
+                    element_firsts[count] = first
+                    element_ends[count] = at
+                    element_present[count] = data[np.uintp(first)] != SMALL_N
+                    owners[count] = row
+                count += 1
+                at = _after_space(data, at, end)
+                if at >= end or (data[np.uintp(at)] != COMMA and data[np.uintp(at)] != CLOSE_ARRAY):
+                    sure = False
+                    break
+                at += 1
+                if data[np.uintp(at - 1)] == CLOSE_ARRAY:
+                    break
+                at = _after_space(data, at, end)
+        if not sure or at != end:
+            vouched[row] = False
+            count = begun
+    offsets[len(vouched)] = count
+    return count
+
+
+@njit
+def find_entries(
+    data, firsts, ends, present, offsets, key_firsts, key_lengths, value_firsts, value_ends, value_present, owners, vouched
+):  # fmt: skip
+    """Where the keys and values of objects are that are maps with keys of text; otherwise as `find_elements`. Keys that come twice, and
+    all in which that is not seen at once, are doubted."""
+    room = len(owners)
+    count = 0
+    for row in range(len(vouched)):
+        offsets[row] = count
+        vouched[row] = True
+        if not present[row]:
+            continue
+        begun = count
+        escapes = False
+        at, end = firsts[row], ends[row]
+        sure = data[np.uintp(at)] == OPEN_OBJECT
+        at = _after_space(data, at + 1, end)
+        if sure and at < end and data[np.uintp(at)] == CLOSE_OBJECT:
+            at += 1
+        else:
+            while sure:
+                if count - begun == MAX_KEYS or at >= end or data[np.uintp(at)] != QUOTE:
+                    sure = False
+                    break
+                key = at + 1
+                at, escaped = _after_string(data, key, end)
+                if at < 0:
+                    sure = False
+                    break
+                length = at - 1 - key
+                escapes = escapes or escaped
+                if count < room:
+                    for known in range(begun, count):
+                        if key_lengths[known] == length and _same(data, key, data, key_firsts[known], length):
+                            sure = False
+                    key_firsts[count] = key
+                    key_lengths[count] = -1 - length if escaped else length
+                at = _after_space(data, at, end)
+                if at >= end or data[np.uintp(at)] != COLON:
+                    sure = False
+                    break
+                first = _after_space(data, at + 1, end)
+                at = _after_value(data, first, end)
+                if at < 0:
+                    sure = False
+                    break
+                if count < room:
+                    value_firsts[count] = first
+                    value_ends[count] = at
+                    value_present[count] = data[np.uintp(first)] != SMALL_N
+                    owners[count] = row
+                count += 1
+                at = _after_space(data, at, end)
+                if at >= end or (data[np.uintp(at)] != COMMA and data[np.uintp(at)] != CLOSE_OBJECT):
+                    sure = False
+                    break
+                at += 1
+                if data[np.uintp(at - 1)] == CLOSE_OBJECT:
+                    break
+                at = _after_space(data, at, end)
+        if not sure or at != end or (escapes and count - begun > 1):
+            vouched[row] = False
+            count = begun
+    offsets[len(vouched)] = count
+    return count
 
 
 @njit
@@ -765,18 +893,25 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
 
 
 def warm() -> None:
-    """Compiles the two functions that others call, for arrays of the kinds that `firn_spark.json_blocks` has."""
-    data = np.frombuffer(b'{"a": "b"}', np.uint8)
-    offsets = np.frombuffer(np.array([0, len(data)], np.int32).tobytes(), np.int32)
+    """Compiles the functions that others call, for arrays of the kinds that `firn_spark.json_blocks` has."""
+    data = np.frombuffer(b'{"a": "b"}["b"]', np.uint8)
+    first, end, present = np.array([0]), np.array([10]), np.ones(1, bool)
     names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])
     kind, nothing, flag = np.array([STRING]), np.zeros(1, np.int64), np.zeros(1, bool)
     values, lengths, valid = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.uint8)
     powers, scratch, vouched = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, bool)
     read_records(
-        data, offsets, np.ones(1, bool), names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
+        data, first, end, present, names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
         np.full(1, -1), scratch, values, lengths, valid, vouched,
     )  # fmt: skip
-    out = np.empty(1, np.uint8)
-    copy_texts(data, values[0], lengths[0], valid[0], np.empty(2, np.int32), out)
     assert vouched[0]
+    offsets, out = np.empty(2, np.int32), np.empty(1, np.uint8)
+    copy_texts(data, values[0], lengths[0], valid[0], offsets, out)
     assert out.tobytes() == b"b"
+    places, more, owners, there = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)
+    keys = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    assert find_entries(data, first, end, present, offsets, *keys, places, more, there, owners, vouched) == 1
+    assert find_elements(data, end, end + 5, present, offsets, places, more, there, owners, vouched) == 1
+    read_values(data, places, more, there, STRING, 0, 0, powers, values, lengths, valid[0], vouched)
+    assert vouched[0]
+    assert lengths[0, 0] == 1

@@ -10,13 +10,20 @@ USE = """
 import pyarrow as pa
 from firn.model.jobs import Column
 from firn_spark import json_blocks, json_kernel
-for fields in ([Column(name="a", type="string")], [Column(name="a", type="string"), Column(name="b", type="int", required=True)]):
+nested = "struct<x: list<struct<y: map<string, int>>>, z: list<string>>"
+for fields in (
+    [Column(name="a", type="string")],
+    [Column(name="a", type="string"), Column(name="b", type="int", required=True)],
+    [Column(name="a", type="string"), Column(name="c", type=nested), Column(name="d", type="list<decimal(9, 2)>")],
+):
     decoder = json_blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
-    for values in ([], [None], [b""], [b'{"a": "x", "b": 1}', None, b"garbage"]):
+    record = b'{"a": "x", "b": 1, "c": {"x": [{"y": {"k": 1}}, null], "z": ["t"]}, "d": [1.5]}'
+    for values in ([], [None], [b""], [record, None, b"garbage"]):
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
             decoder.decode(records)
-for function in (json_kernel.read_records, json_kernel.copy_texts):
+for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts"):
+    function = getattr(json_kernel, name)
     assert not function.stats.cache_misses, function.stats
     assert sum(function.stats.cache_hits.values()) == 1, function.stats
 """

@@ -25,6 +25,10 @@ FIELDS = (
     Column(name="id", type="uuid"), Column(name="blob", type="binary"), Column(name="digest", type="fixed[3]"),
     Column(name="tags", type="list<string>"), Column(name="scores", type="map<string, long>"),
     Column(name="place", type="struct<lat: double, name: string, ways: list<struct<a: int>>>"), Column(name="größe", type="int"),
+    Column(name="grid", type="list<list<int>>"), Column(name="prices", type="list<decimal(9, 2)>"),
+    Column(name="singles", type="list<float>"), Column(name="when", type="map<string, timestamptz>"),
+    Column(name="ids", type="list<uuid>"), Column(name="codes", type="map<int, string>"),
+    Column(name="deep", type="struct<a: struct<b: list<map<string, struct<c: string, d: date>>>>, e: boolean, f: map<string, list<string>>>"),
 )  # fmt: skip
 SEEDS = 40 if os.environ.get("FIRN_LONG") else 4
 
@@ -85,9 +89,33 @@ likely = st.one_of(
         ["", "AAAA", "AA==", "QQ==", "QR==", "24:00", "12:60", "0000-01-01", "2023-02-29", "1900-02-29", "2000-02-29"]
     ),
 )
-objects = st.lists(
-    st.tuples(st.sampled_from([field.name for field in FIELDS]) | st.text(max_size=5), likely), max_size=8
+
+
+def fitting(kind):
+    """Values in the shape of ``kind``, whose leaves may be anything."""
+    match kind:
+        case types.Struct(fields):
+            members = {name: fitting(member) for name, member in fields}
+            shaped = st.fixed_dictionaries({}, optional=members) | st.fixed_dictionaries(
+                {"?": json_values}, optional=members
+            )
+        case types.ListOf(element):
+            shaped = st.lists(fitting(element), max_size=3)
+        case types.MapOf(_, value):
+            shaped = st.dictionaries(st.text(max_size=2) | st.integers(-9, 9).map(str), fitting(value), max_size=3)
+        case types.Primitive("string"):
+            shaped = st.text(max_size=4)
+        case types.Primitive("int" | "float" | "boolean") | types.Decimal():
+            shaped = st.integers(-(2**31), 2**31) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+        case _:
+            shaped = likely
+    return st.none() | shaped | shaped | shaped
+
+
+fields = st.sampled_from(FIELDS).flatmap(
+    lambda field: st.tuples(st.just(field.name), likely | fitting(types.parse(field.type)))
 )
+objects = st.lists(fields | st.tuples(st.text(max_size=5), likely), max_size=8)
 
 
 def text_of(pairs, ascii_only, spaced):
@@ -136,7 +164,11 @@ def sample(chance):
         "local": "2020-02-29T23:59:59.999999", "at": chance.choice(["2020-02-29 23:59+05:30", 1_600_000_000_000, "2020-01-01T00:00:00Z"]),
         "price": chance.choice([12.34, "0.10", 5]), "huge": "123456789.0123456789", "id": "00112233-4455-6677-8899-aabbccddeeff",
         "blob": "AAEC", "digest": "AAEC", "tags": ["a", None], "scores": {"a": 1, "b": None},
-        "place": {"lat": 1.5, "name": "x", "ways": [{"a": 1}, {}, None]}, "größe": 7, "unknown": [{"a": [1, 2, {}]}, "x", None, -1.5e3],
+        "place": {"lat": 1.5, "name": "x", "ways": [{"a": 1}, {}, None]}, "größe": 7, "grid": [[1, 2], [], None, [None, -3]],
+        "prices": [1.25, "0.10", None], "singles": [0.1, -0.0, 3e38], "when": {"u": 1_600_000_000_000, "b": "2020-01-01 00:00Z", "c": None},
+        "ids": ["00112233-4455-6677-8899-aabbccddeeff", None], "codes": {"1": "a", "-2": None},
+        "deep": {"a": {"b": [{"k": {"c": "é\n", "d": "2020-02-29"}, "l": {}, "m": None}, {}, None]}, "e": False, "f": {"\\": ["x"]}},
+        "unknown": [{"a": [1, 2, {}]}, "x", None, -1.5e3],
     }  # fmt: skip
     names = list(values)
     if chance.random() < 0.3:
@@ -213,6 +245,64 @@ def test_deep_nesting_is_refused_at_one_depth(depth, left, right):
         if name == "unknown":
             assert vouched == (levels < MAX_DEPTH)
     check([left.encode() * depth])
+
+
+@pytest.mark.parametrize(
+    ("record", "sure"),
+    [
+        (b'{"scores": {"a": 1, "b": 2}}', True),
+        (b'{"scores": { "a" : 1 , "b" : null } }', True),
+        (b'{"scores": {"a": 1, "a": 2}}', False),
+        (b'{"scores": {"a": 1, "\\u0061": 2}}', False),
+        (b'{"scores": {"\\u0061": 2}}', True),
+        (b'{"scores": {"\\u0061": 2, "b": 1}}', False),
+        (b'{"scores": {"a": 1.5}}', False),
+        (b'{"scores": {"a": [1]}}', False),
+        (b'{"scores": {}}', True),
+        (b'{"scores": { }}', True),
+        (b'{"scores": []}', False),
+        (b'{"codes": {"1": "a", "01": "b"}}', False),
+        (b'{"tags": []}', True),
+        (b'{"tags": [ ]}', True),
+        (b'{"tags": [ "a" , null ,"b"]}', True),
+        (b'{"tags": ["a", 1]}', False),
+        (b'{"tags": {}}', False),
+        (b'{"tags": "[]"}', False),
+        (b'{"singles": [1e39]}', False),
+        (b'{"prices": [1.255]}', False),
+        (b'{"place": {"lat": 1, "lat": 2}}', False),
+        (b'{"place": {"lat": 1, "more": {"lat": [2]}}}', True),
+        (b'{"place": {"ways": [{"a": 1}, {"a": "1"}]}}', False),
+        (b'{"place": []}', False),
+        (b'{"deep": {"a": {"b": [{"k": {"c": "x"}}, {"k": {"c": 7}}]}}}', False),
+    ],
+)
+def test_nested_values(record, sure):
+    others = [b'{"tags": ["before"], "scores": {"k": 1}, "place": {"lat": 1.0}}', None, b'{"tags": ["behind"]}']
+    assert check([others[0], record, *others[1:]]) == 3 + sure
+
+
+def test_maps_of_many_keys_are_doubted_only_for_their_number():
+    def record(count):
+        return json.dumps({"scores": {f"k{number}": number for number in range(count)}}).encode()
+
+    assert check([record(64), record(65), record(3), record(10_000), record(1)]) == 3
+
+
+def test_unknown_members_of_structs_are_refused_with_those_of_records():
+    inputs = [
+        b'{"place": {"lat": 1.0, "?": 1}}',
+        b'{"deep": {"a": {"b": [{"k": {"?": 1}}]}}}',
+        b'{"place": {"lat": 1.0}}',
+    ]
+    assert check(inputs) == 3
+    assert check(inputs, refuse_unknown=True) == 1
+
+
+def test_long_lists_and_many_of_them():
+    chance = random.Random(5)
+    inputs = [json.dumps({"tags": [str(n) for n in range(chance.choice([0, 1, 3, 400]))]}).encode() for _ in range(300)]
+    assert check(inputs) == 300
 
 
 def test_slices_of_batches():
