@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import ExitCode
 from firn.model.jobs import GroupSettings, IngestJob
 from firn_spark.loop import Loop
 from tests.unit.spark_driver.topic import job
@@ -15,8 +16,14 @@ class Contracts:
     def __init__(self) -> None:
         self.jobs: dict[str, IngestJob] = {}
 
+    def start(self) -> None:
+        pass
+
     def current(self) -> dict[str, IngestJob]:
         return self.jobs
+
+    def stop(self) -> None:
+        pass
 
 
 class Rounds:
@@ -61,3 +68,9 @@ def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, con
     assert topic.failures == 1
     assert "boom" in str(topic.error)
     assert not topic.busy
+
+
+def test_a_process_that_is_unfit_ends_for_its_next_start(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter([None, None, "secrets have changed"])
+    monkeypatch.setattr(loop, "_unfit", lambda: next(reasons))
+    assert loop.run() is ExitCode.TEMPORARY
