@@ -3,12 +3,12 @@
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from firn.model import names
-from firn.model.jobs import CatalogConnection
+from firn.model.jobs import CatalogConnection, IngestJob
 from firn_spark import failpoints
 from tests.integration.ingestion.proxy import Proxy
 from tests.integration.ingestion.world import World, exactly, places, value
@@ -16,17 +16,33 @@ from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
 
 
-def audit(world: World, job: Any, ends: dict[int, int]) -> None:
+def audit(world: World, job: IngestJob, ends: dict[int, int]) -> None:
     assert places([*world.rows(job), *world.dead(job)]) == exactly(ends)
 
 
-def await_all(world: World, job: Any, end: int) -> None:
+def await_all(world: World, job: IngestJob, end: int) -> None:
     world.await_offsets(lambda: world.landed(job) == {0: end}, f"offset {end}", job)
 
 
 def some(first: int, count: int = 20) -> list[bytes]:
     """Records of which every fifth is bad."""
     return [b"bad %d" % n if n % 5 == 0 else value(n) for n in range(first, first + count)]
+
+
+def good(first: int, count: int = 10) -> list[bytes]:
+    """Records of which each fits."""
+    return [value(n) for n in range(first, first + count)]
+
+
+def topic_with(world: World, records: Sequence[bytes]) -> tuple[str, IngestJob]:
+    """A topic whose records, these, have landed, and its contract; the driver goes on."""
+    topic = world.topic()
+    job = world.job(topic)
+    world.produce(topic, records)
+    world.apply(job)
+    world.start()
+    await_all(world, job, len(records))
+    return topic, job
 
 
 @pytest.mark.parametrize("name", get_args(failpoints.Name))
@@ -155,12 +171,7 @@ def test_a_catalog_that_commits_and_does_not_answer(world: World, flaky: Proxy, 
 
 
 def test_a_topic_that_is_deleted_and_made_again_begins_at_its_beginning(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, some(0))
-    world.apply(job)
-    world.start()
-    await_all(world, job, 20)
+    topic, job = topic_with(world, some(0))
     before = world.topic_id(topic)
     world.delete(topic)
     world.await_state(job, "BackingOff")
@@ -174,12 +185,7 @@ def test_a_topic_that_is_deleted_and_made_again_begins_at_its_beginning(world: W
 @pytest.mark.parametrize("history", ["kept", "expired", "compacted"])
 def test_dead_letters_of_a_topic_before_keep_no_record_out(world: World, history: str) -> None:
     """The driver dies between the two tables' commits of a re-created topic, and what its dead-letter table knows of commits is gone."""
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, some(0))
-    world.apply(job)
-    world.start()
-    await_all(world, job, 20)
+    topic, job = topic_with(world, some(0))
     world.stop()
     world.delete(topic)
     world.create(topic)
@@ -216,12 +222,7 @@ def test_the_contract_of_another_topic_id_waits(world: World) -> None:
 
 
 def test_commits_of_others_do_not_matter(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, some(0))
-    world.apply(job)
-    world.start()
-    await_all(world, job, 20)
+    topic, job = topic_with(world, some(0))
     stop = threading.Event()
 
     def others() -> None:
@@ -242,12 +243,7 @@ def test_commits_of_others_do_not_matter(world: World) -> None:
 
 
 def test_offsets_outlive_the_snapshots_that_brought_them(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, some(0))
-    world.apply(job)
-    world.start()
-    await_all(world, job, 20)
+    topic, job = topic_with(world, some(0))
     world.table(job).newAppend().set(names.SUMMARY_KIND, "compact").commit()
     world.table(job).expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
     world.produce(topic, some(20))
@@ -261,14 +257,9 @@ def test_offsets_outlive_the_snapshots_that_brought_them(world: World) -> None:
 
 
 def test_after_a_rollback_the_records_land_again(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, [value(number) for number in range(10)])
-    world.apply(job)
-    world.start()
-    await_all(world, job, 10)
+    topic, job = topic_with(world, good(0))
     snapshot = world.table(job).currentSnapshot().snapshotId()
-    world.produce(topic, [value(number) for number in range(10, 20)])
+    world.produce(topic, good(10))
     await_all(world, job, 20)
     world.table(job).manageSnapshots().rollbackTo(snapshot).commit()
     world.produce(topic, [value(20)])
@@ -277,12 +268,7 @@ def test_after_a_rollback_the_records_land_again(world: World) -> None:
 
 
 def test_a_dropped_table_is_made_again_with_every_record(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, [value(number) for number in range(10)])
-    world.apply(job)
-    world.start()
-    await_all(world, job, 10)
+    topic, job = topic_with(world, good(0))
     world.spark.sql(f"drop table {job.table.identifier}")
     world.produce(topic, [value(10)])
     world.await_offsets(lambda: world.table(job) is not None and world.landed(job) == {0: 11}, "offset 11", job)
@@ -292,14 +278,9 @@ def test_a_dropped_table_is_made_again_with_every_record(world: World) -> None:
 def test_records_that_retention_deleted_are_said(world: World) -> None:
     from confluent_kafka import TopicPartition
 
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, [value(number) for number in range(10)])
-    world.apply(job)
-    world.start()
-    await_all(world, job, 10)
+    topic, job = topic_with(world, good(0))
     world.stop()
-    world.produce(topic, [value(number) for number in range(10, 20)])
+    world.produce(topic, good(10))
     place = TopicPartition(topic, 0, 15)
     world.admin.delete_records([place])[place].result(30)
     world.start()
