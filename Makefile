@@ -9,7 +9,7 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest
 # Tests that share servers stay in one process (tests/conftest.py). One process more than cores: those of the cluster mostly wait.
-SIDE_BY_SIDE := -n 3 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n 3
 
 .PHONY: help
 help: ## show this list
@@ -25,7 +25,7 @@ test: setup lint ## all set-up, then lint, types, import rules, unit, contract, 
 
 .PHONY: test-fast
 test-fast: venv lint ## what needs no cluster and no JVM
-	@$(PYTEST) tests/unit -m "not long" -n 2 --dist loadgroup
+	@$(PYTEST) tests/unit -m "not long" -n 2
 
 .PHONY: test-long
 test-long: setup ## the same proofs with more seeds, kills and minutes

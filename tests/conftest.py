@@ -3,10 +3,12 @@ servers shares a process where tests run in several (pytest -n)."""
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
@@ -21,31 +23,40 @@ settings.register_profile(
 )
 settings.load_profile("firn")
 
-TESTS = Path(__file__).parent
 GROUPS = {
-    "e2e/cluster": "a cluster of its own",
-    "e2e/test_second_release.py": "a cluster of its own",
-    "e2e": "the release",
-    "integration/ingestion": "Spark",
-    "integration/landing": "Spark",
-    "integration": "servers",
-    "contract": "servers",
+    "tests/e2e/cluster": "a cluster of its own",
+    "tests/e2e/test_second_release.py": "a cluster of its own",
+    "tests/e2e": "the release",
+    "tests/integration/ingestion": "Spark",
+    "tests/integration/landing": "Spark",
+    "tests/integration": "servers",
+    "tests/contract": "servers",
 }
-"""Folder or module -> what its tests share; the first that fits counts. Tests of one group run in one process, one after the other."""
+"""Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing."""
 LONGEST_FIRST = ("the release", "Spark", "servers", "a cluster of its own")
 
 
-def _group(item: pytest.Item) -> str:
-    place = item.path.relative_to(TESTS)
-    return next((group for path, group in GROUPS.items() if place.is_relative_to(path)), str(place))
+def group(nodeid: str) -> str:
+    """What the test shares with others."""
+    module = nodeid.partition("::")[0]
+    return next((name for path, name in GROUPS.items() if PurePosixPath(module).is_relative_to(path)), module)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    order = {group: number for number, group in enumerate(LONGEST_FIRST)}
-    # Where one process runs everything, this only changes the order: what needs the cluster comes first.
-    items.sort(key=lambda item: order.get(_group(item), len(order)))
+    order = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(group(item.nodeid), len(order)))
+
+
+class Groups(LoadScopeScheduling):
+    """With ``pytest -n`` the tests of a group run in one process, one after the other; groups begin in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscope_reorder = False
+    return Groups(config, log)
 
 
 @pytest.fixture(scope="session")
