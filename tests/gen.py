@@ -10,8 +10,9 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.health import Health
 from firn_controllers.iceberg_topic.index import entry
-from firn_controllers.iceberg_topic.observed import CatalogHealth, LiveJob, Observed
+from firn_controllers.iceberg_topic.observed import LiveJob, Observed
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.ports import Manifest, PodState, StatefulSetState, TableState, TopicState
 
@@ -167,7 +168,7 @@ def observed(manifest: Manifest | None = None, configured: Config | None = None,
         "topic_rival": None,
         "table_rival": None,
         "fleet": FleetHealth(),
-        "catalog": CatalogHealth(),
+        "catalog": Health(),
         "group": GroupHealth(),
         "progress": None,
         "job": None,

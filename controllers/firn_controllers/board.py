@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from firn.model.progress import TopicProgress
 from firn_controllers.fleet import health as fleet_health
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.iceberg_topic.observed import CatalogHealth
+from firn_controllers.health import Health
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
 
@@ -18,7 +18,7 @@ class Board:
     """Newest findings by name."""
 
     fleets: dict[str, FleetHealth] = field(default_factory=dict)
-    catalogs: dict[str, CatalogHealth] = field(default_factory=dict)
+    catalogs: dict[str, Health] = field(default_factory=dict)
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic resource -> what the driver says of it."""
@@ -27,9 +27,9 @@ class Board:
         """Health of a profile's brokers."""
         return self.fleets.get(profile, fleet_health.UNSEEN)
 
-    def catalog(self, name: str) -> CatalogHealth:
+    def catalog(self, name: str) -> Health:
         """Health of a catalog."""
-        return self.catalogs.get(name, CatalogHealth())
+        return self.catalogs.get(name, Health())
 
     def group(self, name: str) -> GroupHealth:
         """Health of an ingestion group's driver."""

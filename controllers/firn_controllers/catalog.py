@@ -5,8 +5,8 @@ from collections.abc import Callable
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers.board import Board
+from firn_controllers.health import Health
 from firn_controllers.iceberg_topic.messages import steady
-from firn_controllers.iceberg_topic.observed import CatalogHealth
 from firn_controllers.ports import Ports
 from firn_controllers.queue import Outcome
 
@@ -26,11 +26,11 @@ class CatalogReconciler:
         """Ask once."""
         try:
             await self._ports.tables.check(name)
-            found = CatalogHealth()
+            found = Health()
         except AccessDeniedError as error:
-            found = CatalogHealth(Reason.ACCESS_DENIED, steady(f"catalog {name}: {error}"))
+            found = Health(Reason.ACCESS_DENIED, steady(f"catalog {name}: {error}"))
         except FirnError as error:
-            found = CatalogHealth(Reason.CATALOG_UNREACHABLE, steady(f"catalog {name} does not answer: {error}"))
+            found = Health(Reason.CATALOG_UNREACHABLE, steady(f"catalog {name} does not answer: {error}"))
         if found != self._board.catalog(name):
             self._board.catalogs[name] = found
             self._changed(name)

@@ -7,18 +7,14 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers import pods as pod_troubles
 from firn_controllers.fleet.layout import Fleet
+from firn_controllers.health import Health
 from firn_controllers.ports import FleetState, PodState
 
 
 @dataclass(frozen=True, slots=True)
-class FleetHealth:
-    """``problem`` is None while topics can be managed; ``degraded`` says what somebody has to look at although they can. Equal healths
-    wake nobody."""
+class FleetHealth(Health):
+    """``degraded`` says what somebody has to look at although topics can be managed."""
 
-    problem: Reason | None = None
-    message: str = ""
-    rolling: bool = False
-    stalled: bool = False
     degraded: str = ""
 
 

@@ -16,11 +16,12 @@ from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers import announcements
 from firn_controllers.announcements import Announcement, EventReason
 from firn_controllers.board import Board
+from firn_controllers.health import Health
 from firn_controllers.iceberg_topic import checks, plan, status
 from firn_controllers.iceberg_topic.checks import Failure
 from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
 from firn_controllers.iceberg_topic.messages import steady
-from firn_controllers.iceberg_topic.observed import CatalogHealth, LiveJob, Observed
+from firn_controllers.iceberg_topic.observed import LiveJob, Observed
 from firn_controllers.iceberg_topic.status import Findings, Verdict
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.controller import selector
@@ -132,7 +133,7 @@ class TopicReconciler:
             topic_rival=self._rival(found, found.topic_claim),
             table_rival=self._rival(found, found.table_claim),
             fleet=self._board.fleet(found.profile),
-            catalog=self._board.catalog(target.catalog) if isinstance(target, TableTarget) else CatalogHealth(),
+            catalog=self._board.catalog(target.catalog) if isinstance(target, TableTarget) else Health(),
             group=self._board.group(found.group) if found.group in self._config.groups else GroupHealth(),
             progress=self._board.topic_progress(found.group, found.uid),
             job=await self._live_job(found),

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
-from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, TopicProgress
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.health import Health
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.ports import Manifest
@@ -26,14 +26,6 @@ SEEN_RESUME = f"{names.GROUP}/resume-seen"
 """Annotation of a job ConfigMap: the resume annotation that has been acted upon."""
 TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
 TABLE_ORIGIN = f"{names.GROUP}/table-origin"
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogHealth:
-    """``problem`` is None while the catalog answers. Equal healths wake nobody."""
-
-    problem: Reason | None = None
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ class Observed:
     table_rival: Entry | None
     """An older resource that has the table."""
     fleet: FleetHealth
-    catalog: CatalogHealth
+    catalog: Health
     group: GroupHealth
     progress: TopicProgress | None
     job: LiveJob | None

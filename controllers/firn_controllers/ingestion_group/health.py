@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from firn.model.conditions import Reason
 from firn.model.progress import GroupProgress
 from firn_controllers import pods as pod_troubles
+from firn_controllers.health import Health
 from firn_controllers.ports import PodState
 
 Said = tuple[GroupProgress, datetime]
@@ -14,15 +15,10 @@ Said = tuple[GroupProgress, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupHealth:
-    """``problem`` is None while records can land. Equal healths wake nobody."""
+class GroupHealth(Health):
+    """``executors``: the problem is that none of them runs; the driver does."""
 
-    problem: Reason | None = None
-    message: str = ""
-    stalled: bool = False
-    rolling: bool = False
     executors: bool = False
-    """The problem is that no executor runs; the driver does."""
 
     @property
     def heard(self) -> bool:
@@ -52,7 +48,7 @@ def of(
     if trouble is not None:
         hint = memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
         message = f"ingestion group {group}: {trouble.message}{hint}"
-        return GroupHealth(trouble.reason, message, trouble.stalled, rolling)
+        return GroupHealth(trouble.reason, message, rolling, trouble.stalled)
     running = [pod for pod in pods if pod.running and not pod.deleting]
     current = said is not None and now - said[1] <= stale_after
     if running and current:
@@ -60,7 +56,7 @@ def of(
         if missing is None:
             return GroupHealth(rolling=rolling)
         message = f"ingestion group {group}: {missing.message}"
-        return GroupHealth(missing.reason, message, missing.stalled, rolling, executors=True)
+        return GroupHealth(missing.reason, message, rolling, missing.stalled, executors=True)
     if any(pod.ready for pod in running):
         return GroupHealth(
             Reason.BACKING_OFF,

@@ -11,9 +11,10 @@ from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema
 from firn.model.progress import HaltedAt
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.health import Health
 from firn_controllers.iceberg_topic import status
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.observed import CatalogHealth, Observed
+from firn_controllers.iceberg_topic.observed import Observed
 from firn_controllers.iceberg_topic.status import Findings, Verdict
 from firn_controllers.ingestion_group.health import GroupHealth
 from tests import gen
@@ -120,11 +121,11 @@ ROWS = [
         landing(), replace(HEALTHY, table_origin=Reason.ADOPTED), "TableReady", "True", "Adopted", id="a table that was there"
     ),
     pytest.param(
-        landing(catalog=CatalogHealth(Reason.CATALOG_UNREACHABLE, "gone")), Findings(), "TableReady", "False", "CatalogUnreachable",
+        landing(catalog=Health(Reason.CATALOG_UNREACHABLE, "gone")), Findings(), "TableReady", "False", "CatalogUnreachable",
         id="catalog down",
     ),
     pytest.param(
-        landing(catalog=CatalogHealth(Reason.ACCESS_DENIED, "no")), Findings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
+        landing(catalog=Health(Reason.ACCESS_DENIED, "no")), Findings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
     ),
     pytest.param(
         landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer of a table"
