@@ -48,9 +48,14 @@ def test_the_older_of_two_resources_keeps_the_topic(namespace: str) -> None:
 
 @pytest.mark.parametrize(
     ("group", "reason"),
-    [("unpullable", "ImagePullFailed"), ("oversized", "Unschedulable"), ("starved", "OutOfMemory")],
+    [
+        ("unpullable", "ImagePullFailed"),
+        ("oversized", "Unschedulable"),
+        ("starved", "OutOfMemory"),
+        ("crowded", "Unschedulable"),
+    ],
 )
-def test_a_driver_that_cannot_run_says_why(namespace: str, group: str, reason: str) -> None:
+def test_a_driver_or_executor_that_cannot_run_says_why(namespace: str, group: str, reason: str) -> None:
     apply(topic_manifest("waiting", namespace, ingestion={"group": group, "freshness": "5s"}))
     topic = await_condition("waiting", namespace, "IngestionReady", "False", reason, timeout=180)
     found = conditions(topic)
