@@ -36,7 +36,12 @@ def settings(broker: Kafka, lake: CatalogConnection) -> GroupSettings:
         kafka={"classic": broker.connection, "secure": broker.secure_connection()},
         catalogs={"lake": lake},
         listen="127.0.0.1:0",
-        spark_conf={"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""},
+        spark_conf={
+            "spark.jars": jars("spark", "test"),
+            "spark.driver.extraClassPath": "",
+            # A driver of a test lives for seconds: what the second compiler does to it pays later, if ever.
+            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        },
     )
 
 

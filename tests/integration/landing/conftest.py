@@ -29,6 +29,7 @@ def spark(tmp_path_factory):
         SparkSession.builder.master("local[1]")
         .config("spark.jars", jars("spark"))
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
