@@ -35,8 +35,8 @@ class Trouble:
 
 
 def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
-    """What keeps ``pod`` from being ready, or None when it is ready or on its way."""
-    if pod.ready:
+    """What keeps ``pod`` from being ready, or None when it is ready, on its way, or asked to go."""
+    if pod.ready or pod.deleting:
         return None
     pending = _pending(pod, image, f"pod {pod.name}", f"kubectl -n {namespace} describe pod {pod.name}")
     if pending is not None:

@@ -38,6 +38,9 @@ CASES = [
         id="temporary, again and again",
     ),
     pytest.param(gen.pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=9), None, False, id="over it"),
+    pytest.param(
+        gen.broken_pod(last_exit_code=143, last_exit_reason="Error", deleting=True), None, False, id="asked to go, such as to be replaced"
+    ),
 ]  # fmt: skip
 
 
