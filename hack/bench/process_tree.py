@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_KCMP = {"x86_64": 312, "aarch64": 272}
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,19 @@ def cpu_by_part(root: int) -> dict[str, float]:
 
 
 def memory_bytes(root: int) -> int:
-    """Proportional set size of the tree: pages that forked workers share count once."""
-    return sum(_proportional(process.pid) for process in members(root, processes()))
+    """Proportional set size of the tree: pages that forked workers share count once, and so does a program that is just starting
+    another one, which has the same memory until the other's own is loaded (vfork)."""
+    return sum(
+        _proportional(process.pid)
+        for process in members(root, processes())
+        if process.pid == root or not share_memory(process.pid, process.parent)
+    )
+
+
+def share_memory(one: int, other: int) -> bool:
+    """True where both have one address space (kcmp(2), KCMP_VM); False too where the kernel does not tell."""
+    number = _KCMP.get(os.uname().machine)
+    return number is not None and _LIBC.syscall(number, one, other, 1, 0, 0) == 0
 
 
 def _proportional(pid: int) -> int:

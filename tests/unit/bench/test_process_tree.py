@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.process_tree import Sampler, cpu_by_part, members, memory_bytes, processes
+from bench.process_tree import Sampler, cpu_by_part, members, memory_bytes, processes, share_memory
 
 WORKER = """
 import subprocess, sys, time
@@ -76,3 +77,16 @@ def test_samples_never_go_down_even_when_the_tree_ends(family: subprocess.Popen[
     assert readings == sorted(readings)
     assert readings[-1] >= 0.45 - 2 * 0.01 * GENERATIONS
     assert sampler.peak_bytes > 1_000_000
+
+
+def test_a_task_in_the_same_address_space_is_told_from_one_with_its_own(family: subprocess.Popen[str]) -> None:
+    started, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (started.set(), done.wait()))
+    thread.start()
+    started.wait()
+    try:
+        assert share_memory(os.getpid(), thread.native_id or 0)
+    finally:
+        done.set()
+        thread.join()
+    assert not share_memory(os.getpid(), family.pid)
