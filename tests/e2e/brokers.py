@@ -1,0 +1,230 @@
+"""A fleet of brokers under watch: pods as the API server shows them, partitions as Kafka does, and a producer that does not stop."""
+
+import json
+import subprocess
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+import quickstart
+from quickstart import SYSTEM, Manifest, await_until, get, kubectl
+
+PRODUCE = """
+import json, select, sys, time
+from confluent_kafka import Producer
+bootstrap, topic = sys.argv[1:3]
+acknowledged, failed, longest, last = 0, [], 0.0, time.monotonic()
+def delivered(error, message):
+    global acknowledged, longest, last
+    if error:
+        failed.append(str(error))
+    else:
+        acknowledged += 1
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 20})
+number = 0
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    for _ in range(20):
+        value = json.dumps({"id": number, "note": f"n{number}"})
+        while True:
+            try:
+                producer.produce(topic, key=str(number), value=value, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        number += 1
+    producer.poll(0)
+    if number % 1000 == 0:
+        print(json.dumps({"acknowledged": acknowledged}), flush=True)
+unsent = producer.flush(240)
+print(json.dumps({"sent": number, "acknowledged": acknowledged, "failed": failed[:3], "unsent": unsent,
+                  "longest_silence_seconds": round(longest, 1)}), flush=True)
+"""
+
+LOOK = """
+import json, select, sys
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+admin = AdminClient({"bootstrap.servers": sys.argv[1], "socket.timeout.ms": 3000, "log_level": 0})
+while not select.select([sys.stdin], [], [], 0.4)[0]:
+    try:
+        seen = admin.list_topics(timeout=5)
+    except KafkaException as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        continue
+    partitions = [it for topic in seen.topics.values() for it in topic.partitions.values()]
+    print(json.dumps({
+        "brokers": len(seen.brokers),
+        "offline": sum(it.leader < 0 for it in partitions),
+        "too_few_in_sync": sum(len(it.isrs) < 2 for it in partitions if len(it.replicas) >= 3),
+        "lagging": sum(len(it.isrs) < len(it.replicas) for it in partitions),
+    }), flush=True)
+"""
+
+
+class _Talking(AbstractContextManager["_Talking"]):
+    """A command whose lines, each a JSON document, are taken in while it runs; it ends when its standard input does."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quickstart.environment()
+        )
+        self._reader = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._reader.join(300)
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.take(json.loads(line))
+
+    def take(self, document: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Producing(_Talking):
+    """Numbered records, about 400 a second, with ``acks=all``, until told to stop."""
+
+    def __init__(self, topic: Manifest, client: str) -> None:
+        status = topic["status"]
+        command = ["python", "-c", PRODUCE, status["bootstrapServers"], status["topicName"]]
+        super().__init__("kubectl", "-n", client, "exec", "-i", "client", "--", *command)
+        self.acknowledged = 0
+        self.end: dict[str, Any] = {}
+
+    def take(self, document: dict[str, Any]) -> None:
+        self.acknowledged = document["acknowledged"]
+        if "sent" in document:
+            self.end = document
+
+    def await_more(self, count: int = 1000) -> None:
+        """Wait until so many more records are acknowledged."""
+        aim = self.acknowledged + count
+        await_until(f"{aim} records are acknowledged", lambda: self.acknowledged >= aim, timeout=240)
+
+    def finish(self) -> int:
+        """Stop; the number of records, all of which were acknowledged."""
+        self.stop()
+        quickstart.say(f"producer: {self.end}")
+        assert self.end, "the producer died"
+        assert (self.end["failed"], self.end["unsent"]) == ([], 0)
+        assert self.end["acknowledged"] == self.end["sent"]
+        return int(self.end["sent"])
+
+
+class Partitions(_Talking):
+    """What Kafka says of brokers and partitions, about twice a second."""
+
+    def __init__(self, bootstrap: str, client: str) -> None:
+        super().__init__("kubectl", "-n", client, "exec", "-i", "client", "--", "python", "-c", LOOK, bootstrap)
+        self.samples: list[dict[str, Any]] = []
+
+    def take(self, document: dict[str, Any]) -> None:
+        self.samples.append(document)
+
+    def await_newest(self, what: str, **values: int) -> None:
+        """Wait for a sample from now on with these values."""
+        begin = len(self.samples)
+
+        def look() -> bool:
+            return any(values.items() <= sample.items() for sample in self.samples[begin:])
+
+        await_until(what, look, timeout=240)
+
+    def await_in_sync(self) -> None:
+        """Wait until three brokers have all replicas in sync."""
+        self.await_newest("all replicas are in sync", brokers=3, lagging=0)
+
+    def assert_always_available(self) -> None:
+        """At no time was a partition without leader, or with fewer replicas in sync than a write needs, or a second broker gone."""
+        seen = [sample for sample in self.samples if "error" not in sample]
+        assert len(seen) > 10, self.samples[-3:]
+        assert not [
+            sample for sample in seen if sample["offline"] or sample["too_few_in_sync"] or sample["brokers"] < 2
+        ]
+
+
+class Pods(_Talking):
+    """Every change of a fleet's pods that the API server shows."""
+
+    def __init__(self, selector: str, count: int) -> None:
+        super().__init__(
+            "kubectl", "-n", SYSTEM, "get", "pods", "-l", selector, "--watch", "--output-watch-events", "-o", "json"
+        )
+        self._count = count
+        self._up: dict[str, bool] = {}
+        self._uids: dict[str, str] = {}
+        self.replaced: list[str] = []
+        """Names of the pods that were made anew, in that order."""
+        self.most_down = 0
+
+    def stop(self) -> None:
+        self._process.terminate()
+        super().stop()
+
+    def take(self, document: dict[str, Any]) -> None:
+        pod = document["object"]
+        meta = pod["metadata"]
+        name, uid = meta["name"], meta["uid"]
+        known = self._uids.get(name)
+        if document["type"] != "DELETED" and known != uid:
+            self._uids[name] = uid
+            if known is not None:
+                self.replaced.append(name)
+        ready = any(it["type"] == "Ready" and it["status"] == "True" for it in pod["status"].get("conditions", []))
+        self._up[name] = document["type"] != "DELETED" and ready and "deletionTimestamp" not in meta
+        if len(self._up) == self._count:
+            self.most_down = max(self.most_down, sum(not up for up in self._up.values()))
+
+    def await_all_seen(self) -> None:
+        await_until("the watch shows all pods ready", lambda: sum(self._up.values()) == self._count, timeout=60)
+
+
+def await_rolled(name: str, replicas: int, timeout: float = 480) -> Manifest:
+    """The StatefulSet once all its pods are of the newest template and ready, and the operator has let all of them go."""
+
+    def look() -> Manifest | None:
+        live = get("statefulset", name)
+        if live is None or live["status"].get("observedGeneration") != live["metadata"]["generation"]:
+            return None
+        status, partition = live["status"], live["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
+        counts = (status.get("updatedReplicas"), status.get("readyReplicas"), partition)
+        settled = status["currentRevision"] == status["updateRevision"] and counts == (replicas, replicas, 0)
+        return live if settled else None
+
+    return await_until(f"{name} runs its newest template", look, timeout, every=2)
+
+
+def uids(selector: str) -> dict[str, str]:
+    """Pods with this label by name."""
+    items = json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json"))["items"]
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
+
+
+def metric(line: str) -> float:
+    """A figure of the operator's; -1 while it does not answer."""
+    path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
+    found = [it for it in kubectl("get", "--raw", path, check=False).splitlines() if it.startswith(line + " ")]
+    return float(found[0].split()[-1]) if found else -1.0
+
+
+def events(reason: str) -> list[str]:
+    """Messages of Events with this reason on the object that owns the fleets."""
+    fields = f"involvedObject.name=firn-config,reason={reason}"
+    items = json.loads(kubectl("-n", SYSTEM, "get", "events", "--field-selector", fields, "-o", "json"))["items"]
+    return [item["message"] for item in items]

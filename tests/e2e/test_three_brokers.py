@@ -1,0 +1,335 @@
+"""A fleet of three brokers, as production has it: evicted, killed, changed, broken and upgraded while records are produced and land.
+
+At no time do two brokers go away at once, no partition is without its leader, and every acknowledged record is in the table exactly once.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quickstart
+import yaml
+from brokers import Partitions, Pods, Producing, await_rolled, events, metric, uids
+from quickstart import SYSTEM, Manifest, apply, await_until, conditions, get, kubectl, say
+from topics import VALUES, await_condition, await_ready, await_rows, rows, topic_manifest
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+PROFILE = "three"
+BROKERS = "firn-broker-three"
+SELECTOR = f"firn.dev/profile={PROFILE},app.kubernetes.io/component=broker"
+BOOTSTRAP = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
+OLDER = "4.1.1"
+DEGRADED = f'firn_fleet_degraded{{profile="{PROFILE}"}}'
+HELD = "held"
+"""A topic of the test's own, one of whose replicas is kept from catching up."""
+
+
+class Fleet:
+    """The profile, changed by `helm upgrade`."""
+
+    def __init__(self, directory: Path, image: str) -> None:
+        self._file = directory / "values.yaml"
+        self.profile: dict[str, Any] = {
+            "replicas": 3,
+            "heap": "256m",
+            "image": {"image": image},
+            "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+            "storage": {"size": "2Gi"},
+        }
+
+    def upgrade(self, **changes: Any) -> None:
+        """Install the release with these keys of the profile."""
+        self.profile |= changes
+        self._file.write_text(yaml.safe_dump({"profiles": {PROFILE: self.profile}}))
+        say(f"helm upgrade: {changes}")
+        quickstart.install(VALUES, self._file)
+
+
+@pytest.fixture(scope="module")
+def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Three brokers of the older Kafka; profile, brokers and volumes are gone afterwards."""
+    build = quickstart.ROOT / "hack" / "images" / "build"
+    subprocess.run([build, "--load", f"firn-kafka@{OLDER}"], check=True, env=quickstart.environment())
+    three = Fleet(tmp_path_factory.mktemp("three"), quickstart.images()[f"firn-kafka@{OLDER}"])
+    three.upgrade()
+    await_rolled(BROKERS, 3)
+    yield three
+    quickstart.install(VALUES)
+    label = f"firn.dev/profile={PROFILE}"
+    kinds = "statefulsets,services,configmaps,poddisruptionbudgets,jobs"
+    kubectl("-n", SYSTEM, "delete", kinds, "-l", label, "--timeout=120s")
+    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=180s")
+    kubectl("-n", SYSTEM, "delete", "persistentvolumeclaims", "-l", label, "--timeout=120s")
+
+
+@pytest.fixture
+def topic(fleet: Fleet, namespace: str) -> Manifest:
+    """A topic on the three brokers, ready."""
+    apply(topic_manifest("numbers", namespace, profile=PROFILE, partitions=3))
+    return await_ready("numbers", namespace)
+
+
+@contextmanager
+def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partitions, Pods]]:
+    """A producer, Kafka and pods under watch; at the end every acknowledged record is in the table exactly once."""
+    driver = uids("firn.dev/group=default")
+    with Producing(topic, client) as producing, Partitions(BOOTSTRAP, client) as partitions, Pods(SELECTOR, 3) as pods:
+        pods.await_all_seen()
+        partitions.await_in_sync()
+        producing.await_more(500)
+        yield producing, partitions, pods
+        partitions.await_in_sync()
+        producing.await_more(500)
+        count = producing.finish()
+    meta = topic["metadata"]
+    table = topic["status"]["table"]["identifier"]
+    await_rows(table, count, timeout=240)
+    expected = [{"n": count, "low": 0, "high": count - 1}]
+    assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
+    quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
+    await_ready(meta["name"], meta["namespace"])
+    assert uids("firn.dev/group=default") == driver, "ingestion went on in the same pod"
+
+
+def in_broker(number: int, *command: str) -> str:
+    """What a command in a broker's pod prints."""
+    return kubectl("-n", SYSTEM, "exec", f"{BROKERS}-{number}", "--", *command)
+
+
+def features() -> dict[str, str]:
+    """Finalised level of each feature."""
+    tool = ["/opt/kafka/bin/kafka-features.sh", "--bootstrap-server", "localhost:9092", "describe"]
+    lines = [line.split("\t") for line in in_broker(0, *tool).splitlines() if line.startswith("Feature:")]
+    return {line[0].split()[1]: line[3].split()[1] for line in lines}
+
+
+def evict(pod: str) -> None:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": SYSTEM}}
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod}/eviction"
+    kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+
+def allowed() -> int:
+    budget = get("poddisruptionbudget", BROKERS)
+    return int(budget["status"].get("disruptionsAllowed", -1)) if budget else -1
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No node takes a new pod."""
+    nodes = kubectl("get", "nodes", "-o", "name").split()
+    for node in nodes:
+        kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            kubectl("uncordon", node)
+
+
+def test_topics_have_three_replicas_and_one_broker_may_be_drained(
+    fleet: Fleet, topic: Manifest, namespace: str, client: str
+) -> None:
+    described = in_broker(
+        1, "/opt/kafka/bin/kafka-topics.sh", "--bootstrap-server", "localhost:9092", "--describe", "--topic",
+        topic["status"]["topicName"],
+    )  # fmt: skip
+    assert "ReplicationFactor: 3" in described
+    assert "min.insync.replicas=2" in described
+    await_until("the budget allows one disruption", lambda: allowed() == 1)
+    with traffic(topic, client) as (producing, partitions, pods):
+        with no_room():
+            evict(f"{BROKERS}-2")
+            with pytest.raises(RuntimeError, match="disruption budget"):
+                evict(f"{BROKERS}-1")
+            told = f"no node can take pod {BROKERS}-2"
+            await_until("that it finds no node is told", lambda: any(told in message for message in events("Degraded")))
+            assert metric(DEGRADED) == 1
+            with pytest.raises(RuntimeError, match="disruption budget"):
+                evict(f"{BROKERS}-0")
+            producing.await_more(2000)
+            assert conditions(get("icebergtopic", "numbers", namespace))["Ready"]["status"] == "True"
+        await_rolled(BROKERS, 3)
+        await_until("the budget allows one disruption again", lambda: allowed() == 1)
+        await_until("all is well again", lambda: metric(DEGRADED) == 0)
+        partitions.await_in_sync()
+    assert (pods.replaced, pods.most_down) == ([f"{BROKERS}-2"], 1)
+    partitions.assert_always_available()
+
+
+def test_a_killed_broker_loses_nothing(fleet: Fleet, topic: Manifest, client: str) -> None:
+    with traffic(topic, client) as (producing, partitions, pods):
+        for number in (0, 1, 2):
+            old = uids(SELECTOR)[f"{BROKERS}-{number}"]
+            kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-{number}", "--grace-period=0", "--force")
+            await_until(
+                "it is another pod", lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u, every=1
+            )
+            await_rolled(BROKERS, 3)
+            producing.await_more()
+            partitions.await_in_sync()
+    assert pods.most_down == 1
+    partitions.assert_always_available()
+
+
+@contextmanager
+def a_replica_that_cannot_catch_up(client: str) -> Iterator[None]:
+    """Broker 2 is to hold a third replica of a topic, and may read it with one byte a second only."""
+    make = """
+import os, sys
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+bootstrap, topic = sys.argv[1:]
+admin = AdminClient({"bootstrap.servers": bootstrap})
+made = admin.create_topics(
+    [NewTopic(topic, num_partitions=1, replica_assignment=[[0, 1]], config={"compression.type": "uncompressed"})])
+made[topic].result()
+producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+for _ in range(60):
+    producer.produce(topic, os.urandom(900_000))
+    producer.poll(0)
+assert producer.flush(120) == 0
+"""
+    kubectl("-n", client, "exec", "client", "--", "python", "-c", make, BOOTSTRAP, HELD)
+    plan = json.dumps({"version": 1, "partitions": [{"topic": HELD, "partition": 0, "replicas": [0, 1, 2]}]})
+    tool = "/opt/kafka/bin/kafka-reassign-partitions.sh --bootstrap-server localhost:9092 --execute --throttle 1"
+    in_broker(0, "sh", "-c", f"echo '{plan}' > /tmp/plan.json && {tool} --reassignment-json-file /tmp/plan.json")
+    yield
+    delete = f"/opt/kafka/bin/kafka-topics.sh --bootstrap-server localhost:9092 --delete --topic {HELD}"
+    in_broker(0, *delete.split())
+
+
+def test_a_changed_setting_replaces_one_broker_after_the_other_and_none_while_replicas_lag(
+    fleet: Fleet, topic: Manifest, client: str
+) -> None:
+    with traffic(topic, client) as (producing, partitions, pods):
+        before = uids(SELECTOR)
+        with a_replica_that_cannot_catch_up(client):
+            partitions.await_newest("a replica lags", brokers=3, lagging=1)
+            fleet.upgrade(config={"num.io.threads": "5"})
+            waits = f"replacing brokers of profile {PROFILE} waits until all replicas are in sync"
+            await_until("the operator waits for the replica", lambda: waits in operator_log(), every=2)
+            producing.await_more()
+            assert uids(SELECTOR) == before
+            assert metric(f'firn_fleet_rolling{{profile="{PROFILE}"}}') == 1
+        await_rolled(BROKERS, 3)
+    assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
+    assert pods.most_down == 1
+    partitions.assert_always_available()
+    for number in range(3):
+        assert setting("num.io.threads", number) == "5"
+    await_until("only the configuration in force is left", lambda: len(configurations()) == 1)
+    await_until("the roll is over", lambda: metric(f'firn_fleet_rolling{{profile="{PROFILE}"}}') == 0)
+
+
+def operator_log() -> str:
+    return kubectl("-n", SYSTEM, "logs", "deploy/firn-operator", "--tail=-1")
+
+
+def setting(key: str, number: int) -> str:
+    """The value of a setting that a broker started with."""
+    return in_broker(number, "sh", "-c", f"sed -n 's/^{key}=//p' /tmp/server.properties").strip()
+
+
+def configurations() -> list[str]:
+    return kubectl("-n", SYSTEM, "get", "configmaps", "-l", SELECTOR, "-o", "name").split()
+
+
+def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corrected(
+    fleet: Fleet, topic: Manifest, namespace: str, client: str
+) -> None:
+    with traffic(topic, client) as (producing, partitions, pods):
+        before = uids(SELECTOR)
+        fleet.upgrade(config={"num.io.threads": "6", "num.network.threads": "none"})
+        held = await_condition("numbers", namespace, "Reconciling", "True", "RollingOut")
+        message = conditions(held)["Reconciling"]["message"]
+        assert f"pod {BROKERS}-2 keeps ending" in message
+        assert conditions(held)["Ready"]["status"] == "True"
+        assert message in events("Degraded")
+        assert metric(DEGRADED) == 1
+        producing.await_more(2000)
+        now = uids(SELECTOR)
+        assert {name for name in before if before[name] != now[name]} == {f"{BROKERS}-2"}
+        assert pods.most_down == 1
+        partitions.assert_always_available()
+
+        # One of the others restarts meanwhile: it comes back as it was, not with the setting that breaks it.
+        kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-0", "--grace-period=0", "--force")
+        await_until(
+            "it is another pod",
+            lambda: uids(SELECTOR).get(f"{BROKERS}-0", before[f"{BROKERS}-0"]) != before[f"{BROKERS}-0"],
+        )
+        kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKERS}-0", "--timeout=180s")
+        assert setting("num.io.threads", 0) == "5"
+        producing.await_more()
+
+        pods.replaced.clear()
+        fleet.upgrade(config={"num.io.threads": "6"})
+        await_rolled(BROKERS, 3)
+    assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
+    assert [setting("num.io.threads", number) for number in range(3)] == ["6"] * 3
+    topic = await_ready("numbers", namespace)
+    await_until(
+        "nothing is held up", lambda: "Reconciling" not in conditions(get("icebergtopic", "numbers", namespace))
+    )
+    await_until("all is well again", lambda: metric(DEGRADED) == 0)
+
+
+def test_a_newer_kafka_reaches_the_brokers_one_by_one_and_then_its_metadata_version_is_finalised(
+    fleet: Fleet, topic: Manifest, client: str
+) -> None:
+    assert features()["metadata.version"].startswith("4.1")
+    newer = quickstart.images()["firn-kafka"]
+    with traffic(topic, client) as (_, partitions, pods):
+        fleet.upgrade(image={"image": newer}, metadataVersion="4.2")
+        await_rolled(BROKERS, 3)
+        assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
+        live = await_until("the metadata version is finalised", finalised("4.2"))
+    assert (len(pods.replaced), pods.most_down) == (3, 1), "finalising restarts nothing"
+    partitions.assert_always_available()
+    found = features()
+    assert found["metadata.version"].startswith("4.2")
+    assert found["share.version"] == "1"
+    assert found["kraft.version"] == "0"
+    assert live["spec"]["template"]["spec"]["containers"][0]["image"] == newer
+    (job,) = json.loads(kubectl("-n", SYSTEM, "get", "jobs", "-l", f"firn.dev/profile={PROFILE}", "-o", "json"))[
+        "items"
+    ]
+    ready = [
+        it["lastTransitionTime"]
+        for pod in json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", SELECTOR, "-o", "json"))["items"]
+        for it in pod["status"]["conditions"]
+        if it["type"] == "Ready"
+    ]
+    assert job["metadata"]["creationTimestamp"] >= max(ready), "not before all brokers were new"
+    assert any("metadata version 4.2" in message for message in events("MetadataVersionFinalised"))
+
+
+def finalised(version: str) -> Any:
+    def look() -> Manifest | None:
+        live = get("statefulset", BROKERS)
+        assert live is not None
+        return live if live["metadata"]["annotations"].get("firn.dev/metadata-version") == version else None
+
+    return look
+
+
+def test_a_metadata_version_that_kafka_does_not_know_is_told_and_harms_nothing(
+    fleet: Fleet, topic: Manifest, namespace: str
+) -> None:
+    version = fleet.profile.get("metadataVersion")
+    before = uids(SELECTOR)
+    fleet.upgrade(metadataVersion="9.9")
+    await_until("the failure is told", lambda: metric(DEGRADED) == 1, timeout=400, every=2)
+    (message,) = [it for it in events("Degraded") if "metadata version 9.9" in it]
+    name = message.partition("logs job/")[2].partition(";")[0]
+    assert "9.9" in kubectl("-n", SYSTEM, "logs", f"job/{name}")
+    assert conditions(get("icebergtopic", "numbers", namespace))["Ready"]["status"] == "True"
+    fleet.upgrade(metadataVersion=version)
+    await_until("all is well again", lambda: metric(DEGRADED) == 0)
+    assert uids(SELECTOR) == before
