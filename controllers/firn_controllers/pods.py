@@ -83,11 +83,12 @@ def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | No
 def without_executors(pods: Sequence[PodState], image: str, namespace: str, group: str) -> Trouble | None:
     """Why none of a group's Spark executors runs; None where one does. Spark makes pods with new names again and again, so no message has
     one; and it deletes those that end, so of those the driver tells."""
-    if any(pod.running and not pod.deleting for pod in pods):
+    kept = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.name)
+    if any(pod.running for pod in kept):
         return None
     labels = ",".join(f"{key}={value}" for key, value in (names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}).items())
     look = f"kubectl -n {namespace} describe pods -l {labels}"
-    found = (_pending(pod, image, "an executor pod", look) for pod in sorted(pods, key=lambda pod: pod.name))
+    found = (_pending(pod, image, "an executor pod", look) for pod in kept)
     return next(filter(None, found), Trouble(Reason.STARTING, "no executor runs yet"))
 
 

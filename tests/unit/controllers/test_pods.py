@@ -1,5 +1,7 @@
 """Why a pod does not run, said in words that do not change from one look to the next."""
 
+from dataclasses import replace
+
 import pytest
 
 from firn.model.conditions import Reason
@@ -67,6 +69,7 @@ WAITING = gen.broken_pod("firn-ingest-a1-exec-7", waiting_reason="ErrImagePull")
             [gen.broken_pod(unschedulable="0/3 nodes are available: 3 Insufficient cpu.")], Reason.UNSCHEDULABLE, id="no room"
         ),
         pytest.param([WAITING, gen.pod()], None, id="one runs"),
+        pytest.param([replace(WAITING, deleting=True)], Reason.STARTING, id="Spark makes another in its place"),
         pytest.param([gen.broken_pod(last_exit_code=137, phase="Failed")], Reason.STARTING, id="ended: the driver tells why"),
     ],
 )  # fmt: skip
