@@ -303,7 +303,10 @@ class _Profile:
 
 def _kind(code: int) -> Callable[[str], FirnError]:
     if code in _ACCESS:
-        return AccessDeniedError
+        return lambda text: AccessDeniedError(
+            f"{text}; grant the operator's user Describe, Create, Alter, AlterConfigs, DescribeConfigs and Delete on the topic, or correct"
+            " the profile's credentials"
+        )
     if code in _SPEC:
         return lambda text: InvalidSpecError(text, reason=Reason.BAD_TOPIC_CONFIG)
     if code == KafkaError.INVALID_REPLICATION_FACTOR:

@@ -117,7 +117,7 @@ class Watcher:
             if topic.busy:
                 continue
             topic.ends, topic.ends_at = offsets, now
-            if not topic.prepared:
+            if not topic.measured:
                 continue
             if not topic.lag_records:
                 topic.waiting_since = None

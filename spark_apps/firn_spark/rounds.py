@@ -7,6 +7,7 @@ down to single topics, so that one that cannot be read does not hold up those th
 import functools
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import structlog
 from py4j.protocol import Py4JError
 
+from firn.model import errors
 from firn.model.conditions import Reason
 from firn.model.errors import (
     CommitConflictError,
@@ -56,6 +58,8 @@ OVERFLOW = "long overflow"
 """What Spark's Kafka source says of a record whose time does not fit microseconds."""
 EXECUTOR_KILLED = ("(SIGKILL, possible container OOM)", "(JVM OOM)")
 """What Spark says of an executor pod that ended so (ExecutorPodsLifecycleManager); the pod itself is gone by then."""
+RAISED_BY_TASK = re.compile(r"^firn\.model\.errors\.(\w+Error): (.*)$", re.MULTILINE)
+"""An error of ours in the traceback that Spark gives back of a task."""
 EMPTY_RECORDS = 100_000
 EMPTY_SECONDS = 600.0
 """Ranges in which nothing was found to land are committed on their own only when they are this long or this old."""
@@ -599,6 +603,10 @@ def classify(error: Exception, topic: Topic) -> FirnError:
             f"{subject}: an executor was killed for want of memory: give the group's executors more memory or overhead",
             reason=Reason.OUT_OF_MEMORY,
         )
+    raised = RAISED_BY_TASK.search(str(error))
+    if raised is not None:
+        kind: type[FirnError] = getattr(errors, raised[1], UnavailableError)
+        return kind(raised[2])
     if isinstance(error, Py4JError):
         return translate(error, subject)
     return UnavailableError(f"{subject}: {_text(error)}")

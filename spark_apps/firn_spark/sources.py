@@ -44,15 +44,14 @@ SMALL_RECORD_BYTES = 8 * 1024
 SMALL_BATCH_RECORDS = 512
 TASK_BATCH_RECORDS = 16_384
 BATCH_RECORDS = 10_000
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
-)
+_NOT_LET_IN = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION, KafkaError._SSL})
+_DENIED = _NOT_LET_IN | {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
+_UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+WAY_OUT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 Ranges = Mapping[int, tuple[int, int]]
 """Partition -> (first offset to read, offset to stop before)."""
 
@@ -131,7 +130,14 @@ class Kafka:
     def __init__(self, profile: str, connection: KafkaConnection) -> None:
         self.profile = profile
         self.connection = connection
-        self._admin = AdminClient(client_config(connection), logger=_quiet())
+        self._denial: KafkaError | None = None
+        config: dict[str, Any] = {**client_config(connection), "error_cb": self._note}
+        self._admin = AdminClient(config, logger=_quiet())
+
+    def _note(self, trouble: KafkaError) -> None:
+        # Brokers that do not let us in are told apart from silent ones only here: requests just time out.
+        if trouble.code() in _NOT_LET_IN:
+            self._denial = trouble
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
         """Id and partitions of each topic, or why not. Raises UnavailableError where no broker answers."""
@@ -195,6 +201,8 @@ class Kafka:
         return found
 
     def _call(self, request: Any) -> dict[Any, "Future[Any]"]:
+        self._admin.poll(0)
+        self._denial = None
         try:
             return request()  # type: ignore[no-any-return]
         except KafkaException as error:
@@ -203,9 +211,12 @@ class Kafka:
     def translate(self, error: KafkaException, subject: str) -> FirnError:
         """What a client's exception means, by who has to act."""
         cause = error.args[0]
+        if cause.code() in _UNANSWERED:
+            self._admin.poll(0)
+            cause = self._denial or cause
         what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"
         if cause.code() in _DENIED:
-            return AccessDeniedError(f"{what}; grant the driver's user Describe and Read, or correct its credentials")
+            return AccessDeniedError(f"{what}; {WAY_OUT}")
         if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return NotReadyError(f"{what}; it is created by the operator, or was deleted")
         return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)
@@ -287,8 +298,10 @@ _TIMESTAMP_TYPES = {1: 0, 2: 1}
 def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
     """The records in ``slices``, with ``timestamp_ms`` in place of Spark's ``timestamp``. Runs in a task.
 
-    Raises UnavailableError when nothing arrives for `STALL_SECONDS`, and NotReadyError when the log no longer reaches back to a start.
+    Raises UnavailableError when nothing arrives for `STALL_SECONDS`, AccessDeniedError where the brokers refuse us, and NotReadyError when
+    the log no longer reaches back to a start.
     """
+    troubles: list[KafkaError] = []
     consumer = KafkaConsumer(
         {
             **config,
@@ -303,6 +316,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
             "queued.max.messages.kbytes": 16 * 1024,
             "max.partition.fetch.bytes": 1024 * 1024,
             "message.max.bytes": 100_000_000,
+            "error_cb": troubles.append,
         },
         logger=_quiet(),
     )
@@ -316,6 +330,10 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
         size = 0
         while waiting:
             messages = consumer.consume(BATCH_RECORDS, timeout=0.2)
+            for trouble in troubles:
+                if trouble.code() in _NOT_LET_IN:
+                    _raise(trouble, next(iter(waiting)))
+            troubles.clear()
             if time.monotonic() > deadline:
                 topic, partition = next(iter(waiting))
                 raise UnavailableError(
@@ -381,7 +399,7 @@ def _raise(error: KafkaError, place: tuple[str, int]) -> None:
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise NotReadyError(f"{where}; the log moved, plan again")
     if error.code() in _DENIED:
-        raise AccessDeniedError(where)
+        raise AccessDeniedError(f"{where}; {WAY_OUT}")
     raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)
 
 

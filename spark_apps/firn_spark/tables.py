@@ -354,7 +354,14 @@ def _sqlstate(exception: Any) -> str:
         return ""  # no java.sql.SQLException
 
 
-_DENIED_CLASSES = ("NotAuthorizedException", "ForbiddenException", "AccessDeniedException", "AccessControlException")
+_DENIED_CLASSES = (
+    "NotAuthorizedException",
+    "ForbiddenException",
+    "AccessDeniedException",
+    "AccessControlException",
+    "AuthorizationException",
+    "AuthenticationException",
+)
 _DENIED_SIGNS = (
     "Status Code: 403",
     "AccessDenied",

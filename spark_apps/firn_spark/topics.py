@@ -114,6 +114,12 @@ class Topic:
         }
 
     @property
+    def measured(self) -> bool:
+        """True while ``ends`` and ``position`` are known and of the same topic: only then is it known what waits."""
+        same = self.live is not None and self.reading is not None and self.live.topic_id == self.reading.topic_id
+        return same and bool(self.ends)
+
+    @property
     def lag_records(self) -> int:
         """Offsets between what was read and the end; aborted and compacted ones count too."""
         return sum(end - start for start, end in self.behind().values())
@@ -168,7 +174,7 @@ class Topic:
 
     def progress(self, now: float, wall: float) -> TopicProgress:
         """What is told of it; ``now`` monotonic, ``wall`` Unix seconds."""
-        lag = self.lag_records if self.prepared or self.ends else None
+        lag = self.lag_records if self.measured else None
         error = self.error or self.live_error
         state, reason = "Starting", "Starting"
         if self.job.suspended:

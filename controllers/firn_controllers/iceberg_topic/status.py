@@ -181,6 +181,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         steady(progress.table_message),
         progress.dead_letter_table,
         progress.halted_at,
+        progress.lag_records is None,
         progress.last_commit is None and not progress.lag_records,
         progress.backfilling,
         (lag or 0.0) > limit,
@@ -312,6 +313,10 @@ def _fresh(observed: Observed, findings: Findings) -> Verdict:
         return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver does not tell")
     if observed.resource.spec.suspend:
         return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
+    if progress.lag_records is None:
+        return Verdict(
+            "Unknown", Reason.UNKNOWN, "the ingestion driver does not know yet what has landed and what waits"
+        )
     if progress.last_commit is None and not progress.lag_records:
         return Verdict("Unknown", Reason.NO_RECORDS, "no record has been written yet")
     freshness = observed.resource.spec.ingestion.freshness

@@ -1,4 +1,5 @@
-"""A TCP proxy on loopback that can lose an answer: the request arrives and is carried out, the one who asked never hears."""
+"""A TCP proxy on loopback that can lose an answer: the request arrives and is carried out, the one who asked never hears. It can also hold
+everything up, and be cut off."""
 
 import socket
 import threading
@@ -16,6 +17,10 @@ class Proxy(AbstractContextManager["Proxy"]):
         self._words: bytes | None = None
         self._after = 0
         self._lock = threading.Lock()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._cut = False
+        self._ends: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -25,7 +30,26 @@ class Proxy(AbstractContextManager["Proxy"]):
         with self._lock:
             self._words, self._after = words, after
 
+    def hold(self) -> None:
+        """Nothing gets through, and nothing is lost, until `release`."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Ends a `hold`."""
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """Connections break, new ones too, until `mend`."""
+        self._cut = True
+        for end in tuple(self._ends):
+            _close(end)
+
+    def mend(self) -> None:
+        """Ends a `cut`."""
+        self._cut = False
+
     def __exit__(self, *_: object) -> None:
+        self._flowing.set()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -34,7 +58,11 @@ class Proxy(AbstractContextManager["Proxy"]):
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._cut:
+                _close(client)
+                continue
             server = socket.create_connection(("127.0.0.1", self._target))
+            self._ends.add(client)
             mute = threading.Event()
             threading.Thread(target=self._forward, args=(client, server, mute), daemon=True).start()
             threading.Thread(target=self._answer, args=(server, client, mute), daemon=True).start()
@@ -48,10 +76,12 @@ class Proxy(AbstractContextManager["Proxy"]):
                             self._words = None
                             mute.set()
                         self._after -= 1
+                self._flowing.wait()
                 server.sendall(data)
         except OSError:
             pass
         finally:
+            self._ends.discard(client)
             _close(server)
 
     def _answer(self, server: socket.socket, client: socket.socket, mute: threading.Event) -> None:
@@ -61,6 +91,7 @@ class Proxy(AbstractContextManager["Proxy"]):
                     # The answer is here, so the request was carried out; now the line goes dead.
                     self.lost += 1
                     break
+                self._flowing.wait()
                 client.sendall(data)
         except OSError:
             pass

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ class World:
     broker: Kafka
     database: Postgres
     directory: Path
+    program: Sequence[str] = ("-m", "firn_operator")
 
     def configuration(self, **changes: object) -> Manifest:
         """A configuration for these servers."""
@@ -104,7 +105,7 @@ class World:
             "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "operator", "controllers")),
         }
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "firn_operator"]
+            command = [sys.executable, *self.program]
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         return Running(process, log, metrics, probes)
 

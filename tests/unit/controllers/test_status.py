@@ -179,6 +179,10 @@ ROWS = [
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
     pytest.param(group(Reason.BACKING_OFF), HEALTHY, "Fresh", "Unknown", "Unknown", id="nobody tells"),
+    pytest.param(
+        driver(state="BackingOff", last_commit=None, lag_records=None, lag_seconds=None), HEALTHY, "Fresh", "Unknown", "Unknown",
+        id="a driver that has not seen the table yet",
+    ),
     pytest.param(spec(suspend=True), HEALTHY, "Fresh", "Unknown", "Unknown", id="freshness while suspended"),
     # Only while True
     pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Stalled", "True", "InvalidSpec", id="stalled by the spec"),

@@ -36,7 +36,7 @@ def watcher() -> Watcher:
 
 def prepared() -> Topic:
     found = Topic(job(freshness_ms=60_000))
-    found.prepared, found.position = True, {0: 0}
+    found.prepared, found.position, found.reading = True, {0: 0}, TopicInfo("id", (0,))
     return found
 
 

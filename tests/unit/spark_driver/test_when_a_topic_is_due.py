@@ -2,6 +2,7 @@ import pytest
 
 from firn.model.errors import FencedError, NotReadyError, UnavailableError
 from firn.model.progress import HaltedAt
+from firn_spark.sources import TopicInfo
 from firn_spark.topics import BACKOFF_MOST, FENCED_QUIET, FIRST_ROUND_SECONDS, NOT_READY_MOST
 from tests.unit.spark_driver.topic import job, topic
 
@@ -113,3 +114,16 @@ def test_progress_says_what_is_in_the_way() -> None:
     assert (told.state, told.reason, told.message, told.failures) == ("BackingOff", "CatalogUnreachable", "down", 1)
     assert told.next_attempt is not None
     assert told.next_attempt > 1_000_000
+
+
+def test_records_that_come_while_the_table_cannot_be_read_wait_as_long_as_they_wait() -> None:
+    one = topic(lag=5, waiting_since=100.0)
+    one.failed(UnavailableError("down"), 110.0)
+    told = one.progress(170.0, 0.0)
+    assert (told.lag_records, told.lag_seconds) == (5, 70.0)
+
+
+@pytest.mark.parametrize("state", [{"ends": {}}, {"reading": None}, {"live": None}, {"live": TopicInfo("id-2", (0,))}])
+def test_what_waits_is_not_known_before_table_and_topic_were_seen(state: dict[str, object]) -> None:
+    told = topic(lag=5, waiting_since=100.0, prepared=False, **state).progress(170.0, 0.0)
+    assert (told.lag_records, told.lag_seconds) == (None, None)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
+from firn_spark.sources import TopicInfo
 from firn_spark.topics import Topic
 
 
@@ -28,6 +29,7 @@ def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
     changes = {key: state.pop(key) for key in ("freshness_ms", "on_bad_record", "resume", "suspended") if key in state}
     found = Topic(job(name, **changes))
     found.prepared, found.position, found.ends = True, {0: 0}, {0: lag}
+    found.live = found.reading = TopicInfo("id-1", (0,))
     for key, value in state.items():
         setattr(found, key, value)
     return found

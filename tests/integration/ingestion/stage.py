@@ -1,0 +1,238 @@
+"""Operator and driver together, without nodes: the operator as a process on an API server, its drivers in this process. What a kubelet does
+for their pods (running them with mounted Secrets, starting them again, reporting) is done here."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from kubernetes import client
+from kubernetes import config as kube
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.errors import ExitCode, FirnError
+from firn.model.jobs import GroupSettings
+from firn.model.progress import TopicProgress
+from firn_controllers.ingestion_group import settings as group_settings
+from firn_spark.commits import read_landed
+from firn_spark.driver import Driver
+from firn_spark.jobs import KubernetesJobs
+from firn_spark.session import Catalogs, catalog_conf
+from firn_spark.tables import Tables
+from tests.integration.ingestion.world import jars
+from tests.integration.operator.conftest import SYSTEM, Manifest, World
+from tests.servers.process import await_true
+
+WAIT = 150.0
+FIELDS = [{"name": "id", "type": "long", "required": True}]
+OPERATOR = """
+import json, sys
+from firn.model import names
+from firn_operator import progress
+from firn_operator.__main__ import main
+names.SECRETS_PATH, ports = sys.argv[1], json.loads(sys.argv[2])
+progress.service_address = lambda namespace: lambda group: f"http://127.0.0.1:{ports[group]}/progress"
+sys.exit(main())
+"""
+"""The operator, but for two places that only a pod has: where Secrets are mounted, and the addresses of Services."""
+
+
+class Secrets:
+    """Mounted Secrets: what pods are given, and beside it what would be right."""
+
+    def __init__(self, directory: Path) -> None:
+        self.given, self.right = directory / "given", directory / "right"
+
+    def put(self, secret: str, key: str, right: str, given: str | None = None) -> dict[str, str]:
+        """Sets a key of a Secret, both as it has to be and as it is; returns the reference to it."""
+        for root, value in ((self.right, right), (self.given, right if given is None else given)):
+            file = root / secret / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft = file.with_name(f".{key}")
+            draft.write_text(value + "\n")
+            draft.rename(file)
+        return {"secret": secret, "key": key}
+
+
+def driver_settings(config: Config, group: str, secrets: Path, listen: int) -> GroupSettings:
+    """The settings that the operator renders for ``group``, with Secrets from a directory."""
+    place = names.SECRETS_PATH
+    names.SECRETS_PATH = str(secrets)
+    try:
+        found = group_settings.settings(config, group)
+    finally:
+        names.SECRETS_PATH = place
+    conf = {"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""}
+    return found.model_copy(update={"listen": f"127.0.0.1:{listen}", "spark_conf": conf})
+
+
+class Pod:
+    """The pod of a group's driver as the API server has it."""
+
+    def __init__(self, stage: "Stage", group: str) -> None:
+        self._stage = stage
+        self._name = f"{names.ingestion(group)}-0"
+        self._restarts = 0
+        workload = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{names.ingestion(group)}"
+        await_true(f"StatefulSet of group {group}", lambda: stage.operator.find(workload) is not None, WAIT)
+        template = stage.api("GET", workload)["spec"]["template"]
+        body = {"metadata": {**template["metadata"], "name": self._name}, "spec": template["spec"]}
+        stage.api("POST", f"/api/v1/namespaces/{SYSTEM}/pods", body)
+
+    def running(self) -> None:
+        """Reports that the driver runs and is ready."""
+        self._report({"running": {}}, ready=True)
+
+    def ended(self, code: int) -> None:
+        """Reports that the driver has ended and waits to be started again."""
+        self._restarts += 1
+        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+        self._report({"waiting": {"reason": "CrashLoopBackOff"}}, ready=False, lastState={"terminated": ended})
+
+    def delete(self) -> None:
+        """As it goes with its StatefulSet's last replica."""
+        self._stage.api("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{self._name}?gracePeriodSeconds=0")
+
+    def _report(self, state: Manifest, *, ready: bool, **more: Any) -> None:
+        container = {"name": "driver", "image": "i", "imageID": "i", "ready": ready, "restartCount": self._restarts}
+        status = {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "containerStatuses": [{**container, "state": state, **more}],
+        }
+        self._stage.api(
+            "PATCH",
+            f"/api/v1/namespaces/{SYSTEM}/pods/{self._name}/status",
+            {"status": status},
+            "application/merge-patch+json",
+        )
+
+
+class Stage(AbstractContextManager["Stage"]):
+    """The operator, the driver of group ``default``, and what a test asks of them. Every topic has one partition."""
+
+    def __init__(self, operator: World, config: Manifest, secrets: Secrets, spark: Any, ports: dict[str, int]) -> None:
+        self.operator = operator
+        self.config = Config.model_validate(config)
+        self.secrets = secrets
+        self.ports = ports
+        self.settings = driver_settings(self.config, "default", secrets.given, ports["default"])
+        self.driver: Driver | None = None
+        self._spark = spark
+        self._tables = Tables(Catalogs(spark, driver_settings(self.config, "default", secrets.right, 0)))
+        self._configured = config
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run_driver, name="node", daemon=True)
+        self._producer = Producer({"bootstrap.servers": operator.broker.bootstrap, "linger.ms": 5})
+
+    def __enter__(self) -> "Stage":
+        operator = self.operator
+        operator.program = ("-c", OPERATOR, str(self.secrets.given), json.dumps(self.ports))
+        self.process = operator.start(self._configured)
+        await_true("the operator is ready", self.process.ready, WAIT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        with suppress(AttributeError):
+            self.driver.loop.stop()  # type: ignore[union-attr]
+        if self._thread.is_alive():
+            self._thread.join(60)
+        self.process.process.terminate()
+        assert self.process.process.wait(60) == 0
+
+    def api(self, method: str, path: str, body: object = None, content: str = "application/json") -> Manifest:
+        return self.operator.api.call(method, path, body, content)
+
+    def jobs(self, group: str) -> KubernetesJobs:
+        """The contracts of a group, from the API server."""
+        connection = kube.new_client_from_config(str(self.operator.api.kubeconfig))  # type: ignore[no-untyped-call]
+        return KubernetesJobs(client.CoreV1Api(connection), SYSTEM, group, resync=5)
+
+    def _run_driver(self) -> None:
+        pod = Pod(self, "default")
+        while not self._stopping.is_set():
+            for key, setting in catalog_conf(self.settings).items():
+                self._spark.conf.set(key, setting)
+            self.driver = Driver(self.settings, self._spark, self.jobs("default"))
+            pod.running()
+            code = self.driver.run()
+            if code != ExitCode.TEMPORARY:
+                break
+
+    # What a user does
+
+    def apply(self, name: str, **spec: Any) -> None:
+        """Applies an IcebergTopic; the first one brings the driver about."""
+        fields = {"schema": {"format": "Json", "fields": FIELDS}, "partitions": 1, "ingestion": {"freshness": "5s"}}
+        self.operator.apply(name, {**fields, **spec})
+        if not self._thread.is_alive() and not self._stopping.is_set():
+            self._thread.start()
+
+    def produce(self, name: str, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            self._producer.produce(name, json.dumps({"id": number}))
+        assert self._producer.flush(60) == 0
+
+    def job(self, name: str) -> str:
+        """The job contract of a topic, once it is handed out."""
+        found = self.operator.topic(name)
+        assert found is not None
+        place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        await_true(f"the contract of {name}", lambda: self.operator.find(place) is not None, WAIT)
+        return str(self.api("GET", place)["data"]["job.json"])
+
+    # What a user sees
+
+    def says(self, name: str, type_: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        return self.operator.condition(name, type_)[:2]
+
+    def await_condition(self, name: str, type_: str, status: str, *reasons: str) -> str:
+        """The condition's message once it has this status, and one of these reasons where some are given."""
+        deadline = time.monotonic() + WAIT
+        while True:
+            found = self.operator.condition(name, type_)
+            if found[0] == status and (not reasons or found[1] in reasons):
+                return found[2]
+            if time.monotonic() > deadline:
+                topic = self.operator.topic(name)
+                raise AssertionError(
+                    f"{name}: no {type_}={status} {reasons}, but {json.dumps(topic and topic['status'], indent=1)}; "
+                    f"the driver: {self.progress(name)}"
+                )
+            time.sleep(0.1)
+
+    def progress(self, name: str) -> TopicProgress | None:
+        found = self.operator.topic(name)
+        if self.driver is None or found is None:
+            return None
+        topics = self.driver.loop.progress().topics
+        return next((topic for topic in topics if topic.uid == found["metadata"]["uid"]), None)
+
+    def await_landed(self, name: str, catalog: str, count: int) -> None:
+        """Until ``count`` records have landed; each is a row once."""
+        try:
+            await_true(f"{count} records of {name}", lambda: self.landed(name, catalog) == {0: count}, WAIT)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the driver: {self.progress(name)}") from None
+        assert self._table(name, catalog).currentSnapshot().summary()["total-records"] == str(count)
+
+    def landed(self, name: str, catalog: str) -> Mapping[int, int]:
+        """The offsets that the table has."""
+        found = read_landed(self._table(name, catalog))
+        return found.offsets if found is not None else {}
+
+    def _table(self, name: str, catalog: str) -> Any:
+        """The table, by whatever credentials are right."""
+        try:
+            return self._tables.load(catalog, "demo", name.replace("-", "_"))
+        except FirnError:
+            # Opened with what was right before.
+            self._tables = Tables(Catalogs(self._spark, driver_settings(self.config, "default", self.secrets.right, 0)))
+            return self._tables.load(catalog, "demo", name.replace("-", "_"))

@@ -1,0 +1,337 @@
+"""Operator and driver together: what conditions say while access is denied, while records wait, and after another driver took over; and
+that each of these passes by itself once its cause is gone."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from firn.model import names
+from firn.model.errors import ExitCode
+from firn_spark.driver import Driver
+from firn_spark.jobs import DirectoryJobs
+from tests import apiserver
+from tests.integration.ingestion.proxy import Proxy
+from tests.integration.ingestion.stage import WAIT, Pod, Secrets, Stage, driver_settings
+from tests.integration.operator.conftest import SYSTEM, World, install_crds
+from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
+from tests.servers.process import await_true, free_port, tail
+from tests.servers.s3 import S3
+
+ROOT = Path(__file__).parents[3]
+ADMINISTRATION = ("DESCRIBE", "CREATE", "ALTER", "ALTER_CONFIGS", "DESCRIBE_CONFIGS", "DELETE")
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """A topic of this module's own."""
+    return f"told-{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Kafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture(scope="module")
+def slow(database: Postgres) -> Iterator[Proxy]:
+    """The way from the driver to the database of catalog ``slow``."""
+    with Proxy(database.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def stage(
+    tmp_path_factory: pytest.TempPathFactory,
+    broker: Kafka,
+    database: Postgres,
+    storage: S3,
+    spark: object,
+    admin: AdminClient,
+    secrets: Secrets,
+    slow: Proxy,
+) -> Iterator[Stage]:
+    with apiserver.running() as api, psycopg.connect(**sql(database)) as connection:
+        for namespace in (SYSTEM, "demo"):
+            api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        api.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", {"metadata": {"name": names.CONFIG_OBJECT}})
+        install_crds(api)
+        connection.execute("create role rotated login password 'first' in role firn")
+        connection.commit()
+        set_password(admin, "guest", "guest")
+        set_password(admin, "member", "first")
+        grant(admin, "member", "*", *ADMINISTRATION, "READ")
+        operator = World(api, broker, database, tmp_path_factory.mktemp("operator"))
+        config = operator.configuration(
+            resync="5s",
+            progressInterval="1s",
+            groups={"default": {"cores": 2}, "other": {}},
+            profiles={
+                "classic": {"bootstrapServers": broker.bootstrap},
+                "guest": guarded(broker, secrets, "guest", "guest"),
+                "member": guarded(broker, secrets, "member", "first", "wrong"),
+            },
+            catalogs={
+                "lake": catalog(database, storage, secrets, "lake"),
+                "slow": catalog(database, storage, secrets, "slow"),
+                "rotated": catalog(database, storage, secrets, "rotated", user="rotated", password="first"),
+                "closed": catalog(database, storage, secrets, "closed", storage_key="wrong"),
+            },
+        )
+        found = Stage(operator, config, secrets, spark, {"default": free_port(), "other": free_port()})
+        through = found.settings.catalogs["slow"].model_copy(
+            update={"uri": f"postgresql://127.0.0.1:{slow.port}/postgres"}
+        )
+        found.settings = found.settings.model_copy(update={"catalogs": {**found.settings.catalogs, "slow": through}})
+        with found:
+            yield found
+
+
+def sql(database: Postgres) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": database.port, "user": database.user, "password": database.password,
+            "dbname": "postgres"}  # fmt: skip
+
+
+def guarded(broker: Kafka, secrets: Secrets, user: str, password: str, given: str | None = None) -> dict[str, Any]:
+    """A profile that logs in."""
+    assert broker.secure is not None
+    ca = (broker.directory / "tls" / "ca.crt").read_text()
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": user, "password": secrets.put(user, "password", password, given)}
+    security = {"tls": True, "ca": secrets.put(user, "ca.crt", ca), "sasl": sasl}
+    return {"bootstrapServers": broker.secure, "security": security}
+
+
+def catalog(
+    database: Postgres,
+    storage: S3,
+    secrets: Secrets,
+    name: str,
+    user: str = "",
+    password: str = "",
+    storage_key: str | None = None,
+) -> dict[str, Any]:
+    """A catalog with Secrets of its own."""
+    return {
+        "type": "sql",
+        "uri": database.uri,
+        "warehouse": f"s3://{storage.bucket}/{name}",
+        "properties": {**storage.properties, "user": user or database.user},
+        "secretProperties": {
+            "password": secrets.put(name, "password", password or database.password),
+            "s3.secret-access-key": secrets.put(name, "secret-key", storage.secret_key, storage_key),
+        },
+    }
+
+
+def set_password(admin: AdminClient, user: str, password: str) -> None:
+    found = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    upsertion = UserScramCredentialUpsertion(user, found, password.encode())
+    for future in admin.alter_user_scram_credentials([upsertion]).values():
+        future.result(30)
+
+
+def grant(admin: AdminClient, user: str, topic: str, *operations: str) -> None:
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", getattr(AclOperation, operation),
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]  # fmt: skip
+    for future in admin.create_acls(bindings).values():
+        future.result(30)
+
+
+def test_a_kafka_that_grants_nothing(stage: Stage, admin: AdminClient, name: str) -> None:
+    stage.apply(name, profile="guest")
+    denied = stage.await_condition(name, "TopicReady", "False", "AccessDenied")
+    assert name in denied
+    assert "uthorization failed" in denied
+    assert "grant the operator's user Describe, Create" in denied
+    assert denied in stage.operator.condition(name, "Ready")[2]
+    grant(admin, "guest", name, *ADMINISTRATION)
+    stage.await_condition(name, "TopicReady", "True", "Created")
+    stage.produce(name, 0, 5)
+    # The driver may look at the topic by now, and may not read it.
+    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
+    assert name in denied
+    assert "uthorization failed" in denied
+    assert "grant the driver's user Describe and Read" in denied
+    assert stage.says(name, "TopicReady")[0] == "True"
+    grant(admin, "guest", name, "READ")
+    stage.await_condition(name, "Ready", "True")
+    stage.await_landed(name, "lake", 5)
+
+
+def test_a_wrong_kafka_password(stage: Stage, secrets: Secrets, admin: AdminClient, name: str) -> None:
+    stage.apply(name, profile="member")
+    denied = stage.await_condition(name, "TopicReady", "False", "AccessDenied")
+    assert "uthentication failed" in denied
+    assert "correct the profile's credentials" in denied
+    secrets.put("member", "password", "first")
+    stage.await_condition(name, "Ready", "True")
+    stage.produce(name, 0, 5)
+    stage.await_landed(name, "lake", 5)
+    # Changed at the brokers first, in the Secret later.
+    set_password(admin, "member", "second")
+    stage.produce(name, 5, 5)
+    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
+    assert "uthentication failed" in denied
+    assert "correct its credentials" in denied
+    secrets.put("member", "password", "second")
+    stage.await_condition(name, "Ready", "True")
+    stage.await_landed(name, "lake", 10)
+
+
+def test_a_database_password_that_was_changed(stage: Stage, secrets: Secrets, database: Postgres, name: str) -> None:
+    stage.apply(name, table={"catalog": "rotated"})
+    stage.await_condition(name, "Ready", "True")
+    stage.produce(name, 0, 5)
+    stage.await_landed(name, "rotated", 5)
+    with psycopg.connect(**sql(database), autocommit=True) as connection:
+        connection.execute("alter role rotated password 'second'")
+        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'rotated'")
+    denied = stage.await_condition(name, "TableReady", "False", "AccessDenied")
+    assert "catalog rotated" in denied
+    assert "password authentication failed" in denied
+    assert "check the catalog's credentials" in denied
+    assert stage.says(name, "TopicReady")[0] == "True"
+    stage.produce(name, 5, 5)
+    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
+    assert "password authentication failed" in denied
+    assert "correct its credentials" in denied
+    secrets.put("rotated", "password", "second")
+    stage.await_condition(name, "Ready", "True")
+    stage.await_landed(name, "rotated", 10)
+
+
+def test_an_object_store_that_refuses(stage: Stage, secrets: Secrets, storage: S3, name: str) -> None:
+    stage.apply(name, table={"catalog": "closed"})
+    denied = stage.await_condition(name, "TableReady", "False", "AccessDenied")
+    assert "closed.demo" in denied
+    assert "check the catalog's credentials" in denied
+    secrets.put("closed", "secret-key", storage.secret_key)
+    stage.await_condition(name, "Ready", "True")
+    stage.produce(name, 0, 5)
+    stage.await_landed(name, "closed", 5)
+
+
+def test_fresh_tells_that_records_wait_and_ready_stays(stage: Stage, slow: Proxy, name: str) -> None:
+    stage.apply(name, table={"catalog": "slow"})
+    stage.await_condition(name, "Ready", "True")
+    assert stage.says(name, "Fresh") == ("Unknown", "NoRecords")
+    stage.produce(name, 0, 5)
+    stage.await_condition(name, "Fresh", "True", "WithinTarget")
+    stage.await_landed(name, "slow", 5)
+    slow.hold()
+    try:
+        stage.produce(name, 5, 5)
+        assert "longer than 5s" in stage.await_condition(name, "Fresh", "False", "Behind")
+        assert stage.says(name, "Ready") == ("True", "AllReady")
+    finally:
+        slow.release()
+    stage.await_condition(name, "Fresh", "True", "WithinTarget")
+    stage.await_landed(name, "slow", 10)
+
+
+def test_fresh_tells_that_records_wait_while_the_catalog_is_down(stage: Stage, slow: Proxy, name: str) -> None:
+    stage.apply(name, table={"catalog": "slow"})
+    stage.await_condition(name, "Ready", "True")
+    stage.produce(name, 0, 5)
+    stage.await_condition(name, "Fresh", "True", "WithinTarget")
+    stage.await_landed(name, "slow", 5)
+    slow.cut()
+    try:
+        stage.produce(name, 5, 5)
+        stage.await_condition(name, "IngestionReady", "False", "BackingOff")
+        stage.await_condition(name, "Fresh", "False", "Behind")
+    finally:
+        slow.mend()
+    stage.await_condition(name, "Fresh", "True", "WithinTarget")
+    stage.await_condition(name, "Ready", "True")
+    stage.await_landed(name, "slow", 10)
+
+
+def run_until(driver: Driver, done: Callable[[], bool]) -> ExitCode:
+    """Runs a driver in a thread; its exit code when it has been told to end once ``done``."""
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(driver.run)
+        try:
+            await_true("what the driver is to do", done, WAIT)
+        finally:
+            driver.loop.stop()
+        return code.result(60)
+
+
+def test_a_driver_that_gave_way_to_another_ends_as_fenced(
+    stage: Stage, spark: object, name: str, tmp_path: Path
+) -> None:
+    settings = driver_settings(stage.config, "other", stage.secrets.given, stage.ports["other"])
+    settings = settings.model_copy(update={"jobs_directory": str(tmp_path / "jobs")})
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "group.json").write_text(settings.model_dump_json())
+    stage.apply(name, ingestion={"freshness": "5s", "group": "other"})
+    (tmp_path / "jobs" / "job.json").write_text(stage.job(name))
+    pod = Pod(stage, "other")
+
+    def start() -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'spark_apps'}"}
+        command = [sys.executable, str(ROOT / "spark_apps" / "ingest.py"), str(tmp_path / "group.json")]
+        with (tmp_path / "driver.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        pod.running()
+        return process
+
+    driver = start()
+    try:
+        stage.await_condition(name, "Ready", "True")
+        stage.produce(name, 0, 5)
+        stage.await_landed(name, "lake", 5)
+        # It stands still while another one, which came later, lands records; then it goes on.
+        driver.send_signal(signal.SIGSTOP)
+        stage.produce(name, 5, 5)
+        newer = settings.model_copy(update={"listen": "127.0.0.1:0"})
+        other = Driver(newer, spark, DirectoryJobs(str(tmp_path / "jobs"), "other"))
+        assert run_until(other, lambda: stage.landed(name, "lake") == {0: 10}) == ExitCode.DONE
+        stage.produce(name, 10, 5)
+        driver.send_signal(signal.SIGCONT)
+        assert driver.wait(WAIT) == ExitCode.FENCED == 3, tail(tmp_path / "driver.log")
+        pod.ended(driver.returncode)
+        told = stage.await_condition(name, "IngestionReady", "False", "Fenced")
+        assert "gave way to a newer writer" in told
+        assert "kubectl -n firn-system logs firn-ingest-other-0 --previous" in told
+        assert stage.says(name, "Ready") == ("False", "NotReady")
+        # Started again it is the newest itself.
+        driver = start()
+        stage.await_condition(name, "Ready", "True")
+        stage.await_landed(name, "lake", 15)
+    finally:
+        driver.kill()
+        driver.wait(30)
+        pod.delete()
