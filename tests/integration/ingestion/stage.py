@@ -168,10 +168,10 @@ class Stage(AbstractContextManager["Stage"]):
     # What a user does
 
     def apply(self, name: str, **spec: Any) -> None:
-        """Applies an IcebergTopic; the first one brings the driver about."""
+        """Applies an IcebergTopic; the first one of group ``default`` brings its driver about."""
         fields = {"schema": {"format": "Json", "fields": FIELDS}, "partitions": 1, "ingestion": {"freshness": "5s"}}
         self.operator.apply(name, {**fields, **spec})
-        if not self._thread.is_alive() and not self._stopping.is_set():
+        if "group" not in spec.get("ingestion", {}) and not self._thread.is_alive():
             self._thread.start()
 
     def produce(self, name: str, first: int, count: int) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -260,6 +260,7 @@ def test_fresh_tells_that_records_wait_and_ready_stays(stage: Stage, slow: Proxy
     stage.await_landed(name, "slow", 10)
 
 
+@pytest.mark.long
 def test_fresh_tells_that_records_wait_while_the_catalog_is_down(stage: Stage, slow: Proxy, name: str) -> None:
     stage.apply(name, table={"catalog": "slow"})
     stage.await_condition(name, "Ready", "True")
@@ -278,17 +279,6 @@ def test_fresh_tells_that_records_wait_while_the_catalog_is_down(stage: Stage, s
     stage.await_landed(name, "slow", 10)
 
 
-def run_until(driver: Driver, done: Callable[[], bool]) -> ExitCode:
-    """Runs a driver in a thread; its exit code when it has been told to end once ``done``."""
-    with ThreadPoolExecutor(1) as pool:
-        code = pool.submit(driver.run)
-        try:
-            await_true("what the driver is to do", done, WAIT)
-        finally:
-            driver.loop.stop()
-        return code.result(60)
-
-
 def test_a_driver_that_gave_way_to_another_ends_as_fenced(
     stage: Stage, spark: object, name: str, tmp_path: Path
 ) -> None:
@@ -300,15 +290,24 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
     (tmp_path / "jobs" / "job.json").write_text(stage.job(name))
     pod = Pod(stage, "other")
 
-    def start() -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'spark_apps'}"}
-        command = [sys.executable, str(ROOT / "spark_apps" / "ingest.py"), str(tmp_path / "group.json")]
-        with (tmp_path / "driver.log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        pod.running()
-        return process
+    def run_another(count: int) -> None:
+        """A driver of the same group, which comes later and runs until ``count`` records have landed."""
+        another = Driver(
+            settings.model_copy(update={"listen": "127.0.0.1:0"}), spark, DirectoryJobs(str(tmp_path / "jobs"), "other")
+        )
+        with ThreadPoolExecutor(1) as pool:
+            code = pool.submit(another.run)
+            try:
+                await_true(f"{count} records", lambda: stage.landed(name, "lake") == {0: count}, WAIT)
+            finally:
+                another.loop.stop()
+            assert code.result(60) == ExitCode.DONE
 
-    driver = start()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'spark_apps'}"}
+    command = [sys.executable, str(ROOT / "spark_apps" / "ingest.py"), str(tmp_path / "group.json")]
+    with (tmp_path / "driver.log").open("wb") as log:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    pod.running()
     try:
         stage.await_condition(name, "Ready", "True")
         stage.produce(name, 0, 5)
@@ -316,9 +315,7 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
         # It stands still while another one, which came later, lands records; then it goes on.
         driver.send_signal(signal.SIGSTOP)
         stage.produce(name, 5, 5)
-        newer = settings.model_copy(update={"listen": "127.0.0.1:0"})
-        other = Driver(newer, spark, DirectoryJobs(str(tmp_path / "jobs"), "other"))
-        assert run_until(other, lambda: stage.landed(name, "lake") == {0: 10}) == ExitCode.DONE
+        run_another(10)
         stage.produce(name, 10, 5)
         driver.send_signal(signal.SIGCONT)
         assert driver.wait(WAIT) == ExitCode.FENCED == 3, tail(tmp_path / "driver.log")
@@ -327,9 +324,7 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
         assert "gave way to a newer writer" in told
         assert "kubectl -n firn-system logs firn-ingest-other-0 --previous" in told
         assert stage.says(name, "Ready") == ("False", "NotReady")
-        # Started again it is the newest itself.
-        driver = start()
-        stage.await_condition(name, "Ready", "True")
+        run_another(15)
         stage.await_landed(name, "lake", 15)
     finally:
         driver.kill()
