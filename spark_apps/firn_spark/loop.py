@@ -86,12 +86,15 @@ class Watcher:
                 if isinstance(info, FirnError):
                     topic.live_error = info
                     if isinstance(info, NotReadyError) and topic.live is not None:
-                        topic.live, topic.prepared, topic.ends = None, False, {}
+                        topic.live, topic.prepared = None, False
+                        topic.forget_log()
                     continue
                 topic.live_error = None
                 if topic.live is not None and topic.live != info:
                     # Re-created, or grown: offsets and positions are read anew.
                     topic.prepared = False
+                    if topic.live.topic_id != info.topic_id:
+                        topic.forget_log()
                     if not topic.fenced:
                         topic.next_attempt = 0.0
                 topic.live = info
@@ -109,21 +112,12 @@ class Watcher:
             return
         ends = kafka.ends({topic.job.topic: topic.live.partitions for topic in due if topic.live is not None})
         for topic in due:
-            before, topic.checked_at = topic.checked_at, now
+            topic.checked_at = now
             offsets = ends[topic.job.topic]
             if isinstance(offsets, FirnError):
                 topic.live_error = offsets
-                continue
-            if topic.busy:
-                continue
-            topic.ends, topic.ends_at = offsets, now
-            if not topic.measured:
-                continue
-            if not topic.lag_records:
-                topic.waiting_since = None
-            elif topic.waiting_since is None:
-                # What is seen for the first time arrived after the look before; nothing is known of what waits at the first look.
-                topic.waiting_since = before if before is not None else now - topic.job.freshness_ms / 1000
+            elif not topic.busy:
+                topic.observe(now, offsets)
 
 
 class Loop:
@@ -353,8 +347,6 @@ class Loop:
         def work() -> None:
             try:
                 self._rounds.prepare(topic)
-                if topic.prepared and topic.lag_records and topic.waiting_since is None:
-                    topic.waiting_since = time.monotonic() - topic.job.freshness_ms / 1000
             except Exception as error:
                 self._escaped([topic], error)
             finally:
@@ -376,6 +368,8 @@ class Loop:
         key = group[0].key
         with self._lock:
             self._running[key] += 1
+        started = time.monotonic()
+        due = {topic: min(topic.due(self._settings.bytes_per_commit) or started, started) for topic in group}
         for topic in group:
             topic.busy = True
 
@@ -385,9 +379,9 @@ class Loop:
             except Exception as error:
                 self._escaped(group, error)
             finally:
+                ended = time.monotonic()
                 for topic in group:
-                    if not topic.lag_records:
-                        topic.waiting_since = None
+                    topic.took(ended - due[topic])
                     topic.busy = False
                 with self._lock:
                     self._running[key] -= 1

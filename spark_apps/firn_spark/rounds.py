@@ -262,8 +262,6 @@ class Rounds:
                 self._fail(topic, error)
         if ready:
             self._run(ready, started)
-        for topic in topics:
-            topic.round_seconds = 0.7 * topic.round_seconds + 0.3 * (time.monotonic() - started)
 
     def _begin(self, topic: Topic) -> None:
         """Before the first round of a preparation: nobody older can add dead letters from here on, and what they hold beyond the table is known."""
@@ -390,7 +388,7 @@ class Rounds:
                             offsets=start - topic.position[part],
                         )
                     topic.position[part] = start
-            topic.ends, topic.ends_at = last, now
+            topic.observe(now, last)
             behind = topic.behind()
             allowed = max(1.0, room / topic.record_bytes)
             total = sum(end - start for start, end in behind.values())
@@ -402,8 +400,6 @@ class Rounds:
             }
             if ranges:
                 planned[topic] = ranges
-            else:
-                topic.waiting_since = None
         return planned
 
     def _job(self, planned: Mapping[Topic, Mapping[int, tuple[int, int]]]) -> dict[str, Found]:
@@ -465,7 +461,6 @@ class Rounds:
 
     def _commit_both(self, topic: Topic, ranges: Mapping[int, tuple[int, int]], one: Found, started: float) -> None:
         assert topic.epoch is not None
-        planned_at = topic.ends_at
         halts = first_halts(one.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         if one.records:
@@ -507,7 +502,6 @@ class Rounds:
             self._meter.landed(topic, one.rows, one.bytes, one.dead_rows, one.skipped, time.monotonic() - started)
         if topic.client_reader and not one.halts:
             topic.client_reader = False
-        topic.waiting_since = planned_at
         if halts:
             part, place = min(halts.items())
             topic.halted = HaltedAt(partition=part, offset=place["offset"], code=place["code"], detail=place["detail"])

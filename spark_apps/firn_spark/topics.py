@@ -22,6 +22,7 @@ BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
 """What is on its way is looked for again sooner."""
+SEEN_MOST = 128
 FENCED_QUIET = 300.0
 """Seconds after which a fenced topic is looked at again: its other writer may be gone."""
 
@@ -40,8 +41,13 @@ class Topic:
     """When its brokers were asked last for its id and partitions, and for its ends (monotonic seconds)."""
     ends: Offsets = field(default_factory=dict)
     ends_at: float = 0.0
-    waiting_since: float | None = None
-    """No record that waits can have arrived before this time (monotonic seconds); None while none waits."""
+    """When ``ends`` were asked for (monotonic seconds)."""
+    seen: tuple[tuple[float, Offsets], ...] = ()
+    """Earlier ends, by the last time they were the ends: from the newest on that has landed wholly, thinned to `SEEN_MOST`."""
+    seen_since: float | None = None
+    """When the log was looked at first."""
+    cut_back: dict[int, int] = field(default_factory=dict)
+    """Partition -> lowest end that was seen below what had landed: its brokers lost records that the table has."""
     # Table
     table: Any = None
     table_uuid: str | None = None
@@ -73,6 +79,7 @@ class Topic:
     largest_bytes: int | None = None
     """The largest record of late, fading; None before any was read."""
     round_seconds: float = FIRST_ROUND_SECONDS
+    """How long rounds took of late from when they were due, waiting for their turn included."""
     # Scheduling
     busy: bool = False
     removed: bool = False
@@ -129,6 +136,48 @@ class Topic:
         """An estimate from the records seen so far."""
         return self.lag_records * self.record_bytes
 
+    def observe(self, now: float, ends: Offsets) -> None:
+        """Takes the ends that were asked for at ``now``; an answer older than the newest is passed over."""
+        if now < self.ends_at:
+            return
+        self.ends, self.ends_at = ends, now
+        if self.seen_since is None:
+            self.seen_since = now
+        earlier = self.seen[:-1] if self.seen and self.seen[-1][1] == ends else self.seen
+        seen = (*earlier, (now, ends))
+        if self.measured:
+            landed = [index for index, (_, then) in enumerate(seen) if self._covered(then)]
+            seen = seen[landed[-1] :] if landed else seen
+        self.seen = (*seen[:-1:2], seen[-1]) if len(seen) > SEEN_MOST else seen
+        if self.measured:
+            for part, end in ends.items():
+                if end < self.position.get(part, 0):
+                    self.cut_back[part] = min(end, self.cut_back.get(part, end))
+
+    def forget_log(self) -> None:
+        """The log is another one, or gone."""
+        self.ends, self.ends_at, self.seen, self.seen_since, self.cut_back = {}, 0.0, (), None, {}
+
+    def _covered(self, ends: Offsets) -> bool:
+        return all(end <= self.position.get(part, end) for part, end in ends.items())
+
+    @property
+    def waiting_since(self) -> float | None:
+        """No record that waits can have arrived before this time (monotonic seconds), as far as is known; None while none waits. Of what
+        waited at the first look nothing is known: it is due at once."""
+        if not self.lag_records:
+            return None
+        landed = [moment for moment, then in self.seen if self._covered(then)]
+        if landed:
+            return landed[-1]
+        return (self.ends_at if self.seen_since is None else self.seen_since) - self.job.freshness_ms / 1000
+
+    def took(self, seconds: float) -> None:
+        """A round ended so long after it was due: the next one starts early enough for one like it. Slow ones count at once, quick ones
+        little by little."""
+        known = max(seconds, 0.9 * self.round_seconds + 0.1 * seconds)
+        self.round_seconds = min(known, self.job.freshness_ms / 2000)
+
     def due(self, bytes_per_commit: int) -> float | None:
         """When its next round should start (monotonic seconds); None where nothing waits."""
         if not self.active or not self.prepared or not self.lag_records:
@@ -136,7 +185,7 @@ class Topic:
         due = self.waiting_since or 0.0
         if self.lag_bytes < bytes_per_commit:
             freshness = self.job.freshness_ms / 1000
-            due += freshness - min(freshness / 2, 1.0 + 2 * self.round_seconds)
+            due += freshness - min(freshness / 2, 1.0 + 1.5 * self.round_seconds)
         return max(due, self.next_attempt)
 
     def succeeded(self) -> None:
@@ -190,6 +239,12 @@ class Topic:
         message = str(error) if error is not None else ""
         if self.halted is not None:
             message = f"partition {self.halted.partition}, offset {self.halted.offset}: {self.halted.code} {self.halted.detail}".rstrip()
+        elif not message and self.cut_back:
+            parts = ", ".join(f"partition {part} to offset {end}" for part, end in sorted(self.cut_back.items()))
+            message = (
+                f"the log was cut back below what had landed ({parts}): its brokers lost records that the table has; "
+                "what is written anew at these offsets is not taken up"
+            )
         elif not message and self.lost:
             message = f"the log no longer had {self.lost} offsets when they were due: retention deleted them before they landed"
         return TopicProgress(
@@ -208,9 +263,7 @@ class Topic:
             table_message=str(self.table_error) if self.table_error is not None else "",
             last_commit=self.last_commit,
             lag_records=lag,
-            lag_seconds=(max(0.0, now - self.waiting_since) if self.waiting_since and lag else 0.0)
-            if lag is not None
-            else None,
+            lag_seconds=None if lag is None else max(0.0, now - (self.waiting_since or now)),
             backfilling=self.backfilling,
             rows=self.rows,
             dead_letters=self.dead,

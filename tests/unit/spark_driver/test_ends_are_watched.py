@@ -7,18 +7,21 @@ import pytest
 
 from firn_spark.loop import Watcher
 from firn_spark.sources import TopicInfo
-from firn_spark.topics import Topic
+from firn_spark.topics import SEEN_MOST, Topic
 from tests.unit.spark_driver.topic import job
 
 
 class Brokers:
-    """A Kafka of one topic with ten records."""
+    """A Kafka of one topic."""
+
+    def __init__(self) -> None:
+        self.end = 10
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return dict.fromkeys(names, TopicInfo("id", (0,)))
 
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
-        return {name: {0: 10} for name in topics}
+        return {name: {0: self.end} for name in topics}
 
 
 @pytest.fixture
@@ -29,9 +32,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def watcher() -> Watcher:
-    brokers: Any = Brokers()
-    return Watcher("classic", lambda _: brokers, lambda: [])
+def brokers() -> Brokers:
+    return Brokers()
+
+
+@pytest.fixture
+def watcher(brokers: Brokers) -> Watcher:
+    kafka: Any = brokers
+    return Watcher("classic", lambda _: kafka, lambda: [])
 
 
 def prepared() -> Topic:
@@ -40,15 +48,70 @@ def prepared() -> Topic:
     return found
 
 
-def test_what_is_seen_after_an_empty_look_arrived_since_then(watcher: Watcher, clock: list[float]) -> None:
+def test_what_is_seen_after_an_empty_look_arrived_since_then(
+    watcher: Watcher, brokers: Brokers, clock: list[float]
+) -> None:
     topic = prepared()
     topic.position = {0: 10}
     watcher._look([topic])
     assert topic.waiting_since is None
     clock[0] += 6
-    topic.position = {0: 9}
+    brokers.end = 11
     watcher._look([topic])
     assert topic.waiting_since == 1000
+
+
+def test_what_a_round_left_behind_is_as_old_as_it_is(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
+    """A topic that is written faster than it lands is behind, however often something of it lands."""
+    topic = prepared()
+    topic.position = {0: 10}
+    for _ in range(40):
+        watcher._look([topic])
+        clock[0] += 6
+        brokers.end += 100
+        topic.position = {0: topic.position[0] + 50}
+    assert topic.waiting_since is not None
+    told = topic.progress(clock[0], 0.0)
+    assert told.lag_records == brokers.end - 100 - topic.position[0]
+    # The oldest that waits is the 2,000th of the 4,000: of half the time ago.
+    assert told.lag_seconds == pytest.approx(20 * 6, abs=12)
+
+
+def test_an_answer_that_was_asked_for_earlier_is_passed_over() -> None:
+    topic = prepared()
+    topic.live = topic.reading
+    topic.observe(100.0, {0: 20})
+    topic.position = {0: 20}
+    topic.observe(99.0, {0: 10})
+    assert topic.ends == {0: 20}
+    assert not topic.cut_back
+
+
+def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger() -> None:
+    topic = prepared()
+    topic.live = topic.reading
+    for second in range(2_000):
+        topic.observe(float(second), {0: second + 1})
+    assert len(topic.seen) <= SEEN_MOST
+    for landed in (500, 1_000, 1_500, 1_999):
+        topic.position = {0: landed}
+        assert topic.waiting_since is not None
+        assert topic.waiting_since <= landed
+    assert topic.waiting_since > 1_900
+
+
+def test_a_log_that_ends_before_what_landed_is_told(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
+    topic = prepared()
+    topic.position = {0: 10}
+    watcher._look([topic])
+    assert topic.progress(clock[0], 0.0).message == ""
+    clock[0] += 6
+    brokers.end = 7
+    watcher._look([topic])
+    clock[0] += 6
+    brokers.end = 12
+    watcher._look([topic])
+    assert "partition 0 to offset 7" in topic.progress(clock[0], 0.0).message
 
 
 def test_a_topic_that_comes_back_may_have_waited_for_long(watcher: Watcher, clock: list[float]) -> None:

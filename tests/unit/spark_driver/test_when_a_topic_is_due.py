@@ -127,3 +127,14 @@ def test_records_that_come_while_the_table_cannot_be_read_wait_as_long_as_they_w
 def test_what_waits_is_not_known_before_table_and_topic_were_seen(state: dict[str, object]) -> None:
     told = topic(lag=5, waiting_since=100.0, prepared=False, **state).progress(170.0, 0.0)
     assert (told.lag_records, told.lag_seconds) == (None, None)
+
+
+def test_rounds_that_took_long_start_the_next_one_earlier_and_are_forgotten_slowly() -> None:
+    one = topic(lag=1, waiting_since=100.0)
+    one.took(20.0)
+    assert one.due(MUCH) == pytest.approx(100 + 60 - 30, abs=2)
+    for _ in range(40):
+        one.took(0.5)
+    assert one.due(MUCH) == pytest.approx(100 + 60 - 2, abs=1)
+    one.took(3600.0)
+    assert one.due(MUCH) == 130

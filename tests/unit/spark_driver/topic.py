@@ -30,6 +30,9 @@ def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
     found = Topic(job(name, **changes))
     found.prepared, found.position, found.ends = True, {0: 0}, {0: lag}
     found.live = found.reading = TopicInfo("id-1", (0,))
+    if "waiting_since" in state:
+        found.seen_since = state.pop("waiting_since")
+        found.seen = ((found.seen_since, {0: 0}),)
     for key, value in state.items():
         setattr(found, key, value)
     return found
