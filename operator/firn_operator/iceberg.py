@@ -38,7 +38,7 @@ from sqlalchemy import insert, select, tuple_
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import Session
 
-from firn.model import names
+from firn.model import names, table_properties
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError, is_denial
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
@@ -48,11 +48,6 @@ from firn_operator.batches import Batch
 from firn_operator.evolution import Layout
 
 OWNER = names.TABLE_OWNER
-MANAGED_PROPERTIES = "firn.properties"
-"""Table property: which others the spec set, so that those can be taken back that it no longer names."""
-CREATED_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
-"""Properties of new tables where the spec does not say otherwise: an ingested table is committed to every few seconds."""
-_RESERVED = ("firn.", "format-version")
 _THREADS = 6
 _BATCH = 500
 _ATTEMPTS = 5
@@ -301,7 +296,7 @@ class _Ensure:
         self._owner = owner
         self._request = request
         for key in self._layout.properties:
-            if key.startswith(_RESERVED):
+            if key.startswith(table_properties.RESERVED):
                 raise InvalidSpecError(f"table {target.identifier}: property {key!r} is not yours to set; remove it")
 
     def run(self, place: str | None) -> TableState | None:
@@ -360,7 +355,7 @@ class _Ensure:
             location = self._known.namespaces[namespace] = self._make_namespace()
         properties = {
             "format-version": str(self._target.format_version),
-            **CREATED_WITH,
+            **table_properties.CREATED_WITH,
             **self._layout.properties,
             **self._marks(),
         }
@@ -383,8 +378,7 @@ class _Ensure:
         return self._catalog.namespace_location(namespace) if isinstance(self._catalog, LeanSqlCatalog) else ""
 
     def _marks(self) -> dict[str, str]:
-        managed = {MANAGED_PROPERTIES: ",".join(sorted(self._layout.properties))} if self._layout.properties else {}
-        return {OWNER: self._owner, **managed}
+        return table_properties.marks(self._owner, self._layout.properties)
 
     def _agree(self, table: Table) -> TableState:
         """Change the table where it differs from the layout, in one commit."""
@@ -413,10 +407,9 @@ class _Ensure:
 
     def _set_properties(self, transaction: Transaction) -> list[str]:
         current = transaction.table_metadata.properties
-        managed = {key for key in current.get(MANAGED_PROPERTIES, "").split(",") if key}
         wanted = {**self._layout.properties, **self._marks()}
         put = {key: value for key, value in wanted.items() if current.get(key) != value}
-        gone = {key for key in (managed | {MANAGED_PROPERTIES}) - wanted.keys() if key in current}
+        gone = table_properties.taken_back(current, wanted)
         if put:
             transaction.set_properties(put)
         if gone:

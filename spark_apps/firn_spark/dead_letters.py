@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from py4j.protocol import Py4JError
 
-from firn.model import names, rows
+from firn.model import names, rows, table_properties
 from firn.model.errors import FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
@@ -35,7 +35,8 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 
 def create(tables: Tables, job: IngestJob) -> Any:
     """Creates the topic's dead-letter table (always of format 2), or finds the one that somebody else just made."""
-    target = job.table.model_copy(update={"format_version": 2})
+    properties = table_properties.of_dead_letters(job.table.properties)
+    target = job.table.model_copy(update={"format_version": 2, "properties": properties})
     return tables.create(
         target,
         names.dead_letters(job.table.name),

@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from firn.model import evolution, names, rows, transforms, types
+from firn.model import evolution, rows, table_properties, transforms, types
 from firn.model.conditions import Reason
 from firn.model.errors import (
     AccessDeniedError,
@@ -152,8 +152,13 @@ class Tables:
                 .withPartitionSpec(spec.build())
                 .withSortOrder(order.build())
             )
-            ours = {"format-version": str(target.format_version), names.TABLE_OWNER: owner}
-            for key, value in {**target.properties, **ours}.items():
+            properties = {
+                "format-version": str(target.format_version),
+                **table_properties.CREATED_WITH,
+                **target.properties,
+                **table_properties.marks(owner, target.properties),
+            }
+            for key, value in properties.items():
                 builder.withProperty(key, value)
             return builder.create()
         except Py4JError as error:
@@ -214,20 +219,23 @@ class Tables:
                 [it if it.name in present else it.model_copy(update={"required": False}) for it in changed]
             )
             table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
-        if target.format_version == 3:
+        if max(target.format_version, table.operations().current().formatVersion()) == 3:
             self._evolve_v3(table, target, owner)
 
     def _evolve_v3(self, table: Any, target: TableTarget, owner: str) -> None:
         """Partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
-        ours = {**target.properties, names.TABLE_OWNER: owner}
-        wanted = {key: value for key, value in ours.items() if properties.get(key) != value}
+        ours = {**target.properties, **table_properties.marks(owner, target.properties)}
+        put = {key: value for key, value in ours.items() if properties.get(key) != value}
+        gone = table_properties.taken_back(properties, ours)
         if table.operations().current().formatVersion() < target.format_version:
-            wanted["format-version"] = str(target.format_version)
-        if wanted:
+            put["format-version"] = str(target.format_version)
+        if put or gone:
             update = table.updateProperties()
-            for key, value in wanted.items():
+            for key, value in put.items():
                 update.set(key, value)
+            for key in gone:
+                update.remove(key)
             update.commit()
         if partition_terms(table) != [str(transforms.parse(text)) for text in target.partition_by]:
             update = table.updateSpec()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from firn.model import table_properties
 from firn.model.jobs import Column, RecordSchema
 from tests.integration.ingestion.world import FIELDS, Record, World, exactly, places, value
 
@@ -28,7 +29,9 @@ def audit(world: World, job: Any, ends: dict[int, int]) -> None:
 
 def test_each_record_is_a_row_or_a_dead_letter(world: World) -> None:
     topic = world.topic()
-    job = world.job(topic, generation=7)
+    # Properties that name columns would keep Iceberg from creating a table without them.
+    columns = {"write.metadata.metrics.column.score": "none", "write.parquet.bloom-filter-enabled.column.id": "true"}
+    job = world.job(topic, generation=7, table={"properties": {**columns, "comment": "orders"}})
     records = mixed(100)
     world.produce(topic, [Record(record, key=b"k") for record in records])
     world.apply(job)
@@ -42,6 +45,10 @@ def test_each_record_is_a_row_or_a_dead_letter(world: World) -> None:
     assert {row["error_code"] for row in dead if row["value"] is None} == {"Tombstone"}
     progress = world.await_state(job, "CaughtUp", rows=80, dead_letters=20)
     assert progress.dead_letter_table == f"{job.table.identifier}__dlq"
+    letters = dict(world.table(job, "__dlq").properties())
+    assert letters["comment"] == "orders"
+    assert not columns.keys() & letters.keys()
+    assert letters.items() >= table_properties.CREATED_WITH.items()
     world.produce(topic, [b"late", value(5)])
     world.await_rows(job, 81)
     audit(world, job, {0: 102})

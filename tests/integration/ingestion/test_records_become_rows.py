@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Producer
 
+from firn.model import table_properties
 from firn.model.jobs import Column, RecordSchema, StartFrom
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 
@@ -190,13 +191,28 @@ def test_typed_columns(world: World) -> None:
 
 def test_flat_metadata_columns_and_format_3(world: World) -> None:
     topic = world.topic()
-    job = world.job(topic, table={"metadata_columns": "Flat", "format_version": 3, "partition_by": ("bucket(2, id)",)})
+    target = {"metadata_columns": "Flat", "format_version": 3, "partition_by": ("bucket(2, id)",)}
+    job = world.job(topic, table={**target, "properties": {"kept": "1", "dropped": "2"}})
     world.produce(topic, [value(number) for number in range(10)])
     world.apply(job)
     world.start()
     rows = world.await_rows(job, 10)
     assert [row["_kafka_offset"] for row in rows] == list(range(10))
     assert world.table(job).operations().current().formatVersion() == 3
+    assert (
+        dict(world.table(job).properties()).items()
+        >= {
+            **table_properties.CREATED_WITH,
+            "kept": "1",
+            "dropped": "2",
+        }.items()
+    )
+    # Only the spec's own are taken back.
+    world.table(job).updateProperties().set("somebody.s", "own").commit()
+    world.apply(world.job(topic, generation=2, table={**target, "properties": {"kept": "3"}}))
+    world.await_state(job, "CaughtUp", generation=2)
+    properties = dict(world.table(job).properties())
+    assert (properties["kept"], properties["somebody.s"], "dropped" in properties) == ("3", "own", False)
 
 
 def test_start_from_latest_is_remembered_across_a_restart(world: World) -> None:

@@ -1,0 +1,31 @@
+"""What properties tables of Firn's making have."""
+
+from firn.model import table_properties
+
+SPEC = {
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.metrics.default": "counts",
+    "write.metadata.metrics.column.id": "full",
+    "write.parquet.bloom-filter-enabled.column.id": "true",
+    "write.parquet.bloom-filter-fpp.column.id": "0.01",
+    "write.parquet.stats-enabled.column.id": "false",
+    "write.orc.bloom.filter.columns": "id",
+    "write.data.path": "s3://elsewhere/orders",
+}
+
+
+def test_dead_letters_take_what_names_no_column_and_no_place() -> None:
+    assert table_properties.of_dead_letters(SPEC) == {
+        "write.parquet.compression-codec": "zstd",
+        "write.metadata.metrics.default": "counts",
+    }
+
+
+def test_only_what_the_spec_set_is_taken_back() -> None:
+    table = {**table_properties.CREATED_WITH, **table_properties.marks("uid", {"a": "1", "b": "2"}), "a": "1", "b": "2"}
+    table["somebody.s"] = "own"
+    wanted = {"b": "2", **table_properties.marks("uid", {"b": "2"})}
+    assert table_properties.taken_back(table, wanted) == {"a"}
+    nothing = table_properties.marks("uid", {})
+    assert table_properties.taken_back(table, nothing) == {"a", "b", table_properties.MANAGED}
+    assert table_properties.taken_back({"a": "1"}, nothing) == frozenset()
