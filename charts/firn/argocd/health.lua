@@ -23,6 +23,10 @@ local function message_of(kind)
   return message
 end
 
+local function paused()
+  return { status = "Suspended", message = message_of("Paused") }
+end
+
 if obj.metadata.deletionTimestamp ~= nil then
   if is_true("DeletionBlocked") then
     return progressing("Deletion is blocked: " .. message_of("DeletionBlocked"))
@@ -38,6 +42,9 @@ end
 -- A status of an older spec says nothing about this one.
 local observed = ready.observedGeneration or status.observedGeneration
 if observed ~= obj.metadata.generation then
+  if is_true("Paused") then
+    return paused()
+  end
   return progressing("Waiting for the operator to look at this generation")
 end
 
@@ -53,7 +60,7 @@ if ingestion ~= nil and ingestion.status == "False" and ingestion.reason == "Bad
   return { status = "Degraded", message = message_of("IngestionReady") }
 end
 if is_true("Paused") then
-  return { status = "Suspended", message = message_of("Paused") }
+  return paused()
 end
 if ready.reason == "Suspended" then
   return { status = "Suspended", message = message_of("Ready") }

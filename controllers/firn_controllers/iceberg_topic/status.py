@@ -26,6 +26,9 @@ ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
 """A topic that fell behind is within its freshness again below this share of it, so that it does not flap around the limit."""
 
+PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
+"""States in which a driver has looked at the tables since it started or took up a spec, and made them as that says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -118,18 +121,18 @@ def rendered(
 
 
 def paused(observed: Observed) -> Manifest:
-    """The status while reconciliation is paused: as it was, and that it is paused."""
+    """The status while reconciliation is paused: as it was, and that it is paused. ``observedGeneration`` stays too: what the rest says is of
+    that one, and who asks whether a newer spec is followed (kstatus) has to hear that it is not."""
     previous = observed.entry.status
-    generation = observed.entry.generation
     message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
     if observed.deleting:
         message += "; the deletion waits for it too"
     verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
-    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, observed.now)
+    mine = rendered({ConditionType.PAUSED: verdict}, previous, observed.entry.generation, observed.now)
     others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
     order = {str(kind): number for number, kind in enumerate(ConditionType)}
     merged = sorted([*others, *mine], key=lambda item: order.get(item["type"], len(order)))
-    return {**previous, "observedGeneration": generation, "conditions": merged}
+    return {**previous, "conditions": merged}
 
 
 def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpecError, now: datetime) -> Manifest:
@@ -232,6 +235,8 @@ def _table_ready(observed: Observed, findings: Findings) -> Verdict:
     if observed.catalog.problem is not None:
         return Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
     match findings.table:
+        case TableState() as live if max(live.format_version, target.format_version) > 2:
+            return _table_of_driver(observed, findings, target)
         case TableState():
             return Verdict(
                 "True", findings.table_origin or Reason.ADOPTED, f"table {target.identifier} is as the spec says"
@@ -243,21 +248,28 @@ def _table_ready(observed: Observed, findings: Findings) -> Verdict:
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
     if findings.table_missing:
-        return _table_of_driver(observed, target)
+        return _table_of_driver(observed, findings, target)
     return as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
 
 
-def _table_of_driver(observed: Observed, target: TableTarget) -> Verdict:
+def _table_of_driver(observed: Observed, findings: Findings, target: TableTarget) -> Verdict:
+    """A table that only the driver can write: it is as the spec says once a driver that took up this very spec says so."""
     progress = observed.progress if observed.group.heard else None
-    if progress is not None and progress.table_ready:
-        return Verdict("True", Reason.CREATED, f"table {target.identifier} is as the spec says")
-    reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
-    if progress is not None and progress.table_reason in reasons:
-        return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
+    if progress is not None and progress.generation == observed.entry.generation:
+        reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
+        if progress.table_reason in reasons:
+            return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
+        if progress.table_ready and progress.state in PREPARED:
+            origin = findings.table_origin or Reason.CREATED
+            return Verdict("True", origin, f"table {target.identifier} is as the spec says")
+    before = _condition(observed.entry.status, ConditionType.TABLE_READY)
+    if before is not None and before["status"] == "True" and before["observedGeneration"] == observed.entry.generation:
+        return Verdict("True", Reason(before["reason"]), before["message"])
+    done = "created" if findings.table_missing else "brought up to the spec"
     return Verdict(
         "False",
         Reason.WAITING_FOR_DRIVER,
-        f"table {target.identifier} of format version 3 is created by the ingestion driver",
+        f"table {target.identifier} of format version 3 is {done} by the ingestion driver",
     )
 
 
@@ -467,7 +479,9 @@ def _ingestion(observed: Observed, findings: Findings, previous: Mapping[str, An
     if progress is not None:
         if progress.last_commit is not None:
             found["lastCommitTime"] = timestamp(datetime.fromtimestamp(progress.last_commit, UTC))
-        found["deadLetters"] = progress.dead_letters
+        # A driver that has not looked at the tables yet counts from 0.
+        if progress.state in PREPARED or progress.dead_letters or "deadLetters" not in found:
+            found["deadLetters"] = progress.dead_letters
     halted = observed.halted_at
     if halted is not None:
         found["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}

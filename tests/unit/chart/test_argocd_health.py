@@ -78,6 +78,10 @@ READY = condition("Ready", "True", Reason.ALL_READY, "All is well")
         ),
         (topic(condition("Ready", "False", Reason.SUSPENDED, "Suspended by spec")), ("Suspended", "Suspended by spec")),
         (topic(READY, condition("Paused", "True", Reason.PAUSED_BY_ANNOTATION, "Paused")), ("Suspended", "Paused")),
+        (
+            topic(READY, condition("Paused", "True", Reason.PAUSED_BY_ANNOTATION, "Paused"), generation=4),
+            ("Suspended", "Paused"),
+        ),
         (topic(READY, condition("Stalled", "False", Reason.INVALID_SPEC)), ("Healthy", "All is well")),
         (topic(READY, deletionTimestamp="2026-01-01T00:00:00Z"), ("Progressing", "Deleting")),
         (

@@ -65,6 +65,7 @@ def failed(reason: Reason) -> Findings:
 
 
 V3 = {"formatVersion": 3}
+FORMAT_3 = replace(HEALTHY, table=replace(gen.table_state(), format_version=3))
 
 ROWS = [
     # Ready
@@ -152,6 +153,32 @@ ROWS = [
         landing(manifest=gen.topic(table=V3), progress=gen.progress(state="Starting", table_reason="AccessDenied", table_message="no")),
         replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "AccessDenied",
         id="a version 3 table that the driver may not make",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True)), FORMAT_3, "TableReady", "True", "Created",
+        id="a version 3 table that the driver looked at",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True, generation=0)), FORMAT_3,
+        "TableReady", "False", "WaitingForDriver",
+        id="a version 3 table that the driver has not changed yet",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True, state="Starting")), FORMAT_3,
+        "TableReady", "False", "WaitingForDriver",
+        id="a version 3 table of a driver that has just taken up the spec",
+    ),
+    pytest.param(
+        landing(
+            manifest=gen.topic(table=V3),
+            progress=gen.progress(state="BackingOff", table_reason="SchemaIncompatible", table_message="no"),
+        ),
+        FORMAT_3, "TableReady", "False", "SchemaIncompatible",
+        id="a version 3 table that the driver cannot change",
+    ),
+    pytest.param(
+        landing(progress=gen.progress(table_ready=True, generation=0)), FORMAT_3, "TableReady", "False", "WaitingForDriver",
+        id="a table that is of version 3 already",
     ),
     # IngestionReady
     pytest.param(driver(state="Running"), HEALTHY, "IngestionReady", "True", "Running", id="running"),
@@ -371,10 +398,42 @@ def test_paused_says_so_and_keeps_the_rest() -> None:
     before = documented(landing(), HEALTHY)
     manifest = gen.topic("flights", gen.with_status(before), gen.generation(5))
     document = status.paused(gen.observed(manifest))
-    assert document["observedGeneration"] == 5
+    # Nobody has looked at generation 5: whoever waits for it (kstatus) must not be told so.
+    assert document["observedGeneration"] == before["observedGeneration"] == 1
     found = {it["type"]: it for it in document["conditions"]}
     assert (found["Paused"]["status"], found["Paused"]["reason"]) == ("True", "PausedByAnnotation")
+    assert found["Paused"]["observedGeneration"] == 5
     assert [it for it in document["conditions"] if it["type"] != "Paused"] == before["conditions"]
+
+
+def test_paused_before_anybody_looked() -> None:
+    document = status.paused(gen.observed(gen.topic("flights", gen.generation(1))))
+    assert document["observedGeneration"] == -1
+    found = {it["type"]: it["status"] for it in document["conditions"]}
+    assert found == {"Ready": "Unknown", "Paused": "True"}
+
+
+def test_a_version_3_table_stays_as_the_spec_says_while_its_driver_starts_again() -> None:
+    manifest = gen.topic("flights", table=V3)
+    ready = documented(landing(manifest=manifest, progress=gen.progress(table_ready=True)), FORMAT_3)
+    for progress in (None, gen.progress(state="Starting"), gen.progress(state="BackingOff", table_ready=True)):
+        for generation, expected in ((1, "True"), (2, "False")):
+            again = gen.topic("flights", gen.with_status(ready), gen.generation(generation), table=V3)
+            found = documented(landing(manifest=again, progress=progress), FORMAT_3)["conditions"]
+            assert [it["status"] for it in found if it["type"] == "TableReady"] == [expected]
+
+
+def test_dead_letters_are_not_forgotten_while_a_driver_starts() -> None:
+    before = documented(landing(progress=gen.progress(dead_letters=12)), HEALTHY)
+    manifest = gen.topic("flights", gen.with_status(before))
+    for state, count, expected in (
+        ("Starting", 0, 12),
+        ("Suspended", 0, 12),
+        ("BackingOff", 13, 13),
+        ("CaughtUp", 0, 0),
+    ):
+        after = documented(landing(manifest=manifest, progress=gen.progress(state=state, dead_letters=count)), HEALTHY)
+        assert after["ingestion"]["deadLetters"] == expected, state
 
 
 def test_an_object_that_cannot_be_read_says_so() -> None:
