@@ -126,7 +126,7 @@ async def test_a_schema_that_cannot_follow_is_refused_and_ingestion_goes_on_unde
     await world.settle()
     assert world.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
     assert world.conditions()["IngestionReady"] == ("True", "CaughtUp")
-    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 1
+    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 2
     assert world.job() == before
     world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
     await world.settle()
@@ -164,7 +164,7 @@ async def test_pausing_stops_everything_but_saying_so() -> None:
     await world.settle()
     assert world.conditions()["Paused"] == ("True", "PausedByAnnotation")
     assert world.conditions()["Ready"] == ("True", "AllReady")
-    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 2
+    assert world.cluster.topic("flights")["status"]["observedGeneration"] == 1
     assert world.topics.topics["classic", "flights"].partitions == 3
     assert not world.job().suspended
     annotate(world, names.PAUSE, None)
