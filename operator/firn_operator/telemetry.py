@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 
+from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.queue import Key, Verdict
@@ -22,7 +23,11 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RECONCILE_SECONDS = Histogram("firn_reconcile_seconds", "Time of one reconcile", ["kind"], buckets=_SECONDS)
 RECONCILES = Counter("firn_reconcile_total", "Reconciles by how they ended: ok, retry, error", ["kind", "verdict"])
 QUEUE_DEPTH = Gauge("firn_reconcile_queue_depth", "Keys that wait for a worker")
-TOPICS = Gauge("firn_topics", "IcebergTopics by the status of their Ready condition", ["ready"])
+TOPICS = Gauge(
+    "firn_topics",
+    "IcebergTopics by the status of their Ready condition; Suspended where the spec asks for that",
+    ["ready"],
+)
 REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
 FLEET_AVAILABLE = Gauge(
     "firn_fleet_available", "1 while topics on the brokers of a profile can be managed", ["profile"]
@@ -74,8 +79,9 @@ class TopicTally:
     def seen(self, manifest: Mapping[str, Any]) -> None:
         """An IcebergTopic as it is now."""
         conditions = manifest.get("status", {}).get("conditions", [])
-        ready = next((found["status"] for found in conditions if found["type"] == "Ready"), "Unknown")
-        self._put(manifest, ready)
+        ready = next((found for found in conditions if found["type"] == "Ready"), {"status": "Unknown"})
+        suspended = ready.get("reason") == Reason.SUSPENDED
+        self._put(manifest, str(Reason.SUSPENDED) if suspended else ready["status"])
 
     def gone(self, manifest: Mapping[str, Any]) -> None:
         """An IcebergTopic that is no more."""
@@ -89,7 +95,7 @@ class TopicTally:
         if ready is not None:
             self._ready[name] = ready
             self._counts[ready] += 1
-        for status in ("True", "False", "Unknown"):
+        for status in ("True", "False", "Unknown", str(Reason.SUSPENDED)):
             TOPICS.labels(status).set(self._counts[status])
 
 

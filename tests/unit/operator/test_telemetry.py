@@ -27,3 +27,14 @@ def test_metrics_of_a_fleet(found: FleetHealth | None, available: int, rolling: 
     lines = generate_latest().decode().splitlines()
     for name, value in (("available", available), ("rolling", rolling), ("degraded", degraded)):
         assert f'firn_fleet_{name}{{profile="a"}} {float(value)}' in lines
+
+
+def test_suspended_topics_are_not_counted_as_trouble() -> None:
+    tally = telemetry.TopicTally()
+    for name, status, reason in (("a", "False", "Suspended"), ("b", "False", "NotReady"), ("c", "True", "AllReady")):
+        ready = {"type": "Ready", "status": status, "reason": reason}
+        tally.seen({"metadata": {"namespace": "demo", "name": name}, "status": {"conditions": [ready]}})
+    tally.seen({"metadata": {"namespace": "demo", "name": "d"}})
+    lines = generate_latest().decode().splitlines()
+    for label in ("True", "False", "Unknown", "Suspended"):
+        assert f'firn_topics{{ready="{label}"}} 1.0' in lines
