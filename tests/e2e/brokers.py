@@ -3,12 +3,16 @@
 import json
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
 import quickstart
-from quickstart import SYSTEM, Manifest, await_until, get, kubectl
+from quickstart import SYSTEM, Manifest, T, get, kubectl
+
+PATIENCE = 480
+"""Seconds: four brokers, Spark and the cluster itself share a machine that may be small and busy."""
 
 PRODUCE = """
 import json, select, sys, time
@@ -63,6 +67,11 @@ while not select.select([sys.stdin], [], [], 0.4)[0]:
 """
 
 
+def await_until(what: str, look: Callable[[], T | None], every: float = 1) -> T:
+    """`quickstart.await_until` with the patience that a fleet needs."""
+    return quickstart.await_until(what, look, PATIENCE, every)
+
+
 class _Talking(AbstractContextManager["_Talking"]):
     """A command whose lines, each a JSON document, are taken in while it runs; it ends when its standard input does."""
 
@@ -115,7 +124,7 @@ class Producing(_Talking):
     def await_more(self, count: int = 1000) -> None:
         """Wait until so many more records are acknowledged."""
         aim = self.acknowledged + count
-        await_until(f"{aim} records are acknowledged", lambda: self.acknowledged >= aim, timeout=240)
+        await_until(f"{aim} records are acknowledged", lambda: self.acknowledged >= aim)
 
     def finish(self) -> int:
         """Stop; the number of records, all of which were acknowledged."""
@@ -144,7 +153,7 @@ class Partitions(_Talking):
         def look() -> bool:
             return any(values.items() <= sample.items() for sample in self.samples[begin:])
 
-        await_until(what, look, timeout=240)
+        await_until(what, look)
 
     def await_in_sync(self) -> None:
         """Wait until three brokers have all replicas in sync."""
@@ -192,10 +201,10 @@ class Pods(_Talking):
             self.most_down = max(self.most_down, sum(not up for up in self._up.values()))
 
     def await_all_seen(self) -> None:
-        await_until("the watch shows all pods ready", lambda: sum(self._up.values()) == self._count, timeout=60)
+        await_until("the watch shows all pods ready", lambda: sum(self._up.values()) == self._count)
 
 
-def await_rolled(name: str, replicas: int, timeout: float = 480) -> Manifest:
+def await_rolled(name: str, replicas: int) -> Manifest:
     """The StatefulSet once all its pods are of the newest template and ready, and the operator has let all of them go."""
 
     def look() -> Manifest | None:
@@ -207,7 +216,7 @@ def await_rolled(name: str, replicas: int, timeout: float = 480) -> Manifest:
         settled = status["currentRevision"] == status["updateRevision"] and counts == (replicas, replicas, 0)
         return live if settled else None
 
-    return await_until(f"{name} runs its newest template", look, timeout, every=2)
+    return await_until(f"{name} runs its newest template", look, every=2)
 
 
 def uids(selector: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import quickstart
 import yaml
-from brokers import Partitions, Pods, Producing, await_rolled, events, metric, uids
-from quickstart import SYSTEM, Manifest, apply, await_until, conditions, get, kubectl, say
+from brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, await_until, events, metric, uids
+from quickstart import SYSTEM, Manifest, apply, conditions, get, kubectl, say
 from topics import VALUES, await_condition, await_ready, await_rows, rows, topic_manifest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -63,7 +63,7 @@ def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
     label = f"firn.dev/profile={PROFILE}"
     kinds = "statefulsets,services,configmaps,poddisruptionbudgets,jobs"
     kubectl("-n", SYSTEM, "delete", kinds, "-l", label, "--timeout=120s")
-    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=180s")
+    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=480s")
     kubectl("-n", SYSTEM, "delete", "persistentvolumeclaims", "-l", label, "--timeout=120s")
 
 
@@ -71,7 +71,7 @@ def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 def topic(fleet: Fleet, namespace: str) -> Manifest:
     """A topic on the three brokers, ready."""
     apply(topic_manifest("numbers", namespace, profile=PROFILE, partitions=3))
-    return await_ready("numbers", namespace)
+    return await_ready("numbers", namespace, timeout=PATIENCE)
 
 
 @contextmanager
@@ -88,11 +88,11 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partition
         count = producing.finish()
     meta = topic["metadata"]
     table = topic["status"]["table"]["identifier"]
-    await_rows(table, count, timeout=240)
+    await_rows(table, count, timeout=PATIENCE)
     expected = [{"n": count, "low": 0, "high": count - 1}]
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
     quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
-    await_ready(meta["name"], meta["namespace"])
+    await_ready(meta["name"], meta["namespace"], timeout=PATIENCE)
     assert uids("firn.dev/group=default") == driver, "ingestion went on in the same pod"
 
 
@@ -246,7 +246,7 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
     with traffic(topic, client) as (producing, partitions, pods):
         before = uids(SELECTOR)
         fleet.upgrade(config={"num.io.threads": "6", "num.network.threads": "none"})
-        held = await_condition("numbers", namespace, "Reconciling", "True", "RollingOut")
+        held = await_condition("numbers", namespace, "Reconciling", "True", "RollingOut", timeout=PATIENCE)
         message = conditions(held)["Reconciling"]["message"]
         assert f"pod {BROKERS}-2 keeps ending" in message
         assert conditions(held)["Ready"]["status"] == "True"
@@ -264,7 +264,7 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
             "it is another pod",
             lambda: uids(SELECTOR).get(f"{BROKERS}-0", before[f"{BROKERS}-0"]) != before[f"{BROKERS}-0"],
         )
-        kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKERS}-0", "--timeout=180s")
+        kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKERS}-0", "--timeout=480s")
         assert setting("num.io.threads", 0) == "5"
         producing.await_more()
 
@@ -273,7 +273,7 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
         await_rolled(BROKERS, 3)
     assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
     assert [setting("num.io.threads", number) for number in range(3)] == ["6"] * 3
-    topic = await_ready("numbers", namespace)
+    topic = await_ready("numbers", namespace, timeout=PATIENCE)
     await_until(
         "nothing is held up", lambda: "Reconciling" not in conditions(get("icebergtopic", "numbers", namespace))
     )
@@ -325,7 +325,7 @@ def test_a_metadata_version_that_kafka_does_not_know_is_told_and_harms_nothing(
     version = fleet.profile.get("metadataVersion")
     before = uids(SELECTOR)
     fleet.upgrade(metadataVersion="9.9")
-    await_until("the failure is told", lambda: metric(DEGRADED) == 1, timeout=400, every=2)
+    await_until("the failure is told", lambda: metric(DEGRADED) == 1, every=2)
     (message,) = [it for it in events("Degraded") if "metadata version 9.9" in it]
     name = message.partition("logs job/")[2].partition(";")[0]
     assert "9.9" in kubectl("-n", SYSTEM, "logs", f"job/{name}")
