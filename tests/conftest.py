@@ -55,7 +55,7 @@ class Groups(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    config.option.loadscope_reorder = False
+    config.option.loadscopereorder = False
     return Groups(config, log)
 
 
