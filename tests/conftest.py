@@ -25,7 +25,6 @@ settings.load_profile("firn")
 
 GROUPS = {
     "tests/e2e/cluster": "a cluster of its own",
-    "tests/e2e/test_second_release.py": "a cluster of its own",
     "tests/e2e": "the release",
     "tests/integration/ingestion": "Spark",
     "tests/integration/landing": "Spark",
