@@ -343,13 +343,33 @@ def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str
     """The audit of a live IcebergTopic. Raises InvalidSpecError, UnavailableError."""
     subject = Subject.of(manifest)
     connection = settings.kafka(subject.profile, config.profiles[subject.profile], config.namespace)
-    client = kafka.client_settings(connection)
-    live = live_topic(client, subject.topic)
     lake = Lake(config)
-    table = lake.find(subject.table)
-    landed = landed_offsets(table, live.topic_id)
-    starts, log = log_offsets(client, subject.topic, landed, tell)
     dead = lake.find(subject.dead_letters) if subject.dead_letters else None
+    return of_tables(
+        kafka.client_settings(connection),
+        subject.topic,
+        lake.find(subject.table),
+        dead,
+        tell,
+        from_earliest=subject.from_earliest,
+        skips=subject.skips,
+    )
+
+
+def of_tables(
+    client: Mapping[str, Any],
+    topic: str,
+    table: Table,
+    dead: Table | None,
+    tell: Callable[[str], None],
+    *,
+    from_earliest: bool = True,
+    skips: bool = False,
+) -> Audit:
+    """The audit of a topic, reached with librdkafka's settings ``client``, and its tables. Raises UnavailableError."""
+    live = live_topic(client, topic)
+    landed = landed_offsets(table, live.topic_id)
+    starts, log = log_offsets(client, topic, landed, tell)
     earlier, history = before(table, live.topic_id)
     earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
     rows = Rows(
@@ -358,16 +378,8 @@ def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
     )
-    partitions = compare(
-        landed,
-        starts,
-        log,
-        rows,
-        from_earliest=subject.from_earliest,
-        compacted=live.compacted,
-        skips=subject.skips,
-    )
-    return Audit(partitions, live.compacted, subject.skips, history and dead_history)
+    partitions = compare(landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips)
+    return Audit(partitions, live.compacted, skips, history and dead_history)
 
 
 def as_json(audit: Audit) -> str:
