@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
 
 from firn.model import names
 from firn.model.conditions import Reason
@@ -274,11 +275,18 @@ class Catalogs:
                 catalog = self._open.get(name)
                 if catalog is None:
                     properties = catalog_properties(name, connection)
-                    catalog = self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-                        name, properties, self._hadoop
-                    )
+                    try:
+                        catalog = self._build(name, properties)
+                    except Py4JJavaError as error:
+                        # Another process opened a new database first, between Iceberg's look at its columns and its change of them.
+                        if "already exists" not in str(error):
+                            raise
+                        catalog = self._build(name, properties)
                     self._open[name] = catalog
         return catalog
+
+    def _build(self, name: str, properties: Mapping[str, str]) -> JavaObject:
+        return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(name, properties, self._hadoop)
 
 
 def without_secrets(text: str) -> str:

@@ -1,6 +1,8 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError, NotReadyError
@@ -132,3 +134,40 @@ def test_settings_that_cannot_be_read_name_the_file(tmp_path: Path, text: str) -
     file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"group\.json"):
         load_settings(str(file))
+
+
+class Refusal(Py4JJavaError):  # type: ignore[misc]
+    """What Java threw, without a Java to ask for it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def opened(answers: list[object]) -> object:
+    """The catalog that comes of these answers of Iceberg, one an attempt."""
+
+    def build(*_: object) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    iceberg = SimpleNamespace(CatalogUtil=SimpleNamespace(buildIcebergCatalog=build))
+    spark = SimpleNamespace(
+        _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))),
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+    )
+    lake = CatalogConnection(type="sql", uri="postgresql://db:5432/lake", warehouse="file:///lake")
+    return session.Catalogs(spark, settings(catalogs={"lake": lake})).get("lake")
+
+
+def test_a_new_catalog_may_be_opened_by_two_at_once() -> None:
+    assert opened([Refusal('column "iceberg_type" of relation "iceberg_tables" already exists'), "open"]) == "open"
+
+
+def test_a_catalog_that_cannot_be_opened_is_not_tried_twice() -> None:
+    with pytest.raises(Refusal, match="refused"):
+        opened([Refusal("connection refused"), "open"])
