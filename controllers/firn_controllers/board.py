@@ -11,6 +11,7 @@ from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.observed import CatalogHealth
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.ports import TableDebt
 
 
 @dataclass(slots=True)
@@ -22,6 +23,8 @@ class Board:
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic resource -> what the driver says of it."""
+    debts: dict[str, TableDebt] = field(default_factory=dict)
+    """Uid of a topic resource -> what maintenance its table waits for."""
 
     def fleet(self, profile: str) -> FleetHealth:
         """Health of a profile's brokers."""
