@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from firn.model.jobs import CatalogConnection, Contract, TableTarget
 from firn.model.config import Executors
+from firn.model.jobs import CatalogConnection, Contract, TableTarget
 
 MESSAGE_BYTES = 4096
 """Kubernetes keeps this much of a container's termination message."""
