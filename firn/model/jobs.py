@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from firn.model import config
+from firn.model import config, names
 
 
 class Contract(BaseModel):
@@ -125,3 +125,18 @@ class GroupSettings(Contract):
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
+
+    @property
+    def application(self) -> str:
+        """Name of the Spark application."""
+        return names.ingestion(self.group)
+
+    @property
+    def driver_host(self) -> str | None:
+        """Where executors find the driver."""
+        return f"{self.application}.{self.namespace}.svc"
+
+    @property
+    def executor_labels(self) -> dict[str, str]:
+        """What tells this application's executors from others."""
+        return {names.LABEL_GROUP: self.group}

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from firn.model import names
 from firn.model.config import Executors
 from firn.model.jobs import CatalogConnection, Contract, TableTarget
 
@@ -97,6 +98,21 @@ class MaintenanceRun(Contract):
     pull_secrets: tuple[str, ...] = ()
     service_account: str = ""
     spark_conf: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def application(self) -> str:
+        """Name of the Spark application."""
+        return self.name
+
+    @property
+    def driver_host(self) -> str | None:
+        """Where executors find the driver: a Job's pod has no name of its own in DNS, so at its address."""
+        return None
+
+    @property
+    def executor_labels(self) -> dict[str, str]:
+        """What tells this application's executors from others."""
+        return {names.LABEL_RUN: self.name}
 
 
 class Removed(Contract):

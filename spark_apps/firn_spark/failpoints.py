@@ -23,8 +23,12 @@ Name = Literal[
     "before-dlq-commit",
     "after-dlq-commit",
     "before-commit",
+    "in-commit",
     "after-commit",
     "after-readback",
+    "before-rewrite",
+    "after-rewrite",
+    "before-deletion",
 ]
 Action = Literal["kill", "raise"]
 
