@@ -44,13 +44,15 @@ class DataFile:
     added_ms: int
     """Commit time of the snapshot that added it, epoch milliseconds; that of the oldest snapshot known where it has expired."""
     deletes: int = 0
-    """Rows of it that are deleted. Of equality deletes at most: the records of the delete files that apply."""
+    """Rows of it that are deleted, as `firn.model.deletes` estimates them."""
     delete_files: int = 0
     """Delete files and deletion vectors that apply to it."""
     eq_deletes: bool = False
     """Equality deletes are among them."""
     arranged: bool = False
     """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
+    sequence: int = 0
+    """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
 
     @property
     def live_bytes(self) -> int:
@@ -97,7 +99,8 @@ def is_worn(file: DataFile, work: CompactionWork) -> bool:
 def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[Group, ...]:
     """What to rewrite now, most files saved first. A file is in one group at most. Files within ``open_grace_ms`` are never in one.
 
-    Files that are neither small nor have deletes may be left out of ``files`` unless ``work.everything``.
+    Files that are neither small nor have deletes may be left out of ``files``, but for the newest of each partition, unless
+    ``work.everything``.
     """
     partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in files:
