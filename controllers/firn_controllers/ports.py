@@ -164,7 +164,8 @@ class StatefulSetState:
 
 @dataclass(frozen=True, slots=True)
 class TableDebt:
-    """What maintenance a table waits for, from its metadata alone. Counts and bytes are of the newest snapshot, the dead letters left out."""
+    """What maintenance a table waits for, from its metadata alone. Counts and bytes are of the newest snapshots of the table and of its
+    dead-letter table together: a run does both."""
 
     table_uuid: str
     data_files: int = 0

@@ -25,7 +25,11 @@ from firn_controllers.iceberg_topic.status import Findings, Verdict
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.controller import selector
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.manifests import Owner
+from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.policies import runs
+from firn_controllers.policies.index import KINDS, Policies
+from firn_controllers.policies.runs import COMPONENT_RUN
+from firn_controllers.policies.upkeep import Bound, Maintained
 from firn_controllers.ports import Manifest, Ports, TableState, TopicState
 from firn_controllers.queue import Outcome
 
@@ -60,12 +64,20 @@ class TopicReconciler:
     """Reconciles IcebergTopics."""
 
     def __init__(
-        self, config: Config, owner: Owner, ports: Ports, index: Index, board: Board, jitter: Callable[[], float]
+        self,
+        config: Config,
+        owner: Owner,
+        ports: Ports,
+        index: Index,
+        policies: Policies,
+        board: Board,
+        jitter: Callable[[], float],
     ) -> None:
         self._config = config
         self._owner = owner
         self._ports = ports
         self._index = index
+        self._policies = policies
         self._board = board
         self._jitter = jitter
         self._resync = durations.milliseconds(config.resync) / 1000
@@ -137,7 +149,15 @@ class TopicReconciler:
             progress=self._board.topic_progress(found.group, found.uid),
             job=await self._live_job(found),
             now=self._ports.clock.now(),
+            maintained=self._maintained(found),
         )
+
+    def _maintained(self, found: Entry) -> Maintained:
+        bounds = {
+            kind: Bound(self._policies.resolve(kind, found), self._board.upkeep.get((found.uid, kind)))
+            for kind in KINDS
+        }
+        return Maintained(bounds, self._board.debts.get(found.uid))
 
     def _rival(self, found: Entry, claim: tuple[str, ...] | None) -> Entry | None:
         holder = self._index.holder(claim) if claim is not None else None
@@ -350,6 +370,10 @@ class TopicReconciler:
                 findings = replace(findings, blocked=blocked if waited > BLOCKED_AFTER else before)
                 await self._report(observed.entry, status.document(observed, findings))
                 return Outcome(after=DELETION_POLL)
+            if policy.table == "Delete" and not forced and await self._maintenance_runs(uid):
+                blocked = self._blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still has the table")
+                await self._report(observed.entry, status.document(observed, replace(findings, blocked=blocked)))
+                return Outcome(after=DELETION_POLL)
             problem = await self._drop(observed, done)
             if problem is not None and not forced:
                 findings = replace(findings, blocked=problem)
@@ -375,6 +399,12 @@ class TopicReconciler:
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
                 return False
         return True
+
+    async def _maintenance_runs(self, uid: str) -> bool:
+        """A run works on the table. None begins any more: the resource is being deleted."""
+        jobs = await self._ports.cluster.jobs({COMPONENT: COMPONENT_RUN})
+        found = (runs.read(job, ()) for job in jobs)
+        return any(run is not None and run.active and uid in run.uids for run in found)
 
     async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
         """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from firn.model.progress import HaltedAt, TopicProgress
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.policies.upkeep import Maintained
 from firn_controllers.ports import Manifest
 
 OWNED_CONFIG = f"{names.GROUP}/topic-config"
@@ -86,6 +87,8 @@ class Observed:
     progress: TopicProgress | None
     job: LiveJob | None
     now: datetime
+    maintained: Maintained = field(default_factory=Maintained)
+    """Policies that govern it, and what its table waits for."""
 
     @property
     def annotations(self) -> Mapping[str, str]:

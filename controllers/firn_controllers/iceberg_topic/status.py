@@ -19,6 +19,7 @@ from firn_controllers.iceberg_topic.checks import Failure
 from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.observed import LiveJob, Observed
 from firn_controllers.pods import FAST_FAILURES
+from firn_controllers.policies import upkeep
 from firn_controllers.ports import Manifest, TableState, TopicState
 
 Status = Literal["True", "False", "Unknown"]
@@ -66,6 +67,9 @@ def document(observed: Observed, findings: Findings) -> Manifest:
     if table:
         status["table"] = table
     status["ingestion"] = _ingestion(observed, findings, previous)
+    maintenance = upkeep.document(observed.maintained, previous.get("maintenance") or {})
+    if maintenance:
+        status["maintenance"] = maintenance
     return status
 
 
@@ -79,8 +83,9 @@ def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Ve
         ConditionType.INGESTION_READY: _ingestion_ready(observed, findings),
     }
     stalled = _stalled(observed, findings, parts)
+    governed = _governed(observed)
     ready = _ready(observed, parts, stalled)
-    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings)}
+    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
     if stalled is not None:
         found[ConditionType.STALLED] = stalled
     else:
@@ -154,6 +159,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
+    copy["maintenance"] = upkeep.significant(copy.get("maintenance") or {})
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
     return copy
 
@@ -325,6 +331,22 @@ def _fresh(observed: Observed, findings: Findings) -> Verdict:
     if progress.backfilling:
         return Verdict("False", Reason.BACKFILLING, "records that were there before are being landed")
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
+
+
+def _governed(observed: Observed) -> dict[ConditionType, Verdict]:
+    """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
+    found = {}
+    resolved = upkeep.resolved(observed.maintained)
+    if resolved is not None:
+        found[ConditionType.POLICIES_RESOLVED] = Verdict(*resolved)
+    healthy = upkeep.healthy(observed.maintained)
+    if healthy is not None:
+        found[ConditionType.MAINTENANCE_HEALTHY] = Verdict(*healthy)
+    elif upkeep.pending(observed.maintained):
+        before = as_before(observed, ConditionType.MAINTENANCE_HEALTHY)
+        if before is not None:
+            found[ConditionType.MAINTENANCE_HEALTHY] = before
+    return found
 
 
 def _ready(observed: Observed, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
