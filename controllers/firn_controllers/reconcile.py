@@ -183,6 +183,7 @@ class Controllers:
                 outcome = await self._groups.reconcile(name)
             case _:
                 await orphans.prune(self._ports, self._owner, self.index)
+                await orphans.prune_runs(self._ports, self._owner, self._policies.making)
                 outcome = Outcome(after=durations.milliseconds(self._config.resync) / 1000)
         await self._announce()
         return outcome

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -21,6 +22,16 @@ RECONCILES = Counter("firn_reconcile_total", "Reconciles by how they ended: ok, 
 QUEUE_DEPTH = Gauge("firn_reconcile_queue_depth", "Keys that wait for a worker")
 TOPICS = Gauge("firn_topics", "IcebergTopics by the status of their Ready condition", ["ready"])
 REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
+_RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
+_POLICY = ["kind", "namespace", "policy"]
+RUNS = Counter("firn_maintenance_runs_total", "Maintenance runs by what came of them", [*_POLICY, "result"])
+RUN_SECONDS = Histogram("firn_maintenance_run_seconds", "Time of one run", ["kind"], buckets=_RUN_SECONDS)
+RUN_TABLES = Counter("firn_maintenance_tables_total", "Tables that runs were for", _POLICY)
+REWRITTEN = Counter("firn_maintenance_rewritten_bytes_total", "Bytes of the files that compaction rewrote", _POLICY)
+REMOVED_FILES = Counter("firn_maintenance_removed_files_total", "Files that retention deleted", [*_POLICY, "part"])
+REMOVED_BYTES = Counter(
+    "firn_maintenance_removed_bytes_total", "Bytes of files that retention deleted", [*_POLICY, "part"]
+)
 WATCH_BEHIND = Gauge("firn_watch_behind_seconds", "For how long a watch has not delivered what a list showed")
 
 
@@ -35,6 +46,25 @@ class QueueMeter:
         """See `Meter.reconciled`."""
         RECONCILE_SECONDS.labels(key[0]).observe(seconds)
         RECONCILES.labels(key[0], verdict).inc()
+
+
+class RunMeter:
+    """`firn_controllers.policies.controller.RunMeter` that feeds the metrics."""
+
+    def ended(self, kind: str, namespace: str, policy: str, run: Mapping[str, Any]) -> None:
+        """See `RunMeter.ended`."""
+        labels = (kind, namespace, policy)
+        RUNS.labels(*labels, run["result"]).inc()
+        started, finished = (datetime.fromisoformat(run[key]) for key in ("startTime", "finishTime"))
+        RUN_SECONDS.labels(kind).observe((finished - started).total_seconds())
+        RUN_TABLES.labels(*labels).inc(run.get("tables", 0))
+        REWRITTEN.labels(*labels).inc(run.get("bytesRewritten", 0))
+        if run.get("mode") != "Enforce":
+            return
+        for part in ("rows", "snapshots", "orphanFiles", "metadataFiles"):
+            if part in run:
+                REMOVED_FILES.labels(*labels, part).inc(run[part]["files"])
+                REMOVED_BYTES.labels(*labels, part).inc(run[part]["bytes"])
 
 
 class TopicTally:

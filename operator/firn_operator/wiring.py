@@ -72,7 +72,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         interval = durations.milliseconds(config.progress_interval) / 1000
         said = progress.HttpProgress(progress.service_address(config.namespace), interval)
         ports = Ports(topics(config), lake, cluster, said, SystemClock())
-        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter())
+        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
         watches = Watches(config, api, configuration, controllers, workloads)
         health.starting = "listing resources"
         await _until(stop, health, watches.sync)

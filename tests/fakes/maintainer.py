@@ -1,10 +1,12 @@
 """What maintenance runs do, without Spark: each Job ends with a report, as its ConfigMap says or as it is told."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from firn.model import names
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, pack
+from firn_operator.workloads import job_state
 from tests.fakes.cluster import FakeCluster
 
 
@@ -22,11 +24,16 @@ class FakeMaintainer:
         self.ended: Callable[[MaintenanceRun], None] = lambda run: None
 
     def run(self) -> None:
-        """Every run at work ends."""
-        if self.hold:
-            return
+        """Every run at work ends; one that ended long ago is removed, as its time to live says."""
         for manifest in self._cluster.all("Job"):
-            if names.LABEL_RUN in manifest["metadata"]["labels"] and "status" not in manifest:
+            if names.LABEL_RUN not in manifest["metadata"]["labels"]:
+                continue
+            ended = job_state(manifest).finished
+            if ended is not None:
+                kept = timedelta(seconds=manifest["spec"]["ttlSecondsAfterFinished"])
+                if self._cluster.clock.now() > ended + kept:
+                    self._cluster.drop_job(manifest)
+            elif not self.hold:
                 self.end(manifest["metadata"]["name"])
 
     def end(self, name: str) -> None:

@@ -91,7 +91,9 @@ class PolicyReconciler:
         self._meter = meter or NoRunMeter()
         self._resync = durations.milliseconds(config.resync) / 1000
         self._started = ports.clock.now()
-        self._claimed: set[str] = set()  # uids whose run is being made
+        self.making: set[str] = set()
+        """Names of runs whose Job is being made."""
+        self._claimed: set[str] = set()  # uids of their topics
         self._governed: dict[tuple[Kind, Name], frozenset[str]] = {}
         self._noticed: dict[tuple[Kind, str], datetime] = {}  # since when a topic, by uid, is due
         self._metered: dict[tuple[Kind, Name], frozenset[str]] = {}  # names of runs that ended and were counted
@@ -277,11 +279,13 @@ class PolicyReconciler:
         try:
             for batch in chosen:
                 run = plan.contract(policy, batch, self._config)
+                self.making.add(run.name)
                 await self._ports.cluster.apply(plan.config_map(policy, run, self._owner))
                 await self._ports.cluster.apply(plan.job(policy, batch, run, self._config, self._owner))
                 started.append(run.name)
         finally:
             self._claimed -= taken
+            self.making -= {plan.name(policy, batch) for batch in chosen}
         for uid in taken:
             self._noticed.pop((policy.kind, uid), None)
         return started, len(taken) < len(look.waiting)
