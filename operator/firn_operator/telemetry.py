@@ -3,14 +3,17 @@
 import logging
 import sys
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from firn_controllers.policies.survey import Finding
 from firn_controllers.queue import Key, Verdict
 
 METRICS_PORT = 9090
@@ -65,6 +68,51 @@ class RunMeter:
             if part in run:
                 REMOVED_FILES.labels(*labels, part).inc(run[part]["files"])
                 REMOVED_BYTES.labels(*labels, part).inc(run[part]["bytes"])
+
+
+_DEBT = {
+    "firn_table_data_files": ("Data files of the newest snapshot", "data_files"),
+    "firn_table_data_bytes": ("Bytes of those data files", "data_bytes"),
+    "firn_table_small_files": ("Data files below three quarters of the target size", "small_files"),
+    "firn_table_delete_files": ("Delete files and deletion vectors of the newest snapshot", "delete_files"),
+    "firn_table_manifests": ("Manifests of the newest snapshot", "manifests"),
+    "firn_table_snapshots": ("Snapshots that have not expired", "snapshots"),
+    "firn_table_metadata_bytes": (
+        "Bytes of the metadata file and of the newest snapshot's manifests",
+        "metadata_bytes",
+    ),
+    "firn_compaction_due_files": ("Data files that a compaction would rewrite now", "due_files"),
+    "firn_compaction_due_bytes": ("Bytes of those files", "due_bytes"),
+}
+"""Metric -> its help, and the field of `firn_controllers.ports.TableDebt`. Table and dead-letter table together."""
+
+
+class DebtMetrics(Collector):
+    """Maintenance debt per topic, read from the newest findings when somebody scrapes: what is gone leaves no series behind."""
+
+    def __init__(
+        self, findings: Callable[[], Iterable[Finding]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._findings = findings
+        self._now = now
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See `Collector.collect`."""
+        labels = ["namespace", "topic"]
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
+        lag = GaugeMetricFamily(
+            "firn_compaction_lag_seconds",
+            "Age of the oldest data file that the topic's policy would rewrite now; 0 where it would rewrite none",
+            labels=labels,
+        )
+        now = self._now()
+        for found in self._findings():
+            for name, (_, field) in _DEBT.items():
+                families[name].add_metric(found.name, getattr(found.debt, field))
+            seconds = found.lag_seconds(now)
+            if seconds is not None:
+                lag.add_metric(found.name, seconds)
+        return [*families.values(), lag]
 
 
 class TopicTally:
