@@ -16,7 +16,7 @@ import structlog
 from firn.model.errors import InvalidSpecError
 
 VARIABLE = "FIRN_FAILPOINTS"
-Name = Literal[
+Ingestion = Literal[
     "after-data-files",
     "before-dlq-create",
     "after-dlq-create",
@@ -26,10 +26,11 @@ Name = Literal[
     "in-commit",
     "after-commit",
     "after-readback",
-    "before-rewrite",
-    "after-rewrite",
-    "before-deletion",
 ]
+Maintenance = Literal[
+    "before-rewrite", "after-rewrite", "in-commit", "after-commit", "after-readback", "before-deletion"
+]
+Name = Literal[Ingestion, Maintenance]
 Action = Literal["kill", "raise"]
 
 log = structlog.get_logger()

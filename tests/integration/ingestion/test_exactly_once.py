@@ -29,7 +29,7 @@ def some(first: int, count: int = 20) -> list[bytes]:
     return [b"bad %d" % n if n % 5 == 0 else value(n) for n in range(first, first + count)]
 
 
-@pytest.mark.parametrize("name", get_args(failpoints.Name))
+@pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
 def test_a_failure_at_each_place(world: World, name: str) -> None:
     topic = world.topic()
     job = world.job(topic)
@@ -66,7 +66,7 @@ def test_kill_9_between_the_two_tables(world: World) -> None:
 @pytest.mark.long
 def test_kill_9_at_each_place(world: World) -> None:
     # before-dlq-create and after-dlq-create are passed once in a topic's life: they come first.
-    killed(world, get_args(failpoints.Name)[1:] + get_args(failpoints.Name)[:1])
+    killed(world, get_args(failpoints.Ingestion)[1:] + get_args(failpoints.Ingestion)[:1])
 
 
 def test_a_restart_goes_on_where_the_table_is(world: World) -> None:
