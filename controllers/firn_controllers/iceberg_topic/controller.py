@@ -28,6 +28,7 @@ from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.manifests import COMPONENT, Owner
 from firn_controllers.policies import runs
 from firn_controllers.policies.index import KINDS, Policies
+from firn_controllers.policies.log import Log
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.policies.upkeep import Bound, Maintained
 from firn_controllers.ports import Manifest, Ports, TableState, TopicState
@@ -55,6 +56,7 @@ class Visit:
 
     uid: str
     generation: int
+    log: Log
     at: float
     topic: TopicState
     table: TableState | None
@@ -219,11 +221,11 @@ class TopicReconciler:
         spec = observed.resource.spec
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._config.profiles[profile].default_partitions
-        owned = observed.job.owned_config if observed.job else frozenset()
+        config = observed.log.over(spec.config)
         topics = self._ports.topics
         try:
             live = await topics.describe(profile, topic)
-            steps = plan.topic(live, spec.partitions, default, spec.config, owned)
+            steps = plan.topic(live, spec.partitions, default, config, observed.owned_config)
             for step in steps:
                 match step:
                     case plan.CreateTopic(partitions, configs):
@@ -246,7 +248,9 @@ class TopicReconciler:
         elif origin is None:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
-        done += _topic_announcements(topic, steps, repaired=_settled(observed))
+        done += _topic_announcements(topic, steps, self._settled(observed))
+        if proposal := observed.log.proposal(spec.config, live.configs):
+            done.append(Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}"))
         return replace(findings, topic=live, topic_origin=origin)
 
     async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
@@ -321,8 +325,17 @@ class TopicReconciler:
         visit = self._visits.get(observed.entry.name)
         if visit is None or visit.uid != observed.entry.uid or visit.generation != observed.entry.generation:
             return None
+        if visit.log != observed.log:
+            return None
         content = observed.progress is None or observed.progress.state in SETTLED
         return visit if content and self._recent(visit) else None
+
+    def _settled(self, observed: Observed) -> bool:
+        """Spec and policy were followed before as they are now: what differs was changed from outside."""
+        if observed.job is None or observed.job.job.generation != observed.entry.generation:
+            return False
+        visit = self._visits.get(observed.entry.name)
+        return visit is None or visit.uid != observed.entry.uid or visit.log == observed.log
 
     def _remember(self, observed: Observed, findings: Findings) -> None:
         name = observed.entry.name
@@ -335,7 +348,12 @@ class TopicReconciler:
             table = findings.table if isinstance(findings.table, TableState) else None
             settled = replace(table, created=False, changed=()) if table else None
             self._visits[name] = Visit(
-                observed.entry.uid, observed.entry.generation, self._ports.clock.monotonic(), findings.topic, settled
+                observed.entry.uid,
+                observed.entry.generation,
+                observed.log,
+                self._ports.clock.monotonic(),
+                findings.topic,
+                settled,
             )
 
     def _forget(self, name: Name, uid: str) -> None:
@@ -523,12 +541,7 @@ def _reason(error: InvalidSpecError) -> Reason:
     return Reason.BAD_TOPIC_CONFIG if found is Reason.INVALID_SPEC else found
 
 
-def _settled(observed: Observed) -> bool:
-    """This generation was followed before: what differs now was changed from outside."""
-    return observed.job is not None and observed.job.job.generation == observed.entry.generation
-
-
-def _topic_announcements(topic: str, steps: tuple[plan.TopicStep, ...], *, repaired: bool) -> list[Announcement]:
+def _topic_announcements(topic: str, steps: tuple[plan.TopicStep, ...], repaired: bool) -> list[Announcement]:
     found = []
     for step in steps:
         match step:

@@ -18,6 +18,8 @@ from firn.model.progress import HaltedAt, TopicProgress
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.policies import log
+from firn_controllers.policies.log import Log
 from firn_controllers.policies.upkeep import Maintained
 from firn_controllers.ports import Manifest
 
@@ -25,6 +27,8 @@ OWNED_CONFIG = f"{names.GROUP}/topic-config"
 """Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one can be unset."""
 SEEN_RESUME = f"{names.GROUP}/resume-seen"
 """Annotation of a job ConfigMap: the resume annotation that has been acted upon."""
+POLICY_CONFIG = f"{names.GROUP}/topic-config-of-policy"
+"""Annotation of a job ConfigMap: names of the topic configs that a RetentionPolicy has set."""
 TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
 TABLE_ORIGIN = f"{names.GROUP}/table-origin"
 
@@ -47,6 +51,7 @@ class LiveJob:
     topic_origin: str | None = None
     """``Created`` or ``Adopted``: how this resource came by its Kafka topic."""
     table_origin: str | None = None
+    policy_config: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, config_map: Manifest | None) -> "LiveJob | None":
@@ -57,6 +62,7 @@ class LiveJob:
         try:
             job = IngestJob.model_validate_json((config_map.get("data") or {})["job.json"])
             owned = json.loads(annotations.get(OWNED_CONFIG, "[]"))
+            of_policy = json.loads(annotations.get(POLICY_CONFIG, "[]"))
         except (KeyError, ValidationError, ValueError):
             return None
         return cls(
@@ -65,6 +71,7 @@ class LiveJob:
             annotations.get(SEEN_RESUME),
             annotations.get(TOPIC_ORIGIN),
             annotations.get(TABLE_ORIGIN),
+            frozenset(of_policy),
         )
 
 
@@ -94,6 +101,18 @@ class Observed:
     def annotations(self) -> Mapping[str, str]:
         """The resource's annotations."""
         return self.resource.metadata.annotations
+
+    @property
+    def log(self) -> Log:
+        """What a RetentionPolicy says of the Kafka topic's configs."""
+        return log.of(self.maintained)
+
+    @property
+    def owned_config(self) -> frozenset[str]:
+        """Topic configs that are unset unless spec or policy want them."""
+        if self.job is None:
+            return frozenset()
+        return self.job.owned_config | (frozenset() if self.log.held else self.job.policy_config)
 
     @property
     def paused(self) -> bool:

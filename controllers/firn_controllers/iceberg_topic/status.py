@@ -83,7 +83,7 @@ def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Ve
         ConditionType.INGESTION_READY: _ingestion_ready(observed, findings),
     }
     stalled = _stalled(observed, findings, parts)
-    governed = _governed(observed)
+    governed = _governed(observed, findings)
     ready = _ready(observed, parts, stalled)
     found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
     if stalled is not None:
@@ -333,12 +333,16 @@ def _fresh(observed: Observed, findings: Findings) -> Verdict:
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
 
 
-def _governed(observed: Observed) -> dict[ConditionType, Verdict]:
+def _governed(observed: Observed, findings: Findings) -> dict[ConditionType, Verdict]:
     """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
     found = {}
     resolved = upkeep.resolved(observed.maintained)
     if resolved is not None:
-        found[ConditionType.POLICIES_RESOLVED] = Verdict(*resolved)
+        status, reason, message = resolved
+        if isinstance(findings.topic, TopicState):
+            proposal = observed.log.proposal(observed.resource.spec.config, findings.topic.configs)
+            message += f"; DryRun {proposal} on the Kafka topic" if proposal else ""
+        found[ConditionType.POLICIES_RESOLVED] = Verdict(status, reason, message)
     healthy = upkeep.healthy(observed.maintained)
     if healthy is not None:
         found[ConditionType.MAINTENANCE_HEALTHY] = Verdict(*healthy)
