@@ -81,6 +81,9 @@ class World:
         jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.contracts().values()]
         self.driver.run(running, jobs)
         self.maintainer.run()
+        for namespace, name in self.debts:
+            if f"uid-{namespace}-{name}" not in self.operator.board.debts:
+                self._measure(namespace, name)
 
     async def operator_only(self) -> None:
         """The operator works off what waits, while nothing else moves."""

@@ -178,6 +178,7 @@ class PolicyReconciler:
             history = self._history(policy.kind, topic)
             for run in ended:
                 history = history.after(run, topic.uid)
+            self._outdate(policy.kind, topic.uid, history)
             decision, table = self._decide(policy, topic, history, now, busy)
             overdue = ""
             if decision.due is None:
@@ -196,6 +197,12 @@ class PolicyReconciler:
             governed[topic.name] = Upkeep(policy.name[1], history, decision.next, overdue)
             uids[topic.uid] = topic.name
         return _Look(governed, uids, refused, waiting, held, min(times, default=None))
+
+    def _outdate(self, kind: Kind, uid: str, history: History) -> None:
+        """Forget what was measured before a run that ended: it is paid by now, and no reason for another one."""
+        known = self._board.upkeep.get((uid, kind))
+        if known is not None and known.history.finished != history.finished:
+            self._board.debts.pop(uid, None)
 
     def _history(self, kind: Kind, topic: Entry) -> History:
         """The newer of what status keeps and what was last found out: the status may not be written yet."""

@@ -392,6 +392,14 @@ async def test_debt_alone_keeps_a_table_due_only_as_often_as_min_interval_allows
     assert len(world.maintainer.done) == before
 
 
+async def test_debt_from_before_a_run_is_no_reason_for_another() -> None:
+    world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "1ms"}, **ALL))
+    world.owes(**MANY)
+    world.maintainer.ended = lambda run: world.debts.clear()  # what is measured from now on is not told
+    await pass_time(world, 600)
+    assert len(world.maintainer.done) == 1
+
+
 async def test_a_window_holds_runs_back_until_it_opens() -> None:
     window = {"cron": "0 22 * * *", "duration": "1h", "timeZone": "Etc/UTC"}
     world = await world_with(gen.policy(windows=[window], **ALL))
