@@ -124,13 +124,16 @@ def rendered(
 
 def paused(observed: Observed) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused."""
-    previous = observed.entry.status
-    generation = observed.entry.generation
     message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
     if observed.deleting:
         message += "; the deletion waits for it too"
+    return paused_over(observed.entry.status, observed.entry.generation, message, observed.now)
+
+
+def paused_over(previous: Mapping[str, Any], generation: int, message: str, now: datetime) -> Manifest:
+    """``previous`` with the condition Paused."""
     verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
-    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, observed.now)
+    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, now)
     others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
     order = {str(kind): number for number, kind in enumerate(ConditionType)}
     merged = sorted([*others, *mine], key=lambda item: order.get(item["type"], len(order)))

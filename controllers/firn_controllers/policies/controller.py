@@ -108,6 +108,9 @@ class PolicyReconciler:
             self._release(kind, name, {})
             self._metered.pop((kind, name), None)
             return Outcome()
+        if policy.paused:
+            await self._write(policy, status.paused(policy, self._ports.clock.now()), [])
+            return Outcome()
         mine = [run for run in mine if not await self._withdrawn(policy, run)]
         everywhere = await self._all_active()
         look = self._look(policy, mine, everywhere)
@@ -318,6 +321,9 @@ class PolicyReconciler:
                 done += announcements.run_ended(told)
             if run.name not in metered and run.job.finished is not None and run.job.finished >= self._started:
                 self._meter.ended(policy.kind, *policy.name, told)
+        await self._write(policy, document, done)
+
+    async def _write(self, policy: PolicyEntry, document: Manifest, done: list[Announcement]) -> None:
         if document != policy.status:
             namespace, name = policy.name
             live = await self._ports.cluster.patch_status(

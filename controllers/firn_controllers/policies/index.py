@@ -42,6 +42,8 @@ class PolicyEntry:
     status: Mapping[str, Any]
     request: str | None
     """Value of the annotation ``firn.dev/run-now``."""
+    paused: bool
+    """Reconciliation is paused by annotation."""
     resource: Policy | None
     terms: Terms | None
     problem: InvalidSpecError | None
@@ -73,10 +75,16 @@ def entry(manifest: Manifest, config: Config) -> PolicyEntry:
         resource_version=metadata.get("resourceVersion", ""),
         status=manifest.get("status") or {},
         request=annotations.get(names.RUN_NOW),
+        paused=annotations.get(names.PAUSE) == "true",
         resource=resource,
         terms=terms,
         problem=problem,
-        trigger=(metadata.get("uid"), metadata.get("generation"), annotations.get(names.RUN_NOW)),
+        trigger=(
+            metadata.get("uid"),
+            metadata.get("generation"),
+            annotations.get(names.RUN_NOW),
+            annotations.get(names.PAUSE),
+        ),
     )
 
 

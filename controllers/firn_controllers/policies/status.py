@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn_controllers.iceberg_topic.messages import steady
-from firn_controllers.iceberg_topic.status import Verdict, rendered
+from firn_controllers.iceberg_topic.status import Verdict, paused_over, rendered
 from firn_controllers.policies.index import PolicyEntry
 from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
 from firn_controllers.policies.upkeep import Upkeep
@@ -49,6 +50,12 @@ def of(observed: Observed) -> Manifest:
     if terms is not None and terms.slots is not None and not terms.suspended and not terms.idle:
         found["nextRunTime"] = time_text(terms.windows.first(terms.slots.next(observed.now)))
     return found
+
+
+def paused(policy: PolicyEntry, now: datetime) -> Manifest:
+    """The status while reconciliation is paused: as it was, and that it is paused."""
+    message = f"nothing is looked at or started while annotation {names.PAUSE} is true"
+    return paused_over(policy.status, policy.generation, message, now)
 
 
 def _last_run(observed: Observed) -> Manifest | None:
@@ -105,5 +112,5 @@ def _healthy(observed: Observed) -> Verdict:
     return Verdict("True", Reason.NOT_DUE, "no run has been due yet")
 
 
-def _some(names: Sequence[str]) -> str:
-    return f"topic {names[0]}" if len(names) == 1 else f"topic {names[0]} and others"
+def _some(topics: Sequence[str]) -> str:
+    return f"topic {topics[0]}" if len(topics) == 1 else f"topic {topics[0]} and others"

@@ -1,5 +1,6 @@
 """From a policy to a run to the status of both sides, with fakes behind the ports."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -378,6 +379,24 @@ async def test_a_suspended_policy_starts_nothing_and_says_so() -> None:
     assert len(world.maintainer.done) == 1
 
 
+async def test_a_paused_policy_is_left_alone_until_it_goes_on() -> None:
+    def pause(value: str) -> Callable[[Manifest], Any]:
+        return lambda it: it["metadata"].setdefault("annotations", {}).update({names.PAUSE: value})
+
+    world = await world_with(gen.policy(**ALL))
+    world.cluster.edit("policy", pause("true"), spec=False, kind=COMPACTION)
+    world.owes(**MANY)
+    annotate(world, "1")
+    await world.settle()
+    assert not jobs(world)
+    assert world.conditions("policy", kind=COMPACTION)["Paused"] == ("True", "PausedByAnnotation")
+    assert world.conditions("policy", kind=COMPACTION)["Ready"] == ("True", "AllReady")
+    world.cluster.edit("policy", pause("false"), spec=False, kind=COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+    assert "Paused" not in world.conditions("policy", kind=COMPACTION)
+
+
 async def test_debt_alone_keeps_a_table_due_only_as_often_as_min_interval_allows() -> None:
     world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "10m"}, **ALL))
     world.owes(**MANY)
@@ -485,6 +504,26 @@ async def test_two_policies_never_work_on_one_table_at_once() -> None:
     await world.settle()
     assert len(jobs(world)) == 2
     assert len({it["metadata"]["labels"][names.LABEL_POLICY_KIND] for it in jobs(world)}) == 2
+
+
+async def test_two_policies_that_are_reconciled_at_the_same_time_do_not_take_one_table_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, **ALL)
+    world = await world_with(gen.policy(**ALL), retention)
+    world.maintainer.hold = True
+    annotate(world, "1")
+    apply = world.cluster.apply
+
+    async def slow(manifest: Manifest) -> bool:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await apply(manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", slow)
+    keys = (("policy", COMPACTION, "demo", "policy"), ("policy", RETENTION, "demo", "keep"))
+    await asyncio.gather(*(world.operator.reconcile(key) for key in keys))
+    assert len(jobs(world)) == 1
 
 
 # What came of it
