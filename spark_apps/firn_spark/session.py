@@ -161,7 +161,7 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
         "spark.kubernetes.container.image": settings.executor_image,
         "spark.kubernetes.container.image.pullPolicy": settings.executor_pull_policy,
         "spark.kubernetes.driver.pod.name": pod,
-        "spark.kubernetes.executor.podNamePrefix": f"{settings.application}-{attempt}"[:38].rstrip("-"),
+        "spark.kubernetes.executor.podNamePrefix": f"{settings.application[:31].rstrip('-')}-{attempt}",
         "spark.kubernetes.executor.podTemplateFile": str(Path(environment.get("TMPDIR", "/tmp")) / "executor.yaml"),
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         f"spark.kubernetes.executor.label.{EXECUTOR_LABEL}": attempt,

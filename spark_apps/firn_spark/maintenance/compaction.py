@@ -21,6 +21,7 @@ from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
 from firn_spark.maintenance.changes import NewMetadata
 from firn_spark.maintenance.rewriting import Arrangement
+from firn_spark.maintenance.rewriting import planned as scan_tasks
 from firn_spark.maintenance.subject import Subject
 from firn_spark.swaps import swap
 from firn_spark.tables import translate
@@ -179,34 +180,30 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
-    found = table.newScan().useSnapshot(snapshot.snapshotId()).planFiles()
-    try:
-        for task in found:
-            file, spec = task.file(), task.spec()
-            path, spec_id = str(file.location()), int(spec.specId())
-            sequence = int(file.dataSequenceNumber() or 0)
-            written = int(file.fileSequenceNumber() or 0)
-            files.append(
-                DataFile(
-                    path=path,
-                    bytes=int(file.fileSizeInBytes()),
-                    records=int(file.recordCount()),
-                    partition=str(spec.partitionToPath(file.partition())),
-                    spec_id=spec_id,
-                    added_ms=times.get(written, oldest),
-                    sequence=sequence,
-                    arranged=written in marked,
-                )
+    for task in scan_tasks(table.newScan().useSnapshot(snapshot.snapshotId())):
+        file, spec = task.file(), task.spec()
+        path, spec_id = str(file.location()), int(spec.specId())
+        sequence = int(file.dataSequenceNumber() or 0)
+        written = int(file.fileSequenceNumber() or 0)
+        files.append(
+            DataFile(
+                path=path,
+                bytes=int(file.fileSizeInBytes()),
+                records=int(file.recordCount()),
+                partition=str(spec.partitionToPath(file.partition())),
+                spec_id=spec_id,
+                added_ms=times.get(written, oldest),
+                sequence=sequence,
+                arranged=written in marked,
             )
-            tasks[path] = task
-            for delete in task.deletes():
-                key = (str(delete.location()), int(delete.contentOffset() or 0))
-                users[key].add(path)
-                if key not in deletes:
-                    deletes[key] = delete
-                    described[key] = _delete(subject, delete)
-    finally:
-        found.close()
+        )
+        tasks[path] = task
+        for delete in task.deletes():
+            key = (str(delete.location()), int(delete.contentOffset() or 0))
+            users[key].add(path)
+            if key not in deletes:
+                deletes[key] = delete
+                described[key] = _delete(subject, delete)
     return Planned(
         int(snapshot.snapshotId()),
         int(snapshot.sequenceNumber()),

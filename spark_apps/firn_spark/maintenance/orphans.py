@@ -55,7 +55,7 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
     """The files whose paths begin with ``prefix``. Raises InvalidSpecError where the catalog's file access cannot list."""
     iceberg = subject.jvm.org.apache.iceberg
     io = subject.table.io()
-    if not subject.jvm.java.lang.Class.forName("org.apache.iceberg.io.SupportsPrefixOperations").isInstance(io):
+    if not _is(subject, io, "SupportsPrefixOperations"):
         raise InvalidSpecError(
             f"table {subject.name}: {io.getClass().getSimpleName()} cannot list files; use S3FileIO, GCSFileIO, ADLSFileIO or HadoopFileIO"
         )
@@ -166,7 +166,7 @@ def _uuid(subject: Subject, path: str) -> str | None:
 def delete(subject: Subject, paths: Sequence[str]) -> None:
     """Deletes files, checking now and then that the run may still. What cannot be deleted stays an orphan."""
     io = subject.table.io()
-    bulk = subject.jvm.java.lang.Class.forName("org.apache.iceberg.io.SupportsBulkOperations").isInstance(io)
+    bulk = _is(subject, io, "SupportsBulkOperations")
     failed = 0
     for part in _batches(paths):
         subject.guard.check()
@@ -185,6 +185,12 @@ def delete(subject: Subject, paths: Sequence[str]) -> None:
                 log.warning("file could not be deleted", path=path, error=short(error))
     if failed:
         subject.done.notes.append(f"some of {failed} files could not be deleted; the next run tries again")
+
+
+def _is(subject: Subject, io: Any, interface: str) -> bool:
+    # Iceberg's classes may be known to the session's class loader only.
+    loader = subject.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return bool(loader.loadClass(f"org.apache.iceberg.io.{interface}").isInstance(io))
 
 
 def _batches(paths: Sequence[str]) -> Iterable[Sequence[str]]:

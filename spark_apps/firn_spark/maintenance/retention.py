@@ -15,10 +15,10 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
-from firn_spark.commits import INGEST
 from firn_spark.maintenance import orphans
 from firn_spark.maintenance.changes import NewMetadata
 from firn_spark.maintenance.reachable import Places, Reachable
+from firn_spark.maintenance.rewriting import planned
 from firn_spark.maintenance.subject import SAMPLE, Subject
 from firn_spark.swaps import swap
 from firn_spark.tables import translate
@@ -117,17 +117,11 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> Removed:
     strict = expressions.StrictMetricsEvaluator(table.schema(), before)
     whole: list[Any] = []
     partly: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    found = table.newScan().useSnapshot(snapshot.snapshotId()).filter(before).includeColumnStats().planFiles()
-    try:
-        for task in found:
-            if str(task.residual().op()) == "TRUE" or strict.eval(task.file()):
-                whole.append(task.file())
-            else:
-                partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(
-                    task
-                )
-    finally:
-        found.close()
+    for task in planned(table.newScan().useSnapshot(snapshot.snapshotId()).filter(before).includeColumnStats()):
+        if str(task.residual().op()) == "TRUE" or strict.eval(task.file()):
+            whole.append(task.file())
+        else:
+            partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(task)
     target = int(dict(table.properties()).get("write.target-file-size-bytes", 512 * 1024 * 1024))
     groups = [
         (group, count)
@@ -248,10 +242,11 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     if enforce:
 
         def edit(builder: Any, base: Any) -> None:
-            # Refs may have been set since: what they name, and what came to be needed, stays.
-            builder.removeSnapshots(_ids(subject.jvm, set(ids) & set(_expired(base, work, subject.now_ms()))))
+            # What was named by a tag since, or came to be needed otherwise, stays.
+            ids[:] = set(ids) & set(_expired(base, work, subject.now_ms()))
+            builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
 
-        change = NewMetadata(subject.guard, edit, lambda found: not any(found.snapshot(one) is not None for one in ids))
+        change = NewMetadata(subject.guard, edit, lambda found: all(found.snapshot(one) is None for one in ids))
         swap(table, change, subject.failpoints)
         subject.done.commits += 1
         before = change.before or before
@@ -259,7 +254,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
         subject.failpoints.reach("before-deletion")
     else:
         builder = subject.jvm.org.apache.iceberg.TableMetadata.buildFrom(before)
-        after = builder.removeSnapshots(_ids(subject.jvm, ids)).discardChanges().build()
+        after = builder.removeSnapshots(_snapshot_list(subject.jvm, before, ids)).discardChanges().build()
     old, new = Reachable(subject.spark, table, before), Reachable(subject.spark, table, after)
     content = {
         row["path"]: int(row["bytes"])
@@ -282,7 +277,7 @@ def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
             int(one.snapshotId()),
             int(one.parentId()) if one.parentId() is not None else None,
             int(one.timestampMillis()),
-            one.summary().get(names.SUMMARY_OFFSETS) is not None or one.summary().get(names.SUMMARY_KIND) == INGEST,
+            one.summary().get(names.SUMMARY_OFFSETS) is not None,
         )
         for one in metadata.snapshots()
     ]
@@ -297,10 +292,10 @@ def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
     )
 
 
-def _ids(jvm: Any, ids: Iterable[int]) -> Any:
-    found = jvm.java.util.HashSet()
+def _snapshot_list(jvm: Any, metadata: Any, ids: Iterable[int]) -> Any:
+    found = jvm.java.util.ArrayList()
     for one in ids:
-        found.add(jvm.java.lang.Long.valueOf(str(one)))
+        found.add(metadata.snapshot(one))
     return found
 
 
@@ -314,38 +309,39 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
     table.refresh()
     metadata = table.operations().current()
     wanted = {CLEAN: "true", KEEP: str(keep)}
-    logged = [str(one.file()) for one in metadata.previousFiles()]
-    surplus = logged[: max(0, len(logged) - keep)]
-    if enforce and any(metadata.properties().get(key) != value for key, value in wanted.items()):
-        change = NewMetadata(
-            subject.guard,
-            lambda builder, _: builder.setProperties(wanted),
-            lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
-        )
-        swap(table, change, subject.failpoints)
-        subject.done.commits += 1
     listed = [
         info
         for info in orphans.listed(subject, f"{orphans.location(table)}/metadata/")
         if _METADATA_FILE.search(info.path)
     ]
     orphans.refuse_shared(subject, {info.path: info.changed_ms for info in listed})
-    # Read after the listing, and after the log was cut.
+    # Read after the listing.
     table.refresh()
     metadata = table.operations().current()
-    known = Places(
-        set(Reachable(subject.spark, table, metadata).metadata_files()) - (set() if enforce else set(surplus))
-    )
     version = _version(str(metadata.metadataFileLocation()))
+    logged = [str(one.file()) for one in metadata.previousFiles()]
+    known = Places({*logged[len(logged) - min(keep, len(logged)) :], str(metadata.metadataFileLocation())})
     old = {
         info.path: info.bytes
         for info in listed
         # A version below the newest can no longer become it: whoever is writing it replaces metadata that has been replaced.
         if info.path not in known and version is not None and (_version(info.path) or 0) < version
     }
+    removed = Removed(files=len(old), bytes=sum(old.values()), items=len(old), sample=tuple(sorted(old)[:SAMPLE]))
     if enforce:
-        orphans.delete(subject, list(old))
-    return Removed(files=len(old), bytes=sum(old.values()), items=len(old), sample=tuple(sorted(old)[:SAMPLE]))
+        if any(metadata.properties().get(key) != value for key, value in wanted.items()):
+            change = NewMetadata(
+                subject.guard,
+                lambda builder, _: builder.setProperties(wanted),
+                lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
+            )
+            # The log is cut with this commit, and the catalog's client deletes what it cuts off.
+            swap(table, change, subject.failpoints)
+            subject.done.commits += 1
+            metadata = table.operations().current()
+        still = Places(Reachable(subject.spark, table, metadata).metadata_files())
+        orphans.delete(subject, [path for path in old if path not in still])
+    return removed
 
 
 def _version(path: str) -> int | None:

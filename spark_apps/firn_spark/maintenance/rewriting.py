@@ -5,7 +5,7 @@ row lineage of format 3 is kept and the new files carry the table's own properti
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,17 @@ class Arrangement:
 
     strategy: str = "BinPack"
     columns: tuple[str, ...] = ()
+
+
+def planned(scan: Any) -> Iterator[Any]:
+    """The scan tasks of a table scan, one by one."""
+    found = scan.planFiles()
+    try:
+        tasks = found.iterator()
+        while tasks.hasNext():
+            yield tasks.next()
+    finally:
+        found.close()
 
 
 class Rewriter:
