@@ -11,12 +11,12 @@ from typing import Any
 
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
-from pyiceberg.avro.reader import Reader
-from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.avro.reader import OptionReader, Reader, StructReader
+from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StringType, StructType
+from pyiceberg.typedef import Record
+from pyiceberg.types import StringType, StructType
 
 from firn.model.compaction import DataFile
 from firn.model.deletes import DeleteFile
@@ -158,18 +158,28 @@ def _plan(
 ) -> tuple[Reader, tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """How to read files of one Avro schema: made once, as a table's manifests all have the same."""
     schema = AvroFileHeader(b"", {"avro.schema": text}, b"").get_schema()
-    wanted, inside = dict(fields), dict(nested)
-    picked: list[NestedField] = []
     inner: list[tuple[str, tuple[str, ...]]] = []
-    for field in schema.fields:
-        if field.field_id not in wanted:
-            continue
-        if field.field_id in inside:
-            assert isinstance(field.field_type, StructType)
-            known = dict(inside[field.field_id])
-            kept = [part for part in field.field_type.fields if part.field_id in known]
-            inner.append((wanted[field.field_id], tuple(known[part.field_id] for part in kept)))
-            field = field.model_copy(update={"field_type": StructType(*kept)})
-        picked.append(field)
-    reader = resolve_reader(schema, Schema(*picked))
-    return reader, tuple(wanted[field.field_id] for field in picked), tuple(inner)
+    parts: dict[int, Reader] = {}
+    wanted = dict(fields)
+    for number, known in nested:
+        kind = schema.find_field(number).field_type
+        assert isinstance(kind, StructType)
+        parts[number], names = _struct(kind, dict(known), {})
+        inner.append((wanted[number], names))
+    reader, names = _struct(schema.as_struct(), wanted, parts)
+    return reader, names, tuple(inner)
+
+
+def _struct(kind: StructType, wanted: Fields, parts: Mapping[int, Reader]) -> tuple[Reader, tuple[str, ...]]:
+    """A reader of the wanted fields, and their names in the order in which it gives them. PyIceberg's own resolving of a schema with fewer
+    fields fails on lists that are left out."""
+    readers: list[tuple[int | None, Reader]] = []
+    names: list[str] = []
+    for field in kind.fields:
+        reader = parts.get(field.field_id) or construct_reader(field.field_type)
+        position = None
+        if field.field_id in wanted:
+            position = len(names)
+            names.append(wanted[field.field_id])
+        readers.append((position, reader if field.required else OptionReader(reader)))
+    return StructReader(tuple(readers), Record, kind), tuple(names)
