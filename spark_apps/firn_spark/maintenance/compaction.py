@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +67,11 @@ def compact(subject: Subject, work: CompactionWork) -> None:
     except Py4JError as error:
         raise translate(error, f"table {subject.name}, compaction") from error
     finally:
-        after = _totals(subject)
-        subject.done.files_after += after[0]
-        subject.done.manifests_after += after[1]
+        # Also of what was done before a failure; a table that is gone has no totals.
+        with suppress(Py4JError):
+            after = _totals(subject)
+            subject.done.files_after += after[0]
+            subject.done.manifests_after += after[1]
 
 
 def _pass(subject: Subject, work: CompactionWork) -> bool:
@@ -180,25 +183,27 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
+    # Every question to Java costs: none is asked twice, or in vain.
+    specs = dict(table.specs())
+    partitioned = {number for number, spec in specs.items() if not spec.isUnpartitioned()}
+    has_deletes = snapshot.summary().get("total-delete-files") != "0"
     for task in scan_tasks(table.newScan().useSnapshot(snapshot.snapshotId())):
-        file, spec = task.file(), task.spec()
-        path, spec_id = str(file.location()), int(spec.specId())
-        sequence = int(file.dataSequenceNumber() or 0)
-        written = int(file.fileSequenceNumber() or 0)
+        file = task.file()
+        path, spec_id, written = str(file.location()), int(file.specId()), int(file.fileSequenceNumber() or 0)
         files.append(
             DataFile(
                 path=path,
                 bytes=int(file.fileSizeInBytes()),
                 records=int(file.recordCount()),
-                partition=str(spec.partitionToPath(file.partition())),
+                partition=str(specs[spec_id].partitionToPath(file.partition())) if spec_id in partitioned else "",
                 spec_id=spec_id,
                 added_ms=times.get(written, oldest),
-                sequence=sequence,
+                sequence=int(file.dataSequenceNumber() or 0),
                 arranged=written in marked,
             )
         )
         tasks[path] = task
-        for delete in task.deletes():
+        for delete in task.deletes() if has_deletes else ():
             key = (str(delete.location()), int(delete.contentOffset() or 0))
             users[key].add(path)
             if key not in deletes:
