@@ -154,6 +154,7 @@ def _rewrite(
         return rewrite
 
     expect = {"deleted-data-files": str(len(paths)), "added-data-files": str(len(added))}
+    subject.check_or_discard(added)
     try:
         snapshot = subject.snapshot(COMPACT, produce, expect=expect)
     except CommitConflictError as error:

@@ -153,6 +153,7 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> Removed:
             overwrite.addFile(file)
         return overwrite
 
+    subject.check_or_discard(added)
     try:
         subject.snapshot(RETAIN, produce, expect={"deleted-data-files": str(len(gone))})
     except CommitConflictError:

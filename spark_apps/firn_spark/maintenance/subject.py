@@ -1,11 +1,12 @@
 """One Iceberg table, as the parts of maintenance see it: the Java table, what has to hold for changing it, and what was done so far."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
+from firn.model.errors import FirnError
 from firn.model.maintenance import Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.changes import Guard, NewSnapshot
@@ -66,6 +67,14 @@ class Subject:
     def name(self) -> str:
         """For messages."""
         return self.guard.name
+
+    def check_or_discard(self, files: Sequence[Any]) -> None:
+        """`Guard.check` before a commit; where nothing may be committed any more, the files that were written for it go."""
+        try:
+            self.guard.check()
+        except FirnError:
+            self.rewriter.discard(self.table, files)
+            raise
 
     def snapshot(
         self,

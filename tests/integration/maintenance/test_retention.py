@@ -161,17 +161,20 @@ def test_a_long_reader_reads_on_while_snapshots_expire(lake: Lake) -> None:
     """It began on a snapshot as old as you like; what counts is when that was superseded."""
     topic = lake.topic()
     topic.ingest(5)
-    reading = lake.spark.read.format("iceberg").load(topic.identifier)
-    # Planned now, read later.
-    assert reading._jdf.queryExecution().executedPlan() is not None
-    began = time.monotonic()
+    began = topic.fresh().currentSnapshot().snapshotId()
+    reading = lake.spark.read.option("versionAsOf", str(began)).format("iceberg").load(topic.identifier)
+    start = time.monotonic()
     lake.run(topic.work(compaction=COMPACT))
-    age = int((time.monotonic() - began) * 1000) + 60_000
-    work = RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=age, min_keep=1))
-    lake.run(topic.work(retention=work))
-    assert reading.count() == 50
-    assert len(reading.collect()) == 50
+    age = int((time.monotonic() - start) * 1000) + 60_000
+    report = lake.run(
+        topic.work(retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=age, min_keep=1)))
+    )
+    assert report.snapshots is None or report.snapshots.items == 0
+    assert [row["id"] for row in reading.orderBy("id").collect()] == list(range(50))
+    # Past the age it is over, for the reader and not for the table.
     lake.run(topic.work(retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
+    with pytest.raises(Exception, match="(?i)not (find|exist)|no such|cannot find|404"):
+        reading.collect()
     topic.check()
 
 
