@@ -30,7 +30,7 @@ from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
 log = logging.getLogger(__name__)
 
 TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
-TOGETHER = 1.0
+TOGETHER = 2.0
 """Seconds in which changes of debt are gathered before a policy is looked at for them."""
 
 

@@ -4,6 +4,7 @@ Runs are known by their Jobs alone. A run that was started by a process that is 
 same for the same tables after the same runs: so whatever happens, no table is given to two runs.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from firn_controllers.policies.index import Kind, Policies, PolicyEntry, entry
 from firn_controllers.policies.plan import Waiting
 from firn_controllers.policies.runs import History, Run
 from firn_controllers.policies.upkeep import SECTIONS, Upkeep
-from firn_controllers.ports import Manifest, Ports
+from firn_controllers.ports import Manifest, PodState, Ports
 from firn_controllers.queue import Outcome
 
 REPORT_GRACE = timedelta(seconds=15)
@@ -96,6 +97,7 @@ class PolicyReconciler:
         self._claimed: set[str] = set()  # uids of their topics
         self._governed: dict[tuple[Kind, Name], frozenset[str]] = {}
         self._noticed: dict[tuple[Kind, str], datetime] = {}  # since when a topic, by uid, is due
+        self._reported: dict[tuple[Kind, Name], dict[str, Run]] = {}  # by name, runs that have said their last word
         self._metered: dict[tuple[Kind, Name], frozenset[str]] = {}  # names of runs that ended and were counted
 
     async def reconcile(self, kind: Kind, name: Name) -> Outcome:
@@ -107,6 +109,7 @@ class PolicyReconciler:
                 await self._stop(run)
             self._release(kind, name, {})
             self._metered.pop((kind, name), None)
+            self._reported.pop((kind, name), None)
             return Outcome()
         if policy.paused:
             await self._write(policy, status.paused(policy, self._ports.clock.now()), [])
@@ -125,14 +128,20 @@ class PolicyReconciler:
     # What is there
 
     async def _runs(self, kind: Kind, name: Name) -> list[Run]:
-        cluster = self._ports.cluster
-        found = []
-        for job in await cluster.jobs(plan.labels_of(kind, *name)):
-            pods = await cluster.pods({names.LABEL_RUN: job.name})
-            run = runs.read(job, pods)
+        labels = plan.labels_of(kind, *name)
+        pods: defaultdict[str, list[PodState]] = defaultdict(list)
+        for pod in await self._ports.cluster.pods(labels):
+            pods[pod.labels.get(names.LABEL_RUN, "")].append(pod)
+        known = self._reported.get((kind, name), {})
+        found: dict[str, Run] = {}
+        for job in await self._ports.cluster.jobs(labels):
+            run = known.get(job.name) or runs.read(job, pods[job.name])
             if run is not None:
-                found.append(run)
-        return found
+                found[job.name] = run
+        # What was said once is not unpacked again: of an hour's runs there may be hundreds.
+        over = {key: run for key, run in found.items() if run.reported and not run.active}
+        self._reported[kind, name] = over
+        return list(found.values())
 
     async def _all_active(self) -> Sequence[Run]:
         jobs = await self._ports.cluster.jobs({COMPONENT: runs.COMPONENT_RUN})
@@ -163,7 +172,10 @@ class PolicyReconciler:
 
     def _look(self, policy: PolicyEntry, mine: Sequence[Run], everywhere: Sequence[Run]) -> _Look:
         now = self._ports.clock.now()
-        ended = sorted((run for run in mine if self._settled(run)), key=lambda run: (run.job.finished, run.name))
+        ended: defaultdict[str, list[Run]] = defaultdict(list)
+        for run in sorted((it for it in mine if self._settled(it)), key=lambda it: (it.job.finished, it.name)):
+            for uid in run.uids:
+                ended[uid].append(run)
         unheard = [run for run in mine if not self._settled(run)]
         busy = self._claimed.union(*(run.uids for run in (*everywhere, *unheard)))
         governed: dict[Name, Upkeep] = {}
@@ -179,7 +191,7 @@ class PolicyReconciler:
                 refused += 1
                 continue
             history = self._history(policy.kind, topic)
-            for run in ended:
+            for run in ended.get(topic.uid, ()):
                 history = history.after(run, topic.uid)
             self._outdate(policy.kind, topic.uid, history)
             decision, table = self._decide(policy, topic, history, now, busy)

@@ -26,6 +26,7 @@ MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "CompactionPolicy": CompactionPolicy,
     "RetentionPolicy": RetentionPolicy,
 }
+_MISFITS_KEPT = 20_000
 _TIMES = ("date", "timestamp", "timestamptz")
 
 
@@ -108,6 +109,7 @@ class Policies:
 
     def __init__(self) -> None:
         self._known: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
+        self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
 
     def put(self, new: PolicyEntry) -> bool:
         """Take in what the watch shows; whether it differs in more than its status."""
@@ -149,7 +151,7 @@ class Policies:
             if named is None:
                 message = f"{kind} {reference.name}, which the topic names, does not exist in namespace {topic.name[0]}"
                 return Resolution(reason=Reason.POLICY_NOT_FOUND, message=message)
-            return _checked(Resolution(named, "NamedByTopic"), topic)
+            return self._checked(Resolution(named, "NamedByTopic"), topic)
         labels = topic.resource.metadata.labels
         fitting = [
             policy
@@ -160,7 +162,25 @@ class Policies:
         ]
         if not fitting:
             return Resolution()
-        return _checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
+        return self._checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
+
+    def _checked(self, found: Resolution, topic: Entry) -> Resolution:
+        """``found``, or why its policy is not followed for this topic."""
+        policy = found.policy
+        assert policy is not None
+        problem = policy.problem or self._misfit(policy, topic)
+        if problem is None:
+            return found
+        return Resolution(policy, found.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}")
+
+    def _misfit(self, policy: PolicyEntry, topic: Entry) -> InvalidSpecError | None:
+        """Why the policy does not fit this topic. Kept: asked for every topic at every look, it would be most of a reconcile."""
+        key = (policy.uid, policy.generation, topic.uid, topic.generation)
+        if key not in self._misfits:
+            if len(self._misfits) >= _MISFITS_KEPT:
+                self._misfits.clear()
+            self._misfits[key] = _misfit(policy.resource, topic) if policy.resource is not None else None
+        return self._misfits[key]
 
 
 def _precedence(policy: PolicyEntry) -> tuple[int, datetime, str]:
@@ -168,19 +188,12 @@ def _precedence(policy: PolicyEntry) -> tuple[int, datetime, str]:
     return (-policy.resource.spec.priority, policy.created, policy.name[1])
 
 
-def _checked(found: Resolution, topic: Entry) -> Resolution:
-    """``found``, or why its policy is not followed for this topic."""
-    policy = found.policy
-    assert policy is not None
-    problem = policy.problem
-    if problem is None and policy.resource is not None:
-        try:
-            _fit(policy.resource, topic)
-        except InvalidSpecError as error:
-            problem = error
-    if problem is None:
-        return found
-    return Resolution(policy, found.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}")
+def _misfit(policy: Policy, topic: Entry) -> InvalidSpecError | None:
+    try:
+        _fit(policy, topic)
+    except InvalidSpecError as error:
+        return error
+    return None
 
 
 def _fit(policy: Policy, topic: Entry) -> None:

@@ -54,6 +54,8 @@ class Run:
     """The run's last word is here, or will not come any more."""
     last_words: str = ""
     """What a pod that left no report said last."""
+    uids: frozenset[str] = frozenset()
+    """Topics whose tables it is for."""
 
     @property
     def name(self) -> str:
@@ -64,11 +66,6 @@ class Run:
     def active(self) -> bool:
         """It works, or may still."""
         return self.job.finished is None
-
-    @property
-    def uids(self) -> frozenset[str]:
-        """Topics whose tables it is for."""
-        return frozenset(table.uid for table in self.mark.tables)
 
     def outcome(self, uid: str) -> TableReport:
         """What came of one table; one that the report does not tell of is unfinished."""
@@ -108,7 +105,14 @@ def read(job: JobState, pods: Iterable[PodState]) -> Run | None:
         last_words = ""
         _merge(reports, report)
     running = any(pod.finished is None and not pod.deleting for pod in pods)
-    return Run(job, mark, reports, reported=bool(ended) and not running, last_words=last_words)
+    return Run(
+        job,
+        mark,
+        reports,
+        reported=bool(ended) and not running,
+        last_words=last_words,
+        uids=frozenset(table.uid for table in mark.tables),
+    )
 
 
 def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
@@ -163,10 +167,12 @@ class History:
     def after(self, run: Run, uid: str) -> "History":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
         finished = run.job.finished
-        marked = next((table for table in run.mark.tables if table.uid == uid), None)
-        if finished is None or marked is None:
+        if finished is None:
             return self
         if (finished, run.name) <= (self.finished or EARLIEST, (self.last or {}).get("name", "")):
+            return self
+        marked = next((table for table in run.mark.tables if table.uid == uid), None)
+        if marked is None:
             return self
         report = run.outcome(uid)
         last = document(run, [report])

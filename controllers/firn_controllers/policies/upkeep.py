@@ -49,7 +49,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What a topic's status says of its maintenance. Empty: nothing is known yet, and what was said stays."""
+    """What a topic's status says of its maintenance: by kind of policy, and the table's debt where it was measured."""
 
     bounds: Mapping[Kind, Bound] = field(default_factory=dict)
     debt: TableDebt | None = None
@@ -72,16 +72,14 @@ def document(maintained: Maintained, previous: Mapping[str, Any]) -> Manifest:
         governing = maintained.bounds.get("CompactionPolicy", Bound())
         if debt.oldest_due is not None and governing.resolution.followed:
             found["oldestUncompactedTime"] = time_text(debt.oldest_due)
-    for kind in KINDS:
-        section = _section(maintained.bounds.get(kind), previous.get(SECTIONS[kind]) or {})
+    for kind, bound in maintained.bounds.items():
+        section = _section(bound, previous.get(SECTIONS[kind]) or {})
         if section:
             found[SECTIONS[kind]] = section
     return found
 
 
-def _section(bound: Bound | None, before: Mapping[str, Any]) -> Manifest:
-    if bound is None:
-        return dict(before)
+def _section(bound: Bound, before: Mapping[str, Any]) -> Manifest:
     policy = bound.resolution.policy
     if policy is None or bound.resolution.because is None:
         return {}

@@ -670,6 +670,21 @@ async def test_contracts_of_runs_go_with_their_jobs() -> None:
     assert maintenance(world)["compaction"]["lastRun"]["name"] == name
 
 
+async def test_a_contract_whose_job_is_just_being_made_is_nobody_s_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await world_with(gen.policy(**ALL))
+    apply = world.cluster.apply
+
+    async def tidied(manifest: Manifest) -> bool:
+        if manifest["kind"] == "Job":
+            await world.operator.reconcile(("orphans",))
+        return await apply(manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", tidied)
+    annotate(world, "1")
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "a Job without its contract would hang"
+
+
 # Whatever happens
 
 
