@@ -193,7 +193,6 @@ def _packed(report: RunReport) -> str:
 def unpack(message: str) -> RunReport:
     """The report in a termination message. Raises ValueError where it is none."""
     try:
-        document = zlib.decompress(base64.b85decode(message.strip()))
-    except zlib.error as error:
+        return RunReport.model_validate_json(zlib.decompress(base64.b85decode(message.strip())))
+    except (zlib.error, ValueError) as error:
         raise ValueError(f"no report: {error}") from error
-    return RunReport.model_validate_json(document)
