@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from firn.model.config import Catalog, IngestionGroup, Maintenance, Name, Profile, Resources, Scheduling, Settings, Storage
+from firn.model.config import (
+    Catalog,
+    IngestionGroup,
+    Maintenance,
+    Name,
+    Profile,
+    Resources,
+    Scheduling,
+    Settings,
+    Storage,
+)
 
 KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 ImageReference = Annotated[str, Field(pattern=r"^\S*$")]

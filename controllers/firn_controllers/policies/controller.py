@@ -6,7 +6,7 @@ same for the same tables after the same runs: so whatever happens, no table is g
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
-from firn_controllers import announcements
+from firn_controllers import announcements, pods
 from firn_controllers.announcements import Announcement, EventReason
 from firn_controllers.board import Board
 from firn_controllers.iceberg_topic.index import Entry, Index, Name
@@ -129,19 +129,27 @@ class PolicyReconciler:
 
     async def _runs(self, kind: Kind, name: Name) -> list[Run]:
         labels = plan.labels_of(kind, *name)
-        pods: defaultdict[str, list[PodState]] = defaultdict(list)
+        by_run: defaultdict[str, list[PodState]] = defaultdict(list)
         for pod in await self._ports.cluster.pods(labels):
-            pods[pod.labels.get(names.LABEL_RUN, "")].append(pod)
+            by_run[pod.labels.get(names.LABEL_RUN, "")].append(pod)
         known = self._reported.get((kind, name), {})
         found: dict[str, Run] = {}
         for job in await self._ports.cluster.jobs(labels):
-            run = known.get(job.name) or runs.read(job, pods[job.name])
+            run = known.get(job.name) or runs.read(job, by_run[job.name])
             if run is not None:
-                found[job.name] = run
+                found[job.name] = self._troubled(run, by_run[job.name])
         # What was said once is not unpacked again: of an hour's runs there may be hundreds.
         over = {key: run for key, run in found.items() if run.reported and not run.active}
         self._reported[kind, name] = over
         return list(found.values())
+
+    def _troubled(self, run: Run, found: Sequence[PodState]) -> Run:
+        if not run.active:
+            return run
+        image = (self._config.maintenance.image or self._config.images.spark).image
+        waiting = [pod for pod in found if not pod.running and pod.finished is None]
+        trouble = pods.worst(waiting, image, self._owner.namespace)
+        return replace(run, trouble=trouble.message) if trouble is not None else run
 
     async def _all_active(self) -> Sequence[Run]:
         jobs = await self._ports.cluster.jobs({COMPONENT: runs.COMPONENT_RUN})
@@ -193,6 +201,8 @@ class PolicyReconciler:
             history = self._history(policy.kind, topic)
             for run in ended.get(topic.uid, ()):
                 history = history.after(run, topic.uid)
+            if policy.terms is not None and policy.terms.slots is not None:
+                history = history.begun(policy.terms.slots.last(now))
             self._outdate(policy.kind, topic.uid, history)
             decision, table = self._decide(policy, topic, history, now, busy)
             overdue = ""
@@ -239,7 +249,6 @@ class PolicyReconciler:
         decision = dues.decide(
             terms,
             now,
-            since=max(policy.created, topic.created),
             history=history,
             debt=debt if debt is not None and debt.table_uuid == uuid else None,
             requests=plan.requests(policy, topic),
@@ -356,6 +365,8 @@ class PolicyReconciler:
             after = min(after, max(0.0, (look.next - self._ports.clock.now()).total_seconds()) + 0.1)
         if blocked:
             after = min(after, BLOCKED)
+        if any(run.trouble for run in mine):
+            after = min(after, status.TROUBLED_AFTER.total_seconds())
         if any(run.job.finished is not None and not self._settled(run) for run in mine):
             after = min(after, LISTEN)
         return Outcome(after=after)

@@ -1,7 +1,8 @@
 """When a table is due under a policy. Pure.
 
 What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. A slot of
-the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Triggers wait for ``minInterval``
+the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Slots that were past when the policy
+took the topic over are nobody's (`firn_controllers.policies.runs.History.begun`). Triggers wait for ``minInterval``
 from the end of the last run. After a failure, slots and triggers wait, each time twice as long.
 """
 
@@ -46,25 +47,24 @@ def decide(
     terms: Terms,
     now: datetime,
     *,
-    since: datetime,
     history: History,
     debt: TableDebt | None,
     requests: Mapping[str, str],
 ) -> Decision:
-    """Whether a table is due. ``since``: slots before this are nobody's. ``requests``: values of run-now of topic and policy."""
+    """Whether a table is due. ``requests``: values of run-now of topic and policy."""
     if terms.idle or terms.suspended:
         return Decision()
-    next_slot = terms.windows.first(terms.slots.next(now)) if terms.slots is not None else None
     asked = {who: value for who, value in requests.items() if value != history.requests.get(who)}
     slot = terms.slots.last(now) if terms.slots is not None else None
-    if slot is not None and slot <= (history.slot or since):
+    if slot is not None and (history.slot is None or slot <= history.slot):
         slot = None
     busy_until = history.finished + BUSY_RETRY if history.result == "Busy" and history.finished else now
+    ready = max(busy_until, _retry(history, now))
+    next_slot = terms.windows.first(max(ready, terms.slots.next(now))) if terms.slots is not None else None
     if asked:
         if now < busy_until:
             return Decision(next=busy_until)
         return Decision(Due(now, "a run was asked for", slot, asked), next_slot)
-    ready = max(busy_until, _retry(history, now))
     found: list[Due] = []
     times = [] if next_slot is None else [next_slot]
     if slot is not None:

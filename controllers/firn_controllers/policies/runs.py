@@ -5,7 +5,7 @@ starts again knows which tables are being worked on and what has been answered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -56,6 +56,8 @@ class Run:
     """What a pod that left no report said last."""
     uids: frozenset[str] = frozenset()
     """Topics whose tables it is for."""
+    trouble: str = ""
+    """Why its pod does not run."""
 
     @property
     def name(self) -> str:
@@ -132,7 +134,7 @@ class History:
     """The last run, as ``status`` has it (`firn.api.v1alpha1.policy.RunStatus`)."""
     failures: int = 0
     slot: datetime | None = None
-    """The last slot of a schedule that a run has answered."""
+    """The last slot of a schedule that a run has answered, or that was past when the policy took the topic over."""
     requests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -163,6 +165,10 @@ class History:
         """What the last run says."""
         found: str = (self.last or {}).get("message", "")
         return found
+
+    def begun(self, slot: datetime) -> "History":
+        """The history of a topic that a policy with a schedule governs: with the slot that was past at its first look at it."""
+        return self if self.slot is not None else replace(self, slot=slot)
 
     def after(self, run: Run, uid: str) -> "History":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
@@ -209,7 +215,7 @@ def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
     if run.mark.mode is not None:
         found["mode"] = run.mark.mode
     if run.job.finished is None:
-        return found | {"result": "Running"}
+        return found | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
     found["finishTime"] = time_text(run.job.finished)
     busy = all(report.outcome == "Busy" for report in reports)
     found["result"] = "Failed" if failed else "Busy" if busy else "Succeeded"

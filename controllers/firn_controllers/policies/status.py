@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
@@ -12,6 +12,9 @@ from firn_controllers.policies.index import PolicyEntry
 from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
 from firn_controllers.policies.upkeep import Upkeep
 from firn_controllers.ports import Manifest
+
+TROUBLED_AFTER = timedelta(minutes=2)
+"""So long a run's pod may take to start before the policy says why it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,9 @@ def conditions(observed: Observed) -> dict[ConditionType, Verdict]:
 
 
 def _healthy(observed: Observed) -> Verdict:
+    for it in observed.runs:
+        if it.active and it.trouble and observed.now >= it.job.created + TROUBLED_AFTER:
+            return Verdict("False", Reason.RUN_OVERDUE, f"run {it.name} does not start: {it.trouble}")
     failing = sorted(name for name, upkeep in observed.governed.items() if upkeep.history.failures)
     if failing:
         message = observed.governed[failing[0]].history.message or "see the Job's log"

@@ -339,6 +339,49 @@ async def test_a_run_that_deletes_is_stopped_when_its_word_is_taken_back(withdra
 # When
 
 
+async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
+    spec: dict[str, Any] = {"strategy": "ZOrder", "columns": ["carrier"], "schedule": {"cron": "0 3 * * *"}}
+    world = await world_with(gen.policy(**spec))
+    world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "policy"}))
+    await pass_time(world, 120)
+    assert not jobs(world)
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T03:00:00Z"
+    world.start()
+    world.clock.advance(15 * 3600)
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-02T03:00:00Z"
+    world.clock.advance(72 * 3600)
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 2, "nights that nobody was there for are made up for, once"
+
+
+async def test_a_run_whose_pod_does_not_start_says_why() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    (job,) = jobs(world)
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    name = f"{job['metadata']['name']}-x"
+    stuck = gen.broken_pod(
+        name, labels=labels, phase="Pending", unschedulable="0/1 nodes are available: 1 Insufficient memory."
+    )
+    world.cluster.pod_states[name] = stuck
+    world.operator.child_seen(labels)
+    await world.settle(seconds=60)
+    assert "Insufficient memory" in policy_status(world)["activeRuns"][0]["message"]
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "NotDue")
+    await pass_time(world, 180)
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("False", "RunOverdue")
+    assert "Insufficient memory" in world.message("MaintenanceHealthy", "policy", COMPACTION)
+    del world.cluster.pod_states[name]
+    world.maintainer.hold = False
+    await pass_time(world, 180)
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
 async def test_run_now_on_a_topic_runs_that_topic_and_on_a_policy_all_that_it_governs() -> None:
     topics = tuple(gen.topic(name) for name in ("flights", "trains", "ships"))
     world = await world_with(gen.policy(strategy="Sort", columns=["id"], **ALL), topics=topics)

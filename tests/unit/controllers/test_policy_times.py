@@ -145,7 +145,7 @@ def debt(**changes: Any) -> TableDebt:
 
 def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: Any) -> History:
     last = {"name": "r", "finishTime": time_text(NOW - ago), "result": result}
-    return History(last, failures, **more)
+    return History(last, failures, **{"slot": LONG_AGO, **more})
 
 
 def decide(
@@ -153,11 +153,10 @@ def decide(
     history: History | None = None,
     owed: TableDebt | None = None,
     *,
-    since: datetime = LONG_AGO,
     requests: Mapping[str, str] | None = None,
     now: datetime = NOW,
 ) -> Decision:
-    return due.decide(found, now, since=since, history=history or History(), debt=owed, requests=requests or {})
+    return due.decide(found, now, history=history or History(slot=LONG_AGO), debt=owed, requests=requests or {})
 
 
 @pytest.mark.parametrize(
@@ -224,9 +223,12 @@ def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
     assert decide(found, answered, now=at("2026-03-02T03:00:00")).due is not None
 
 
-def test_slots_before_policy_and_topic_are_nobody_s() -> None:
-    assert decide(retention(), since=at("2026-03-01T03:15:00")).due is None
-    assert decide(retention(), since=at("2026-03-01T03:14:59")).due is not None
+def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
+    assert decide(retention(), History()).due is None
+    begun = History().begun(at("2026-03-01T03:15:00"))
+    assert decide(retention(), begun).due is None
+    assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
+    assert begun.begun(NOW) == begun, "what a run has answered is not forgotten"
 
 
 def test_outside_its_windows_a_table_waits_for_the_next() -> None:
