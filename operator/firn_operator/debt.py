@@ -147,7 +147,8 @@ class CatalogDebts:
                 # Expired or dropped while it was read: look where it lies now.
                 if attempt == _ATTEMPTS - 1:
                     raise UnavailableError(
-                        f"{subject}: {error}, which its metadata names, is missing", reason=Reason.CATALOG_UNREACHABLE
+                        f"{subject}: a file that its metadata names is missing: {error}",
+                        reason=Reason.CATALOG_UNREACHABLE,
                     ) from error
                 continue
             self._measured[target.identifier] = _Measured(lie, work, debt, until)
@@ -191,7 +192,7 @@ class CatalogDebts:
             document, size = _read_metadata(io, place)
             return self._measure(document, size, io, work, now)
         except FileNotFoundError as error:
-            raise _Moved(str(error)) from error
+            raise _Moved(str(error).partition("\n")[0]) from error
 
     def _measure(
         self, document: Mapping[str, Any], size: int, io: FileIO, work: CompactionWork, now: int

@@ -48,8 +48,11 @@ def target() -> TableTarget:
     return TableTarget(catalog=CATALOG, namespace="debts", name=f"table{next(_numbers)}")
 
 
-@pytest.fixture(scope="module", params=["sql-s3", "rest-s3"])
+@pytest.fixture(scope="module", params=["sqlite-files", "sql-s3", "rest-s3"])
 def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CatalogConnection:
+    if request.param == "sqlite-files":
+        directory = tmp_path_factory.mktemp("lake")
+        return CatalogConnection(type="sql", uri=f"sqlite:///{directory}/catalog", warehouse=f"file://{directory}")
     if request.param == "rest-s3":
         nessie: Nessie = request.getfixturevalue("rest_catalog")
         return nessie.connection
@@ -96,7 +99,7 @@ class TestFakeDebts(DebtsContract):
 
 
 class TestCatalogDebts(DebtsContract):
-    """On both kinds of catalogs."""
+    """On all of the catalogs."""
 
 
 async def test_manifests_are_read_once(debts: CatalogDebts, writers: CatalogWriters, target: TableTarget) -> None:
@@ -221,7 +224,7 @@ async def test_a_manifest_that_is_gone_is_said(
     assert snapshot is not None
     (manifest,) = snapshot.manifests(table.io)
     table.io.delete(manifest.manifest_path)
-    with pytest.raises(UnavailableError, match=f"{target.name}.*missing"):
+    with pytest.raises(UnavailableError, match=f"{target.name}: a file that its metadata names is missing"):
         await debts.measure(target, AT_ONCE)
 
 
