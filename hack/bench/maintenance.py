@@ -107,7 +107,7 @@ def process(directory: Path, run: MaintenanceRun, command: Sequence[str], messag
             start_new_session=True,
         )
         try:
-            with Sampler(started.pid).sampling() as usage:
+            with Sampler(started.pid, memory_interval=0.5).sampling() as usage:
                 output, _ = started.communicate(timeout=_LONGEST)
         finally:
             if started.poll() is None:
