@@ -3,6 +3,7 @@ and in the end the world is right and quiet."""
 
 import asyncio
 import copy
+from collections import Counter
 from typing import Any
 
 from hypothesis import Phase, given, settings
@@ -22,14 +23,14 @@ KINDS = ("CompactionPolicy", "RetentionPolicy")
 LABELS = ({}, {"team": "x"}, {"team": "y"})
 MANY = {"small_files": 200, "due_files": 200, "due_bytes": 10}
 
+ONE = st.sampled_from([{"maxConcurrent": 1}, {"maxConcurrent": 1}, {"maxConcurrent": 1, "size": "huge"}])
 common: dict[str, Any] = {
     "selector": st.sampled_from([{}, {"matchLabels": {"team": "x"}}, {"matchLabels": {"team": "y"}}]),
     "priority": st.integers(0, 1),
     "suspend": st.sampled_from([False, False, True]),
-    "run": st.sampled_from([{}, {"maxConcurrent": 1}, {"size": "huge"}]),
 }
 compaction = st.fixed_dictionaries(
-    {},
+    {"run": ONE},
     optional={
         **common,
         "schedule": st.sampled_from([{"cron": "*/10 * * * *"}, {"cron": "0 25 * * *"}]),
@@ -38,7 +39,7 @@ compaction = st.fixed_dictionaries(
     },
 )
 retention = st.fixed_dictionaries(
-    {"snapshots": st.just({"maxAge": "7d"})},
+    {"run": ONE, "snapshots": st.just({"maxAge": "7d"})},
     optional={**common, "mode": st.just("Enforce"), "schedule": st.just({"cron": "*/15 * * * *", "jitter": "2m"})},
 )
 step = st.one_of(
@@ -123,6 +124,8 @@ class History:
         tables = [uid for job in active(self.world) for uid in uids(job)]
         assert len(tables) == len(set(tables)), "a table is in two runs"
         assert len(active(self.world)) <= self.world.config.maintenance.max_runs
+        policies = [job["metadata"]["labels"][names.LABEL_POLICY_UID] for job in active(self.world)]
+        assert all(count == 1 for count in Counter(policies).values())
 
 
 def active(world: World) -> list[Manifest]:
@@ -131,6 +134,20 @@ def active(world: World) -> list[Manifest]:
 
 def uids(job: Manifest) -> list[str]:
     return [table.uid for table in Mark.model_validate_json(job["metadata"]["annotations"][MARK]).tables]
+
+
+BUSY: list[tuple[str, str, object]] = [
+    ("CompactionPolicy", "p", {"selector": {}, "run": {"maxConcurrent": 1}}),
+    (
+        "RetentionPolicy",
+        "q",
+        {"selector": {}, "snapshots": {"maxAge": "7d"}, "mode": "Enforce", "run": {"maxConcurrent": 1}},
+    ),
+    ("hold", "", True),
+    ("run", "", 1),
+    ("ask", "a", "CompactionPolicy"),
+]
+"""A beginning in which both kinds want the same tables, and runs take their time."""
 
 
 async def run(steps: list[tuple[str, str, object]]) -> None:
@@ -209,6 +226,8 @@ def governor(topic: Manifest, section: str) -> str | None:
 @settings(
     max_examples=settings().max_examples // 3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
-@given(st.lists(step, min_size=1, max_size=14))
-def test_any_history_comes_out_right(steps: list[tuple[str, str, object]]) -> None:
-    asyncio.run(run(steps))
+@given(st.sampled_from([[], BUSY]), st.lists(step, min_size=1, max_size=14))
+def test_any_history_comes_out_right(
+    beginning: list[tuple[str, str, object]], steps: list[tuple[str, str, object]]
+) -> None:
+    asyncio.run(run([*beginning, *steps]))
