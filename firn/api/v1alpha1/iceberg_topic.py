@@ -304,7 +304,8 @@ class PolicyBinding(ApiModel):
     last_run: RunStatus | None = Field(default=None, description="The last run, as far as this table is concerned.")
     failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
     last_schedule_time: datetime | None = Field(
-        default=None, description="The last time of the schedule that a run has answered, or that was past when the policy took the topic over."
+        default=None,
+        description="The last time of the schedule that a run has answered, or that was past when the policy took the topic over.",
     )
     next_run_time: datetime | None = Field(
         default=None, description="When the schedule is next due, or a run is tried again."
