@@ -204,7 +204,7 @@ class PolicyReconciler:
             if policy.terms is not None and policy.terms.slots is not None:
                 history = history.begun(policy.terms.slots.last(now))
             self._outdate(policy.kind, topic.uid, history)
-            decision, table = self._decide(policy, topic, history, now, busy)
+            decision, table = self._decide(policy, topic, history, now)
             overdue = ""
             if decision.due is None:
                 self._noticed.pop((policy.kind, topic.uid), None)
@@ -238,7 +238,7 @@ class PolicyReconciler:
         return known.history
 
     def _decide(
-        self, policy: PolicyEntry, topic: Entry, history: History, now: datetime, busy: set[str]
+        self, policy: PolicyEntry, topic: Entry, history: History, now: datetime
     ) -> tuple[Decision, Waiting | None]:
         table = self._table(topic)
         terms = policy.terms
@@ -300,23 +300,25 @@ class PolicyReconciler:
         terms = policy.terms
         if terms is None or not look.waiting:
             return [], False
+        at_work = self.making.union(run.name for run in everywhere)
         room = min(
-            terms.max_concurrent - sum(run.active for run in mine), self._config.maintenance.max_runs - len(everywhere)
+            terms.max_concurrent - sum(run.active for run in mine), self._config.maintenance.max_runs - len(at_work)
         )
         chosen = plan.batches(policy, look.waiting, self._config, room)
         taken = {table.topic.uid for batch in chosen for table in batch.tables}
+        made = {plan.name(policy, batch) for batch in chosen}
         self._claimed |= taken
+        self.making |= made
         started = []
         try:
             for batch in chosen:
                 run = plan.contract(policy, batch, self._config)
-                self.making.add(run.name)
                 await self._ports.cluster.apply(plan.config_map(policy, run, self._owner))
                 await self._ports.cluster.apply(plan.job(policy, batch, run, self._config, self._owner))
                 started.append(run.name)
         finally:
             self._claimed -= taken
-            self.making -= {plan.name(policy, batch) for batch in chosen}
+            self.making -= made
         for uid in taken:
             self._noticed.pop((policy.kind, uid), None)
         return started, len(taken) < len(look.waiting)
@@ -352,6 +354,8 @@ class PolicyReconciler:
             )
             if live is not None:
                 self._policies.put(entry(live, self._config))
+            else:
+                self._policies.remove(policy.kind, policy.name, policy.uid)
             done += announcements.transitions(policy.status, document)
         for item in done:
             await self._ports.cluster.event(

@@ -517,6 +517,31 @@ async def test_all_policies_together_have_a_limit_too() -> None:
     assert len(world.maintainer.done) == 4
 
 
+async def test_policies_that_are_reconciled_at_the_same_time_keep_the_limit_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(gen.config(maintenance={"maxRuns": 1}))
+    for name in ("a", "b"):
+        world.cluster.create(gen.topic(name, labelled(n=name)))
+    await world.settle()
+    for name in ("a", "b"):
+        world.cluster.create(gen.policy(name, selector={"matchLabels": {"n": name}}))
+    await world.settle()
+    world.maintainer.hold = True
+    for name in ("a", "b"):
+        annotate(world, "1", name)
+    apply = world.cluster.apply
+
+    async def slow(manifest: Manifest) -> bool:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await apply(manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", slow)
+    await asyncio.gather(*(world.operator.reconcile(("policy", COMPACTION, "demo", name)) for name in ("a", "b")))
+    assert len(jobs(world)) == 1
+
+
 async def test_a_large_table_has_a_run_of_its_own_and_executors() -> None:
     sizes = {"small": {"memory": "1Gi"}, "large": {"memory": "8Gi", "executors": {"instances": 3}}}
     world = World(gen.config(maintenance={"sizes": sizes, "largeTable": "1Gi"}))
