@@ -37,7 +37,13 @@ def goes_on(lake: Lake, topic: Topic) -> None:
     topic.check()
 
 
-@pytest.mark.parametrize("place", get_args(failpoints.Maintenance))
+EVERYWHERE = [
+    place if place in ("in-commit", "after-commit", "before-deletion") else pytest.param(place, marks=pytest.mark.long)
+    for place in get_args(failpoints.Maintenance)
+]
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
 def test_a_failure_at_each_place(lake: Lake, place: str) -> None:
     topic = lake.topic()
     topic.ingest(4)
