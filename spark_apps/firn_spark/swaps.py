@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 ATTEMPTS = 12
 """How often a change is tried while others get in first."""
+PATIENT = 60
+"""The same for changes that cost much to prepare and may wait."""
 
 
 class Change(Protocol):
@@ -37,7 +39,7 @@ class Change(Protocol):
         ...
 
 
-def swap(table: Any, change: Change, failpoints: Failpoints) -> None:
+def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATTEMPTS) -> None:
     """Makes the change. Raises
 
     - CommitUnknownError where the outcome could not be read back: then the next thing to do with the table is to read it;
@@ -47,7 +49,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints) -> None:
     """
     name = str(table.name())
     failure: Exception | None = None
-    for attempt in range(ATTEMPTS + 1):
+    for attempt in range(attempts + 1):
         read_back(table, failure)
         try:
             done = change.done(table)
@@ -58,7 +60,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints) -> None:
                 log.warning("commit reported a failure, but it is in the table", table=name, error=short(failure))
             failpoints.reach("after-readback")
             return
-        if attempt == ATTEMPTS or (attempt and not refused(failure)):
+        if attempt == attempts or (attempt and not refused(failure)):
             break
         if attempt:
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
@@ -66,7 +68,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints) -> None:
     if failure is None:
         raise CommitConflictError(f"table {name}: the commit is no longer in the table's history")
     if isinstance(failure, CommitConflictError) or refused(failure):
-        raise CommitConflictError(f"table {name}: others were faster {ATTEMPTS} times") from failure
+        raise CommitConflictError(f"table {name}: others were faster {attempts} times") from failure
     if isinstance(failure, Py4JError):
         if java_class(failure).endswith("ValidationException"):
             raise CommitConflictError(f"table {name}: {short(failure)}") from failure

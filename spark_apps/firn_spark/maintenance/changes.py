@@ -30,7 +30,7 @@ class Guard:
 
 
 class NewSnapshot:
-    """A snapshot that ``produce`` builds from the table as it is at each attempt. What ingestion's newest commit says is carried on by it."""
+    """A snapshot from ``produce``'s producer, on top of the table as it is at each attempt. What ingestion's newest commit says is carried on."""
 
     def __init__(
         self,
@@ -48,12 +48,13 @@ class NewSnapshot:
         self._produce = produce
         self._expect = dict(expect or {})
         self._properties = dict(properties or {})
-        self._tried: list[int] = []
+        self._producer: Any | None = None
+        self._id: int | None = None
         self.snapshot: Any | None = None
 
     def done(self, table: Any) -> bool:
         """As `Change.done`: a snapshot of ours is there."""
-        self.snapshot = next((found for one in self._tried if (found := table.snapshot(one)) is not None), None)
+        self.snapshot = table.snapshot(self._id) if self._id is not None else None
         if self.snapshot is not None:
             return True
         self._guard.check()
@@ -62,7 +63,8 @@ class NewSnapshot:
     def build(self, table: Any) -> tuple[Any, Any]:
         """As `Change.build`."""
         operations = table.operations()
-        producer = self._produce(table)
+        # The same producer at each attempt: it has the manifests that it wrote, and a hot table is not out of reach for it.
+        producer = self._producer = self._producer or self._produce(table)
         for key, value in {
             **carried(newest(table)),
             names.SUMMARY_KIND: self._kind,
@@ -79,7 +81,7 @@ class NewSnapshot:
             if (summary.get(key) or "0") != value:
                 raise CommitConflictError(f"table {table.name()}: {key} is {summary.get(key)}, not {value}")
         self._guard.check()
-        self._tried.append(int(snapshot.snapshotId()))
+        self._id = int(snapshot.snapshotId())
         builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
         if self._properties:
             builder.setProperties(self._properties)

@@ -24,7 +24,7 @@ from firn_spark.maintenance.changes import NewMetadata
 from firn_spark.maintenance.rewriting import Arrangement
 from firn_spark.maintenance.rewriting import planned as scan_tasks
 from firn_spark.maintenance.subject import Subject
-from firn_spark.swaps import swap
+from firn_spark.swaps import PATIENT, swap
 from firn_spark.tables import translate
 
 log = structlog.get_logger()
@@ -273,7 +273,7 @@ def _mark(subject: Subject, arrangement: Arrangement, sequence: int) -> None:
         lambda builder, _: builder.setProperties({ARRANGED: text}),
         lambda metadata: metadata.properties().get(ARRANGED) == text,
     )
-    swap(subject.table, change, subject.failpoints)
+    swap(subject.table, change, subject.failpoints, PATIENT)
 
 
 def _totals(subject: Subject) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError
 from firn.model.maintenance import Removed
 from firn_spark.maintenance.reachable import Places, Reachable, place
+from firn_spark.maintenance.rewriting import elements
 from firn_spark.maintenance.subject import SAMPLE, Subject
 from firn_spark.swaps import short
 
@@ -65,14 +66,16 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
         jackson.annotation.PropertyAccessor.FIELD,
         getattr(subject.jvm, "com.fasterxml.jackson.annotation.JsonAutoDetect$Visibility").ANY,
     )
+    told = False
     try:
-        pages = iceberg.relocated.com.google.common.collect.Iterables.partition(io.listPrefix(prefix), PAGE).iterator()
-        while pages.hasNext():
-            for info in json.loads(mapper.writeValueAsString(pages.next())):
+        pages = iceberg.relocated.com.google.common.collect.Iterables.partition(io.listPrefix(prefix), PAGE)
+        for page in elements(pages.iterator()):
+            for info in json.loads(mapper.writeValueAsString(page)):
+                told = True
                 yield Listed(info["location"], int(info["size"]), int(info["createdAtMillis"]))
     except Py4JError as error:
-        # A directory that was never written to.
-        if "FileNotFoundException" not in short(error):
+        # A directory that was never written to. A listing that ends half way is none: what protects files may be in the other half.
+        if told or "FileNotFoundException" not in short(error):
             raise
 
 

@@ -20,7 +20,7 @@ from firn_spark.maintenance.changes import NewMetadata
 from firn_spark.maintenance.reachable import Places, Reachable
 from firn_spark.maintenance.rewriting import planned
 from firn_spark.maintenance.subject import SAMPLE, Subject
-from firn_spark.swaps import swap
+from firn_spark.swaps import PATIENT, swap
 from firn_spark.tables import translate
 
 log = structlog.get_logger()
@@ -248,7 +248,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
             builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
 
         change = NewMetadata(subject.guard, edit, lambda found: all(found.snapshot(one) is None for one in ids))
-        swap(table, change, subject.failpoints)
+        swap(table, change, subject.failpoints, PATIENT)
         subject.done.commits += 1
         before = change.before or before
         after = table.operations().current()
@@ -337,7 +337,7 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
                 lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
             )
             # The log is cut with this commit, and the catalog's client deletes what it cuts off.
-            swap(table, change, subject.failpoints)
+            swap(table, change, subject.failpoints, PATIENT)
             subject.done.commits += 1
             metadata = table.operations().current()
         still = Places(Reachable(subject.spark, table, metadata).metadata_files())

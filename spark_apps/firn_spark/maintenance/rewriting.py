@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.java_gateway import get_method
 from py4j.protocol import Py4JError
 
 from firn.model import transforms
@@ -31,11 +32,16 @@ def planned(scan: Any) -> Iterator[Any]:
     """The scan tasks of a table scan, one by one."""
     found = scan.planFiles()
     try:
-        tasks = found.iterator()
-        while tasks.hasNext():
-            yield tasks.next()
+        yield from elements(found.iterator())
     finally:
         found.close()
+
+
+def elements(iterator: Any) -> Iterator[Any]:
+    """What a Java iterator gives. Its errors come through: py4j's own iteration takes them for the end."""
+    following = get_method(iterator, "next")
+    while iterator.hasNext():
+        yield following()
 
 
 class Rewriter:

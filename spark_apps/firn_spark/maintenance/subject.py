@@ -11,7 +11,7 @@ from firn.model.maintenance import Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.changes import Guard, NewSnapshot
 from firn_spark.maintenance.rewriting import Rewriter
-from firn_spark.swaps import swap
+from firn_spark.swaps import PATIENT, swap
 
 SAMPLE = 3
 """So many names of what a part removed are reported."""
@@ -86,6 +86,6 @@ class Subject:
     ) -> Any:
         """Commits a snapshot (`NewSnapshot`); the Java snapshot. Raises as `swap` does."""
         change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, properties=properties)
-        swap(self.table, change, self.failpoints)
+        swap(self.table, change, self.failpoints, PATIENT)
         self.done.commits += 1
         return change.snapshot

@@ -33,10 +33,12 @@ _KINDS = (
 
 
 def ranks(values: npt.NDArray[Any], bounds: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
-    """The rank of each value among ``bounds`` (sorted); 0 for those that are missing."""
+    """The rank of each value among ``bounds`` (sorted), spread over all ranks that there are; 0 for those that are missing."""
     found = np.zeros(len(values), np.uint16)
     there = ~missing
-    found[there] = np.searchsorted(bounds, values[there], side="right").astype(np.uint16) + 1
+    place = np.searchsorted(bounds, values[there], side="left") + 1
+    # Few values in the low bits alone would leave the curve to the other columns.
+    found[there] = place * (2**BITS - 1) // (len(bounds) + 1)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from firn.model import names
+from firn.model.compaction import MIN_FILES
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
 from firn_spark import failpoints
@@ -32,11 +33,17 @@ def goes_on(lake: Lake, topic: Topic) -> None:
     topic.ingest(1)
     topic.check()
     lake.run(topic.work(**ALL))
-    assert len(topic.data_files()) <= 2
+    assert len(topic.data_files()) < MIN_FILES
     topic.check()
 
 
-@pytest.mark.parametrize("place", get_args(failpoints.Maintenance))
+EVERYWHERE = [
+    place if place in ("in-commit", "after-commit", "before-deletion") else pytest.param(place, marks=pytest.mark.long)
+    for place in get_args(failpoints.Maintenance)
+]
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
 def test_a_failure_at_each_place(lake: Lake, place: str) -> None:
     topic = lake.topic()
     topic.ingest(4)
@@ -256,7 +263,7 @@ def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) 
     def ingest() -> None:
         try:
             while not stop.is_set():
-                topic.ingest(1)
+                topic.ingest(1, count=20_000)
         except BaseException as error:
             failures.append(error)
 

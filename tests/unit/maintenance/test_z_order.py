@@ -56,6 +56,18 @@ def test_few_values_have_a_rank_each_and_missing_ones_come_first() -> None:
     assert found[2] == found[4] < found[0] < found[3]
 
 
+def test_few_values_weigh_as_much_as_many() -> None:
+    values = np.arange(1_000)
+    many, few = values, values % 2
+    nothing = np.zeros(len(values), bool)
+    keys = interleave([ranks(many, bounds(many), nothing), ranks(few, bounds(few), nothing)])
+    order = sorted(range(len(values)), key=lambda n: keys[n])
+    # Of four files in this order, each has one of the two and half of the thousand.
+    for part in np.array_split(np.array(order), 4):
+        assert len(set(few[part])) == 1
+        assert many[part].max() - many[part].min() <= 501
+
+
 def test_many_values_share_ranks_evenly() -> None:
     values = np.arange(100_000)
     found = ranks(values, bounds(values), np.zeros(len(values), bool))
