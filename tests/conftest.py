@@ -25,7 +25,6 @@ settings.load_profile("firn")
 
 GROUPS = {
     "tests/e2e/cluster": "a cluster of its own",
-    "tests/e2e/test_second_release.py": "a cluster of its own",
     "tests/e2e": "the release",
     "tests/integration/ingestion": "Spark",
     "tests/integration/landing": "Spark",
@@ -55,7 +54,7 @@ class Groups(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    config.option.loadscope_reorder = False
+    config.option.loadscopereorder = False
     return Groups(config, log)
 
 

@@ -48,6 +48,9 @@ def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
             return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed for want of memory: give it more", stalled)
         case code, _ if code == OUT_OF_MEMORY_EXIT:
             return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed, most likely for want of memory", stalled)
+        case ExitCode.OUT_OF_MEMORY, _:
+            what = f"the heap of Spark's JVM in pod {pod.name} was exhausted: raise heap, and memory by as much"
+            return Trouble(Reason.OUT_OF_MEMORY, what, stalled)
         case ExitCode.CONFIGURATION, _:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} refuses its configuration; {logs}", stalled=True)
         case ExitCode.FENCED, _:

@@ -92,3 +92,5 @@ class ExitCode(IntEnum):
     FENCED = 3
     CORRUPT = 4
     TEMPORARY = 75
+    OUT_OF_MEMORY = 76
+    """The heap of Spark's JVM was exhausted, and that ended."""

@@ -1,22 +1,31 @@
 """``firn audit``: proves that every record of a topic is in its table or its dead letters, exactly once.
 
 What the brokers still have (read committed, from the log start to the landed offsets) is compared with the offsets in the rows. Older
-rows can only be checked against each other: their log is gone.
+rows can only be checked against each other: their log is gone. What else cannot be told is counted as ``unproved`` and does not fail:
+
+- a compacted topic's log no longer has what was replaced: rows of such offsets are as right as rows of no record would be wrong;
+- with ``onBadRecord: Skip``, a record that is nowhere was skipped or lost.
+
+Rows of a topic of the same name that was there before are told from this one's by the table's history: they are in the snapshot before the
+first of this topic's id. Where that has expired, they would count as doubled or stray (`Audit.history`).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from firn.model import names, rows
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.kafka import kafka_id
 from firn.model.progress import Offsets, decode_offsets
 from firn_controllers.ingestion_group import settings
 from firn_operator import kafka
@@ -29,7 +38,8 @@ _CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
-    """One partition. ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 where all is well."""
+    """One partition. ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 where all is well; ``unproved``
+    counts offsets of which nobody can tell."""
 
     partition: int
     log_start: int
@@ -40,6 +50,7 @@ class PartitionAudit:
     missing: int
     doubled: int
     stray: int
+    unproved: int
     example: int | None
 
     @property
@@ -48,26 +59,96 @@ class PartitionAudit:
         return not (self.missing or self.doubled or self.stray)
 
 
-def landed_offsets(table: Table) -> Offsets:
-    """Next offsets to land, as the newest ingestion commit of the table's history says, else its properties."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if names.SUMMARY_OFFSETS in summary:
-            return decode_offsets(summary[names.SUMMARY_OFFSETS])
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    text = table.properties.get(names.SUMMARY_OFFSETS)
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The Kafka topic as it is: its id, and whether its log is compacted."""
+
+    topic_id: str
+    compacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The audit of a topic. ``history`` is False where snapshots have expired, so that rows of an earlier topic of that name, if there was one,
+    are not known for what they are."""
+
+    partitions: list[PartitionAudit]
+    compacted: bool
+    skips: bool
+    history: bool
+
+    @property
+    def exact(self) -> bool:
+        """True when every partition is."""
+        return all(partition.exact for partition in self.partitions)
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be said beside the numbers."""
+        found = []
+        unproved = sum(partition.unproved for partition in self.partitions)
+        if unproved and self.compacted:
+            found.append(
+                "the topic is compacted: rows of records that the log no longer has cannot be proved (unproved)"
+            )
+        if unproved and self.skips:
+            found.append(
+                "onBadRecord is Skip: whether records that are nowhere were skipped or lost cannot be told (unproved)"
+            )
+        if not self.exact and not self.history:
+            found.append(
+                "snapshots of the table have expired: if the topic was re-created before that, rows of the earlier topic count as doubled or stray"
+            )
+        return found
+
+
+def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
+    """Next offsets to land, as the newest ingestion commit of the table's history says, else its properties. Raises UnavailableError where
+    that is about another topic than ``topic_id``."""
+    summary: Mapping[str, str] = table.properties
+    for snapshot in _history(table):
+        if names.SUMMARY_OFFSETS in _summary(snapshot):
+            summary = _summary(snapshot)
+            break
+    text, found = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
+    if text is not None and topic_id is not None and found != topic_id:
+        raise UnavailableError(
+            f"table {'.'.join(table.name())}: the topic was created anew, and nothing of it has landed yet; try again when it has"
+        )
     return decode_offsets(text) if text is not None else {}
 
 
-def row_offsets(table: Table | None) -> Iterator[pa.Table]:
-    """(partition, offset) of every row, as a stream."""
+def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
+    """The snapshot with all rows of earlier topics and none of this one's, None where there is none; and whether that is for sure, because the
+    history goes back that far."""
+    parent: int | None = None
+    known = True
+    for snapshot in _history(table):
+        if _summary(snapshot).get(names.SUMMARY_TOPIC_ID) == topic_id:
+            parent = snapshot.parent_snapshot_id
+            known = parent is None or table.snapshot_by_id(parent) is not None
+    return (parent if known else None), known
+
+
+def _history(table: Table) -> Iterator[Snapshot]:
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
+def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator[pa.Table]:
+    """(partition, offset) of every row, now or in a snapshot, as a stream."""
     if table is None:
         return
     flat = f"{rows.METADATA_COLUMN}_partition" in {field.name for field in table.schema().fields}
     wanted = [f"{rows.METADATA_COLUMN}_partition", f"{rows.METADATA_COLUMN}_offset"] if flat else [rows.METADATA_COLUMN]
-    for batch in scan(table, wanted):
+    for batch in scan(table, wanted, snapshot_id):
         if flat:
             columns = [batch.column(0), batch.column(1)]
         else:
@@ -76,6 +157,18 @@ def row_offsets(table: Table | None) -> Iterator[pa.Table]:
         yield pa.Table.from_arrays(
             [column.cast(kind) for column, kind in zip(columns, _OFFSETS.types, strict=True)], schema=_OFFSETS
         )
+
+
+def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:
+    """The topic as the brokers describe it. Raises UnavailableError."""
+    admin = AdminClient(dict(settings))
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        described = admin.describe_topics(TopicCollection([topic]), request_timeout=_READ_TIMEOUT)[topic].result()
+        configs = admin.describe_configs([resource], request_timeout=_READ_TIMEOUT)[resource].result()
+    except KafkaException as error:
+        raise UnavailableError(f"topic {topic}: {error.args[0].str()}") from error
+    return Topic(kafka_id(described.topic_id), "compact" in str(configs["cleanup.policy"].value))
 
 
 def log_offsets(
@@ -137,23 +230,47 @@ def _read(
         consumer.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """(partition, offset) of rows: of the table, of its dead letters, and those among them that are of earlier topics."""
+
+    good: Iterator[pa.Table]
+    dead: Iterator[pa.Table]
+    earlier_good: Iterable[pa.Table] = ()
+    earlier_dead: Iterable[pa.Table] = ()
+
+
 def compare(
     landed: Offsets,
     starts: Offsets,
     log: Iterator[pa.Table],
-    good: Iterator[pa.Table],
-    dead: Iterator[pa.Table],
+    rows: Rows,
+    *,
     from_earliest: bool = True,
+    compacted: bool = False,
+    skips: bool = False,
 ) -> list[PartitionAudit]:
-    """Every partition's audit. ``from_earliest`` is False where ingestion began later than the log: what is before its first row is not missing."""
+    """Every partition's audit. ``from_earliest`` is False where ingestion began later than the log: what is before its first row is not missing.
+    Where the log is ``compacted``, or bad records are left out (``skips``), what may come of that is unproved."""
     connection = duckdb.connect(config={"memory_limit": "256MB"})
     try:
-        for name, batches in (("log", log), ("good", good), ("dead", dead)):
+        batches: Iterable[pa.Table]
+        for name, batches in (
+            ("log", log),
+            ("all_good", rows.good),
+            ("all_dead", rows.dead),
+            ("earlier_good", rows.earlier_good),
+            ("earlier_dead", rows.earlier_dead),
+        ):
             connection.execute(f'CREATE TABLE {name} (partition INTEGER, "offset" BIGINT)')
             for batch in batches:
                 connection.register("batch", batch)
                 connection.execute(f"INSERT INTO {name} SELECT * FROM batch")
                 connection.unregister("batch")
+        for name in ("good", "dead"):
+            any_earlier = connection.execute(f"SELECT 1 FROM earlier_{name} LIMIT 1").fetchone()
+            without = f"EXCEPT ALL FROM earlier_{name}" if any_earlier else ""  # costs much, for rows without number
+            connection.execute(f"CREATE VIEW {name} AS FROM all_{name} {without}")
         bounds = pa.table(
             {
                 "partition": pa.array(list(landed), pa.int32()),
@@ -162,7 +279,8 @@ def compare(
             }
         )
         connection.register("bounds", bounds)
-        found = connection.execute(_COMPARE, {"from_earliest": from_earliest}).fetchall()
+        flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips}
+        found = connection.execute(_COMPARE, flags).fetchall()
     finally:
         connection.close()
     return [PartitionAudit(*row) for row in found]
@@ -182,42 +300,90 @@ stray AS (
   WHERE r."offset" >= b.start GROUP BY ALL)
 SELECT b.partition, b.start, b.landed,
   (SELECT count(*) FROM log l WHERE l.partition = b.partition), (SELECT count(*) FROM good g WHERE g.partition = b.partition),
-  (SELECT count(*) FROM dead d WHERE d.partition = b.partition), coalesce(m.n, 0), coalesce(d.n, 0), coalesce(s.n, 0),
-  coalesce(m.example, d.example, s.example)
+  (SELECT count(*) FROM dead d WHERE d.partition = b.partition),
+  CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, coalesce(d.n, 0), CASE WHEN $compacted THEN 0 ELSE coalesce(s.n, 0) END,
+  CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + CASE WHEN $compacted THEN coalesce(s.n, 0) ELSE 0 END,
+  coalesce(CASE WHEN NOT $skips THEN m.example END, d.example, CASE WHEN NOT $compacted THEN s.example END)
 FROM bounds b LEFT JOIN missing m USING (partition) LEFT JOIN doubled d USING (partition) LEFT JOIN stray s USING (partition)
 ORDER BY ALL
 """
 
 
-def resource_of(manifest: Mapping[str, Any]) -> tuple[str, str, str, str | None, bool]:
-    """Profile, Kafka topic, table identifier, dead-letter identifier and whether ingestion began at the log's start, of a live IcebergTopic.
-    Raises InvalidSpecError where its status does not name them yet."""
-    status = manifest.get("status") or {}
-    table = status.get("table") or {}
-    if not table.get("identifier") or not status.get("topicName"):
-        name = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
-        raise InvalidSpecError(f"icebergtopic {name} has no topic and table yet: see its conditions")
-    start = ((manifest.get("spec") or {}).get("ingestion") or {}).get("startFrom", "Earliest")
-    return status["profile"], status["topicName"], table["identifier"], table.get("deadLetters"), start == "Earliest"
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What of a live IcebergTopic is audited. ``from_earliest``: ingestion began at the log's start."""
+
+    profile: str
+    topic: str
+    table: str
+    dead_letters: str | None
+    from_earliest: bool
+    skips: bool
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> "Subject":
+        """From the manifest. Raises InvalidSpecError where its status does not name topic and table yet."""
+        status = manifest.get("status") or {}
+        table = status.get("table") or {}
+        if not table.get("identifier") or not status.get("topicName"):
+            name = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
+            raise InvalidSpecError(f"icebergtopic {name} has no topic and table yet: see its conditions")
+        ingestion = (manifest.get("spec") or {}).get("ingestion") or {}
+        return cls(
+            profile=status["profile"],
+            topic=status["topicName"],
+            table=table["identifier"],
+            dead_letters=table.get("deadLetters"),
+            from_earliest=ingestion.get("startFrom", "Earliest") == "Earliest",
+            skips=ingestion.get("onBadRecord") == "Skip",
+        )
 
 
-def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str], None]) -> list[PartitionAudit]:
+def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str], None]) -> Audit:
     """The audit of a live IcebergTopic. Raises InvalidSpecError, UnavailableError."""
-    profile, topic, identifier, dead_letters, from_earliest = resource_of(manifest)
+    subject = Subject.of(manifest)
+    connection = settings.kafka(subject.profile, config.profiles[subject.profile], config.namespace)
     lake = Lake(config)
-    table = lake.find(identifier)
-    landed = landed_offsets(table)
-    connection = settings.kafka(profile, config.profiles[profile], config.namespace)
-    starts, log = log_offsets(kafka.client_settings(connection), topic, landed, tell)
-    dead = lake.find(dead_letters) if dead_letters else None
-    return compare(landed, starts, log, row_offsets(table), row_offsets(dead), from_earliest)
-
-
-def as_json(audits: list[PartitionAudit]) -> str:
-    """The audit for programs."""
-    return json.dumps(
-        {
-            "exact": all(audit.exact for audit in audits),
-            "partitions": [{field: getattr(audit, field) for field in PartitionAudit.__slots__} for audit in audits],
-        }
+    dead = lake.find(subject.dead_letters) if subject.dead_letters else None
+    return of_tables(
+        kafka.client_settings(connection),
+        subject.topic,
+        lake.find(subject.table),
+        dead,
+        tell,
+        from_earliest=subject.from_earliest,
+        skips=subject.skips,
     )
+
+
+def of_tables(
+    client: Mapping[str, Any],
+    topic: str,
+    table: Table,
+    dead: Table | None,
+    tell: Callable[[str], None],
+    *,
+    from_earliest: bool = True,
+    skips: bool = False,
+) -> Audit:
+    """The audit of a topic, reached with librdkafka's settings ``client``, and its tables. Raises UnavailableError."""
+    live = live_topic(client, topic)
+    landed = landed_offsets(table, live.topic_id)
+    starts, log = log_offsets(client, topic, landed, tell)
+    earlier, history = before(table, live.topic_id)
+    earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
+    rows = Rows(
+        row_offsets(table),
+        row_offsets(dead),
+        row_offsets(table, earlier) if earlier is not None else (),
+        row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
+    )
+    partitions = compare(landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips)
+    return Audit(partitions, live.compacted, skips, history and dead_history)
+
+
+def as_json(audit: Audit) -> str:
+    """The audit for programs."""
+    fields = PartitionAudit.__slots__
+    partitions = [{field: getattr(partition, field) for field in fields} for partition in audit.partitions]
+    return json.dumps({"exact": audit.exact, "notes": audit.notes, "partitions": partitions})

@@ -65,6 +65,6 @@ class Lake:
         return self.table(*parts)
 
 
-def scan(table: Table, columns: Sequence[str]) -> pa.RecordBatchReader:
-    """The current rows of ``table``, these columns, as a stream of Arrow batches."""
-    return table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:
+    """The current rows of ``table``, or those of a snapshot, these columns, as a stream of Arrow batches."""
+    return table.scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow_batch_reader()

@@ -101,9 +101,11 @@ class Driver:
         """Serves until `Loop.stop`, until other drivers have taken every topic, or until Spark is gone or secrets have changed."""
         self.server.start()
         try:
-            return self.loop.run()
+            code = self.loop.run()
         finally:
             self.server.stop()
+        gone = code is ExitCode.TEMPORARY and not session.running(self._spark)
+        return ExitCode.OUT_OF_MEMORY if gone and session.heap_exhausted() else code
 
 
 def job_source(settings: GroupSettings) -> JobSource:
@@ -157,6 +159,11 @@ def run(path: str) -> int:
     except InvalidSpecError as error:
         log.error("cannot start", error=str(error))
         return ExitCode.CONFIGURATION
+    except Exception:
+        if not session.heap_exhausted():
+            raise
+        log.exception("cannot start: Spark's JVM ran out of heap", heap=settings.heap)
+        return ExitCode.OUT_OF_MEMORY
     signal.signal(signal.SIGTERM, lambda *_: driver.loop.stop())
     signal.signal(signal.SIGINT, lambda *_: driver.loop.stop())
     log.info("ready", group=settings.group, listen=settings.listen, cores=settings.cores)

@@ -7,6 +7,7 @@ Secrets are read from the files that the settings name. They reach Spark only as
 import os
 import re
 import secrets
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -54,6 +55,10 @@ spec:
     - name: spark-local-dir-1
       emptyDir: {}
 """
+HEAP_EXHAUSTED_EXIT = 3
+"""What a JVM with ``-XX:+ExitOnOutOfMemoryError`` ends with."""
+JVM_END_SECONDS = 10.0
+"""How long a JVM takes at most from its last answer to its end."""
 REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
 
 
@@ -322,6 +327,17 @@ def without_secrets(text: str) -> str:
     """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
     text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
     return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)
+
+
+def heap_exhausted() -> bool:
+    """True where the JVM of this process, of which somebody knows that it ends, does so for want of heap (``ExitOnOutOfMemoryError``)."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return process is not None and process.wait(JVM_END_SECONDS) == HEAP_EXHAUSTED_EXIT
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def running(spark: Any) -> bool:

@@ -10,6 +10,7 @@ Both read committed records only, and both step over offsets that hold none (com
 """
 
 import json
+import operator
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn.model.kafka import connection_settings, kafka_id
+from firn_spark.header_bytes import HeaderReader
 from firn_spark.session import read_secret
 
 REQUEST_SECONDS = 10.0
@@ -291,6 +293,9 @@ CLIENT_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
+_headers = operator.methodcaller("headers")
+"""``message.headers()``, which for names that are not UTF-8 returns a result *and* leaves an exception behind. Python's interpreter does not look
+for that where it has specialised a call that runs often, and then raises it anywhere later; calls from C do look, and raise SystemError at once."""
 _TIMESTAMP_TYPES = {1: 0, 2: 1}
 """librdkafka's TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME to Kafka's; none at all is -1."""
 
@@ -320,6 +325,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
         },
         logger=_quiet(),
     )
+    headers_again = HeaderReader(config)
     try:
         waiting = {(part.topic, part.partition): part.end for part in slices if part.start < part.end}
         consumer.assign(
@@ -363,7 +369,11 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
                     continue
                 kind, timestamp = message.timestamp()
                 key, value = message.key(), message.value()
-                headers: Any = message.headers()
+                try:
+                    headers: Any = _headers(message)
+                except (SystemError, UnicodeDecodeError):
+                    headers = headers_again.read(*place, offset, STALL_SECONDS)
+                    deadline = time.monotonic() + STALL_SECONDS
                 row = (
                     _bytes(key),
                     _bytes(value),
@@ -391,6 +401,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
         if columns[0]:
             yield _batch(columns)
     finally:
+        headers_again.close()
         consumer.close()
 
 

@@ -1,10 +1,15 @@
 """An operator that dies, is upgraded with the same values or looks again writes nothing that was right already."""
 
 import json
+from pathlib import Path
 
+import pytest
 import quickstart
+from brokers import await_rolled, uids
 from quickstart import SYSTEM, apply, await_until, kubectl
-from topics import VALUES, await_ready, topic_manifest
+from topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
+
+BROKER = "firn.dev/profile=classic,app.kubernetes.io/component=broker"
 
 
 def versions(namespace: str) -> dict[str, str]:
@@ -79,3 +84,27 @@ def await_stable(namespace: str) -> dict[str, str]:
         return now if same else None
 
     return await_until("two looks agree", look, timeout=60, every=6)
+
+
+@pytest.mark.long
+def test_a_changed_setting_of_the_brokers_replaces_them_and_nothing_else(
+    namespace: str, produce: Produce, tmp_path: Path
+) -> None:
+    apply(topic_manifest("steady", namespace))
+    topic = await_ready("steady", namespace)
+    produce(topic, numbered(0, 100))
+    broker, driver = uids(BROKER), uids("firn.dev/group=default")
+    changed = tmp_path / "values.yaml"
+    changed.write_text("quickStart: {profile: {config: {num.io.threads: '5'}}}")
+    try:
+        quickstart.install(VALUES, changed)
+        await_rolled("firn-broker-classic", 1)
+        assert uids(BROKER) != broker
+        assert uids("firn.dev/group=default") == driver
+        config = kubectl("-n", SYSTEM, "exec", "firn-broker-classic-0", "--", "cat", "/tmp/server.properties")
+        assert "num.io.threads=5" in config.splitlines()
+        produce(topic, numbered(100, 100))
+        await_rows(topic["status"]["table"]["identifier"], 200)
+    finally:
+        quickstart.install(VALUES)
+        await_rolled("firn-broker-classic", 1)

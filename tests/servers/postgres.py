@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 from tests.servers.process import free_port, listens, running
 
 
@@ -33,6 +35,24 @@ def _binary(name: str) -> str:
     path = str(found[0]) if found else shutil.which(name)
     assert path, f"{name} is missing: install the package postgresql"
     return path
+
+
+def _answers(server: Postgres) -> bool:
+    """A server that listens may still be starting up, or recovering."""
+    if not listens(server.port):
+        return False
+    try:
+        with psycopg.connect(
+            host="127.0.0.1",
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            dbname="postgres",
+            connect_timeout=5,
+        ):
+            return True
+    except psycopg.OperationalError:
+        return False
 
 
 @contextmanager
@@ -70,6 +90,6 @@ def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
         "-c", f"unix_socket_directories={directory}", "-c", "fsync=off",
     ]  # fmt: skip
     log = directory.parent / f"{directory.name}.log"
-    with running(command, lambda: listens(server.port), log, user=user) as process:
+    with running(command, lambda: _answers(server), log, user=user) as process:
         yield server
         process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients

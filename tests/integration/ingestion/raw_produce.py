@@ -27,11 +27,12 @@ def varint(number: int) -> bytes:
     return bytes([*found, rest])
 
 
-def record_batch(values: Sequence[bytes], timestamp_ms: int) -> bytes:
-    """Records without keys and headers, all of one time."""
+def record_batch(values: Sequence[bytes], timestamp_ms: int, header: bytes | None = None) -> bytes:
+    """Records without keys, all of one time, with one header of this name or none."""
+    headers = varint(0) if header is None else varint(1) + varint(len(header)) + header + varint(1) + b"v"
     records = b""
     for offset, value in enumerate(values):
-        body = b"\0" + varint(0) + varint(offset) + varint(-1) + varint(len(value)) + value + varint(0)
+        body = b"\0" + varint(0) + varint(offset) + varint(-1) + varint(len(value)) + value + headers
         records += varint(len(body)) + body
     last = len(values) - 1
     checked = struct.pack(">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
@@ -39,10 +40,12 @@ def record_batch(values: Sequence[bytes], timestamp_ms: int) -> bytes:
     return struct.pack(">qi", 0, len(rest)) + rest
 
 
-def produce(bootstrap: str, topic: str, values: Sequence[bytes], timestamp_ms: int) -> None:
+def produce(
+    bootstrap: str, topic: str, values: Sequence[bytes], timestamp_ms: int, header: bytes | None = None
+) -> None:
     """Produces to partition 0 of a topic, whose leader is the broker at ``bootstrap``; returns when acknowledged. Raises ValueError with
     Kafka's error code."""
-    batch, name = record_batch(values, timestamp_ms), topic.encode()
+    batch, name = record_batch(values, timestamp_ms, header), topic.encode()
     header = struct.pack(">hhih", PRODUCE, VERSION, 1, -1)
     body = struct.pack(f">hhiih{len(name)}siii", -1, -1, 30_000, 1, len(name), name, 1, 0, len(batch)) + batch
     host, _, port = bootstrap.rpartition(":")

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from firn.model.errors import ExitCode
 from tests.integration.ingestion.world import World, exactly, places, value
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true
@@ -112,3 +113,10 @@ def test_settings_that_mean_nothing_end_the_process_for_good(world: World) -> No
     with world.spawn() as driver:
         assert driver.process.wait(120) == 2
     assert "catalog lake" in (world.directory / "driver.log").read_text()
+
+
+def test_a_heap_that_is_exhausted_is_told_by_the_exit_code(world: World) -> None:
+    spark_conf = {**world.settings.spark_conf, "spark.testing.memory": str(2**30)}  # lets Spark start with so little
+    world.settings = world.settings.model_copy(update={"heap": "40m", "spark_conf": spark_conf})
+    with world.spawn() as driver:
+        assert driver.process.wait(120) == ExitCode.OUT_OF_MEMORY, (world.directory / "driver.log").read_text()[-3000:]

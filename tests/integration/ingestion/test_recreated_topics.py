@@ -5,7 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyiceberg.io import PY_IO_IMPL
 
+from firn.model.jobs import IngestJob
+from firn_operator import audit, iceberg
+from firn_operator.lake import ARROW_IO
 from firn_spark.commits import read_landed
 from firn_spark.failpoints import Failpoints
 from firn_spark.rounds import Rounds
@@ -84,3 +88,14 @@ def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
     named = {row.file_path for row in world.spark.sql(f"select file_path from {job.table.identifier}.files").collect()}
     data = storage.directory / "buckets" / storage.bucket / world.table(job).location().split("/", 3)[3] / "data"
     assert {path.name for path in data.rglob("*.parquet")} == {path.rsplit("/", 1)[1] for path in named}
+    # The audit is of the new topic alone.
+    (audited,) = audit_of(world, job).partitions
+    assert (audited.rows, audited.records, audited.exact) == (len(NEW), len(NEW), True)
+
+
+def audit_of(world: World, job: IngestJob) -> audit.Audit:
+    connection = world.settings.catalogs["lake"]
+    properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
+    catalog = iceberg.open_catalog("lake", connection.model_copy(update={"properties": properties}))
+    table = catalog.load_table((job.table.namespace, job.table.name))
+    return audit.of_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)

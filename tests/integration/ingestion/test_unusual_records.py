@@ -67,6 +67,24 @@ def test_any_key_value_and_header(world: World, reader: str, monkeypatch: pytest
     assert headers == [record.headers or [] for record in records]
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_header_names_that_are_not_utf_8(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_by(reader, monkeypatch)
+    topic = world.topic()
+    job = world.job(topic)
+    world.produce(topic, [Record(value(0), headers=[("plain", b"1")])])
+    names = [b"\xff\xfe", b"cut short \xe2\x82", b"a\xc3(b", b"\xf0\x9f\x92"]
+    for number, name in enumerate(names, 1):
+        raw_produce.produce(world.broker.bootstrap, topic, [value(number)], 1, name)
+    world.produce(topic, [Record(value(9), headers=[("plain", None)])])
+    world.apply(job)
+    world.start()
+    rows = world.await_rows(job, 6)
+    headers = [[(one["key"], one["value"]) for one in row["_kafka"]["headers"]] for row in rows]
+    expected = ["\ufffd\ufffd", "cut short \ufffd", "a\ufffd(b", "\ufffd"]
+    assert headers == [[("plain", b"1")], *([(name, b"v")] for name in expected), [("plain", None)]]
+
+
 def test_a_log_with_aborted_transactions_and_compacted_gaps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = world.topic(
         cleanup_policy="compact",

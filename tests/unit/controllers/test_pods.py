@@ -29,6 +29,8 @@ CASES = [
         gen.broken_pod(waiting_reason="CrashLoopBackOff", last_exit_code=137, last_exit_reason="Error", restarts=9),
         Reason.OUT_OF_MEMORY, True, id="killed again and again",
     ),
+    pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=1), Reason.OUT_OF_MEMORY, False, id="exit 76: heap"),
+    pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=5), Reason.OUT_OF_MEMORY, True, id="heap five times"),
     pytest.param(gen.broken_pod(last_exit_code=2, restarts=1), Reason.BACKING_OFF, True, id="exit 2: configuration"),
     pytest.param(gen.broken_pod(last_exit_code=3, restarts=1), Reason.FENCED, False, id="exit 3: fenced"),
     pytest.param(gen.broken_pod(last_exit_code=4, restarts=1), Reason.BACKING_OFF, True, id="exit 4: corrupt data"),

@@ -1,0 +1,149 @@
+"""Names of record headers that are not UTF-8: Kafka takes any bytes, and so do its Java clients, while librdkafka's Python client raises on
+them and forgets them. They are read again here, through the C functions of the same library."""
+
+import ctypes
+import functools
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from firn.model.conditions import Reason
+from firn.model.errors import UnavailableError
+
+_CONSUMER = 1
+_NO_ERROR = 0
+_POLL_MILLISECONDS = 1_000
+_SETTINGS: Mapping[str, Any] = {
+    "group.id": "firn",
+    "enable.auto.commit": "false",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "message.max.bytes": 100_000_000,
+    "log_level": 0,
+}
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class _Message(ctypes.Structure):
+    """``rd_kafka_message_t``, as far as it is read."""
+
+    _fields_ = (
+        ("err", ctypes.c_int),
+        ("rkt", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_void_p),
+        ("len", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_len", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+    )
+
+
+class HeaderReader:
+    """Reads headers again. Its consumer is made when first needed, and goes on from record to record of a partition. Not for several threads."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """``config`` is librdkafka's."""
+        self._config = config
+        self._consumer: int | None = None
+        self._next: tuple[str, int, int] | None = None
+
+    def read(self, topic: str, partition: int, offset: int, seconds: float) -> Headers:
+        """The headers of a record that is there, invalid bytes of their names replaced by U+FFFD as Java's client does. Raises UnavailableError
+        where the record does not arrive within ``seconds``."""
+        library = _library()
+        if self._consumer is None:
+            self._consumer = _consumer(library, self._config)
+        if self._next is None or self._next[:2] != (topic, partition) or self._next[2] > offset:
+            self._go_to(topic, partition, offset)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            message = library.rd_kafka_consumer_poll(self._consumer, _POLL_MILLISECONDS)
+            if not message:
+                continue
+            try:
+                found = message.contents
+                if found.err == _NO_ERROR and found.offset == offset:
+                    self._next = (topic, partition, offset + 1)
+                    return _headers(library, message)
+            finally:
+                library.rd_kafka_message_destroy(message)
+        self._next = None
+        raise UnavailableError(
+            f"topic {topic}, partition {partition}: the headers at offset {offset} did not arrive within {seconds:.0f} s",
+            reason=Reason.BROKER_UNREACHABLE,
+        )
+
+    def close(self) -> None:
+        """Lets the consumer go."""
+        if self._consumer is not None:
+            _library().rd_kafka_consumer_close(self._consumer)
+            _library().rd_kafka_destroy(self._consumer)
+            self._consumer = None
+
+    def _go_to(self, topic: str, partition: int, offset: int) -> None:
+        library = _library()
+        places = library.rd_kafka_topic_partition_list_new(1)
+        library.rd_kafka_topic_partition_list_add(places, topic.encode(), partition)
+        library.rd_kafka_topic_partition_list_set_offset(places, topic.encode(), partition, offset)
+        library.rd_kafka_assign(self._consumer, places)
+        library.rd_kafka_topic_partition_list_destroy(places)
+
+
+def _consumer(library: Any, config: Mapping[str, Any]) -> int:
+    conf = library.rd_kafka_conf_new()
+    why = ctypes.create_string_buffer(512)
+    for key, value in {**config, **_SETTINGS}.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if library.rd_kafka_conf_set(conf, key.encode(), text.encode(), why, len(why)) != _NO_ERROR:
+            raise ValueError(f"librdkafka refuses {key}: {why.value.decode(errors='replace')}")
+    consumer: int | None = library.rd_kafka_new(_CONSUMER, conf, why, len(why))
+    if consumer is None:
+        raise ValueError(f"librdkafka makes no consumer: {why.value.decode(errors='replace')}")
+    return consumer
+
+
+def _headers(library: Any, message: Any) -> Headers:
+    headers = ctypes.c_void_p()
+    if library.rd_kafka_message_headers(message, ctypes.byref(headers)) != _NO_ERROR:
+        return []
+    name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    found: Headers = []
+    where = (ctypes.byref(name), ctypes.byref(value), ctypes.byref(size))
+    while library.rd_kafka_header_get_all(headers, len(found), *where) == _NO_ERROR:
+        data = None if value.value is None else ctypes.string_at(value.value, size.value)
+        found.append(((name.value or b"").decode(errors="replace"), data))
+    return found
+
+
+@functools.cache
+def _library() -> Any:
+    """The librdkafka that ``confluent_kafka`` has loaded into this process."""
+    import confluent_kafka.cimpl  # noqa: F401
+
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    path = next(line.split(maxsplit=5)[5] for line in maps if "/librdkafka" in line)
+    library = ctypes.CDLL(path)
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+    message = ctypes.POINTER(_Message)
+    for name, result, *arguments in (
+        ("conf_new", pointer),
+        ("conf_set", number, pointer, text, text, text, ctypes.c_size_t),
+        ("new", pointer, number, pointer, text, ctypes.c_size_t),
+        ("topic_partition_list_new", pointer, number),
+        ("topic_partition_list_add", pointer, pointer, text, ctypes.c_int32),
+        ("topic_partition_list_set_offset", number, pointer, text, ctypes.c_int32, ctypes.c_int64),
+        ("topic_partition_list_destroy", None, pointer),
+        ("assign", number, pointer, pointer),
+        ("consumer_poll", message, pointer, number),
+        ("message_headers", number, message, pointer),
+        ("header_get_all", number, pointer, ctypes.c_size_t, pointer, pointer, pointer),
+        ("message_destroy", None, message),
+        ("consumer_close", number, pointer),
+        ("destroy", None, pointer),
+    ):
+        function = getattr(library, f"rd_kafka_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
