@@ -5,9 +5,12 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
+
+from kubernetes.config import new_client_from_config
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".cluster"
@@ -44,10 +47,37 @@ def kubectl(*arguments: str, stdin: str | bytes | None = None, check: bool = Tru
     return run("kubectl", *arguments, stdin=stdin, check=check, timeout=timeout)
 
 
+APIS = {
+    "configmap": "/api/v1",
+    "icebergtopic": "/apis/firn.dev/v1alpha1",
+    "pod": "/api/v1",
+    "poddisruptionbudget": "/apis/policy/v1",
+    "secret": "/api/v1",
+    "statefulset": "/apis/apps/v1",
+}
+"""Kind -> API that serves it, of what is looked at time and again."""
+
+
 def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
     """A live object, or None."""
-    text = kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
-    return json.loads(text) if text.strip() else None
+    path = f"{APIS[kind]}/namespaces/{namespace}/{kind}s/{name}"
+    code, body = read(path)
+    if code not in (200, 404):
+        raise RuntimeError(f"GET {path}: {code}: {body[:3000].decode(errors='replace')}")
+    return json.loads(body) if code == 200 else None
+
+
+def read(path: str) -> tuple[int, bytes]:
+    """Code and body of what the API server says at ``path``. A kubectl for each look would cost more than what is looked at."""
+    host, pool = _connection()
+    answer = pool.request("GET", host + path, retries=3, timeout=30)
+    return answer.status, answer.data
+
+
+@cache
+def _connection() -> tuple[str, Any]:
+    client = new_client_from_config(str(STATE / "kubeconfig"))
+    return client.configuration.host, client.rest_client.pool_manager
 
 
 def apply(manifest: Manifest | Path | str) -> None:
@@ -137,9 +167,8 @@ def image_values() -> dict[str, str]:
 
 def progress(group: str = "default") -> Manifest | None:
     """The group's /progress document, through the API server; None while the driver does not answer."""
-    path = f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress"
-    text = kubectl("get", "--raw", path, check=False)
-    return json.loads(text) if text.strip() else None
+    code, body = read(f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress")
+    return json.loads(body) if code == 200 else None
 
 
 def topic_progress(uid: str, group: str = "default") -> Manifest | None:

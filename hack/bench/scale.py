@@ -65,7 +65,8 @@ def reading(text: str, moment: float) -> Reading:
 class Cluster:
     """The test cluster, the operator in it, and a namespace for the topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        self._namespace = namespace
         config.load_kube_config(str(quickstart.STATE / "kubeconfig"))
         self.core = client.CoreV1Api()
         self.objects = client.CustomObjectsApi()
@@ -84,21 +85,21 @@ class Cluster:
 
     def create(self, topic: dict[str, Any]) -> None:
         """Make an IcebergTopic."""
-        self.objects.create_namespaced_custom_object(names.GROUP, names.VERSION, NAMESPACE, PLURAL, topic)
+        self.objects.create_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL, topic)
 
     def count(self) -> int:
         """IcebergTopics in the namespace."""
-        found = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, NAMESPACE, PLURAL)
+        found = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
         return len(found["items"])
 
     def delete_all(self) -> None:
         """Delete every IcebergTopic of the namespace; does not wait."""
-        self.objects.delete_collection_namespaced_custom_object(names.GROUP, names.VERSION, NAMESPACE, PLURAL)
+        self.objects.delete_collection_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
 
     @contextmanager
     def namespace(self) -> Iterator[None]:
         """The namespace, there inside the with block; its topics go before it does."""
-        body = client.V1Namespace(metadata=client.V1ObjectMeta(name=NAMESPACE))
+        body = client.V1Namespace(metadata=client.V1ObjectMeta(name=self._namespace))
         with suppress(client.ApiException):  # an earlier run may have left it
             self.core.create_namespace(body)
         try:
@@ -106,7 +107,8 @@ class Cluster:
         finally:
             self.delete_all()
             await_true("no IcebergTopic is left", lambda: self.count() == 0, READY_WITHIN)
-            quickstart.kubectl("delete", "namespace", NAMESPACE)  # waits, so that a next run finds none that is going
+            # Waits, so that a next run finds none that is going.
+            quickstart.kubectl("delete", "namespace", self._namespace)
 
 
 class ReadyTimes:
@@ -143,14 +145,14 @@ class ReadyTimes:
                         self.seen.setdefault(topic["metadata"]["name"], time.time())
 
 
-def topic(name: str) -> dict[str, Any]:
+def topic(name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
     """An IcebergTopic of a few typed columns, whose topic and table go with it."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "topicName": f"{NAMESPACE}.{name}",
+            "topicName": f"{namespace}.{name}",
             "partitions": 1,
             "schema": {
                 "format": "Json",

@@ -327,6 +327,12 @@ class Catalogs:
                     self._open[name] = catalog
         return catalog
 
+    def forget(self, name: str, opened: JavaObject) -> None:
+        """Opens the catalog anew at its next use, unless somebody has done so since ``opened`` was got."""
+        with self._opening[name]:
+            if self._open.get(name) is opened:
+                del self._open[name]
+
     def _build(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(name, properties, self._hadoop)
 

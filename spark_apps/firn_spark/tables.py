@@ -97,11 +97,16 @@ class Tables:
     def load(self, catalog: str, namespace: str, name: str) -> Any | None:
         """The Java table; None where there is none."""
         org = self.jvm.org.apache.iceberg
+        opened = None
         try:
-            return self._catalogs.get(catalog).loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
+            opened = self._catalogs.get(catalog)
+            return opened.loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
         except Py4JError as error:
             if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
                 return None
+            if opened is not None and any(cause.disconnected for cause in causes(error)):
+                # Iceberg keeps a connection that it could not open again, and tells that it is closed instead of why: a new catalog tells.
+                self._catalogs.forget(catalog, opened)
             raise translate(error, f"table {catalog}.{namespace}.{name}") from error
 
     def ensure(self, job: IngestJob) -> Any:
@@ -343,6 +348,11 @@ class Cause:
         if self.sqlstate:
             return is_denial(self.sqlstate)
         return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
+
+    @property
+    def disconnected(self) -> bool:
+        """True where it says that there is no connection to the database (SQLSTATE class 08)."""
+        return self.sqlstate.startswith("08")
 
 
 def causes(error: Py4JError) -> list[Cause]:

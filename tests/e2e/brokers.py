@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import quickstart
-from quickstart import SYSTEM, Manifest, T, get, kubectl
+from quickstart import SYSTEM, Manifest, T, get
 
 PATIENCE = 480
 """Seconds: four brokers, Spark and the cluster itself share a machine that may be small and busy."""
@@ -221,19 +222,19 @@ def await_rolled(name: str, replicas: int) -> Manifest:
 
 def uids(selector: str) -> dict[str, str]:
     """Pods with this label by name."""
-    items = json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json"))["items"]
+    items = json.loads(quickstart.read(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={quote(selector)}")[1])["items"]
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
 
 
 def metric(line: str) -> float:
     """A figure of the operator's; -1 while it does not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
-    found = [it for it in kubectl("get", "--raw", path, check=False).splitlines() if it.startswith(line + " ")]
+    found = [it for it in quickstart.read(path)[1].decode().splitlines() if it.startswith(line + " ")]
     return float(found[0].split()[-1]) if found else -1.0
 
 
 def events(reason: str) -> list[str]:
     """Messages of Events with this reason on the object that owns the fleets."""
     fields = f"involvedObject.name=firn-config,reason={reason}"
-    items = json.loads(kubectl("-n", SYSTEM, "get", "events", "--field-selector", fields, "-o", "json"))["items"]
+    items = json.loads(quickstart.read(f"/api/v1/namespaces/{SYSTEM}/events?fieldSelector={quote(fields)}")[1])["items"]
     return [item["message"] for item in items]

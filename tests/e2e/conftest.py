@@ -9,15 +9,23 @@ import pytest
 import quickstart
 import secure_kafka
 from quickstart import Manifest, kubectl
-from topics import VALUES, Produce
+from topics import VALUES, Produce, topic_manifest
+
+RESIDENT = "e2e-resident"
 
 
 @pytest.fixture(scope="session")
-def release() -> None:
-    """The chart, installed from this checkout with the profiles and groups that the stories need."""
+def release() -> Iterator[None]:
+    """The chart, installed from this checkout with the profiles and groups that the stories need. A topic of its own keeps the driver of
+    group ``default``, which ends with its last topic and takes long to start, from story to story."""
     quickstart.cluster_up()
     secure_kafka.prepare()
     quickstart.install(VALUES)
+    quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESIDENT}})
+    quickstart.apply(topic_manifest("resident", RESIDENT))
+    yield
+    kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
+    kubectl("delete", "namespace", RESIDENT, "--wait=false")
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ exec /opt/kafka/bin/kafka-server-start.sh /tmp/server.properties
 
 def prepare() -> None:
     """The Secret that the profile ``secure`` refers to, made once, before the release is installed."""
-    if quickstart.get("namespace", SYSTEM) is None:
+    if quickstart.read(f"/api/v1/namespaces/{SYSTEM}")[0] == 404:
         apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     if quickstart.get("secret", SECRET) is not None and quickstart.get("secret", SECRET, NAMESPACE) is not None:

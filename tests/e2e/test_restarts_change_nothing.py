@@ -36,7 +36,7 @@ def operator_pod() -> str:
 def reconciles() -> tuple[float, float]:
     """When the operator's process began, and how often it has reconciled topics since; zeros while it does not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
-    lines = kubectl("get", "--raw", path, check=False).splitlines()
+    lines = quickstart.read(path)[1].decode().splitlines()
 
     def value(start: str) -> float:
         return next((float(line.split()[-1]) for line in lines if line.startswith(start)), 0.0)

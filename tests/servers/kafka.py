@@ -100,6 +100,8 @@ def kafka(
         "auto.create.topics.enable": "false",
         "log.cleaner.dedupe.buffer.size": "10485760",
         "offsets.topic.num.partitions": "1",
+        # Tests give records any timestamp: those of years ago are not to go at the first look of retention.
+        "log.retention.ms": "-1",
         "transaction.state.log.num.partitions": "1",
         **({} if not secure else _security(directory)),
         **{key.replace("__", "."): value for key, value in settings.items()},

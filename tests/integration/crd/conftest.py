@@ -12,7 +12,7 @@ from tests.apiserver import ApiServer
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def api() -> Iterator[ApiServer]:
     with apiserver.running() as server:
         for path in sorted((REPOSITORY / "crds").glob("*.yaml")):

@@ -4,7 +4,7 @@ for their pods (running them with mounted Secrets, starting them again, reportin
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,13 @@ class Stage(AbstractContextManager["Stage"]):
         if "group" not in spec.get("ingestion", {}) and not self._thread.is_alive():
             self._thread.start()
 
+    def rotate(self, secret: str, key: str, value: str) -> None:
+        """Puts what is right into a Secret. Returns when the driver has started with it: until then no topic of its group is Ready for long."""
+        before = self.driver
+        self.secrets.put(secret, key, value)
+        if self._thread.is_alive():
+            await_true("the driver starts with the new Secret", lambda: self.driver is not before, WAIT)
+
     def produce(self, name: str, first: int, count: int) -> None:
         for number in range(first, first + count):
             self._producer.produce(name, json.dumps({"id": number}))
@@ -193,17 +200,20 @@ class Stage(AbstractContextManager["Stage"]):
         """Status and reason of a condition."""
         return self.operator.condition(name, type_)[:2]
 
-    def await_condition(self, name: str, type_: str, status: str, *reasons: str) -> str:
-        """The condition's message once it has this status, and one of these reasons where some are given."""
+    def await_condition(
+        self, name: str, type_: str, status: str, reason: str | None = None, saying: Iterable[str] = ()
+    ) -> str:
+        """The condition's message once it has this status, this reason where one is given, and says all of these. On the way there it may
+        say something else: that the driver is about to start, that it does not answer yet."""
         deadline = time.monotonic() + WAIT
         while True:
             found = self.operator.condition(name, type_)
-            if found[0] == status and (not reasons or found[1] in reasons):
+            if found[0] == status and reason in (None, found[1]) and all(part in found[2] for part in saying):
                 return found[2]
             if time.monotonic() > deadline:
                 topic = self.operator.topic(name)
                 raise AssertionError(
-                    f"{name}: no {type_}={status} {reasons}, but {json.dumps(topic and topic['status'], indent=1)}; "
+                    f"{name}: no {type_}={status} {reason} {saying}, but {json.dumps(topic and topic['status'], indent=1)}; "
                     f"the driver: {self.progress(name)}"
                 )
             time.sleep(0.1)

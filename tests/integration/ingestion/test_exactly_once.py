@@ -92,7 +92,7 @@ def killed(world: World, names_: Sequence[str]) -> None:
 
 
 def test_kill_9_around_the_commits(world: World) -> None:
-    killed(world, ["after-data-files", "after-commit", "after-dlq-commit"])
+    killed(world, ["after-commit", "after-dlq-commit"])
 
 
 @pytest.mark.long

@@ -170,46 +170,56 @@ def grant(admin: AdminClient, user: str, topic: str, *operations: str) -> None:
 
 def test_a_kafka_that_grants_nothing(stage: Stage, admin: AdminClient, name: str) -> None:
     stage.apply(name, profile="guest")
-    denied = stage.await_condition(name, "TopicReady", "False", "AccessDenied")
-    assert name in denied
-    assert "uthorization failed" in denied
-    assert "grant the operator's user Describe, Create" in denied
+    denied = stage.await_condition(
+        name,
+        "TopicReady",
+        "False",
+        "AccessDenied",
+        saying=(name, "uthorization failed", "grant the operator's user Describe, Create"),
+    )
     assert denied in stage.operator.condition(name, "Ready")[2]
     grant(admin, "guest", name, *ADMINISTRATION)
     stage.await_condition(name, "TopicReady", "True", "Created")
     stage.produce(name, 0, 5)
     # The driver may look at the topic by now, and may not read it.
-    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
-    assert name in denied
-    assert "uthorization failed" in denied
-    assert "grant the driver's user Describe and Read" in denied
+    stage.await_condition(
+        name,
+        "IngestionReady",
+        "False",
+        "BackingOff",
+        saying=(name, "uthorization failed", "grant the driver's user Describe and Read"),
+    )
     assert stage.says(name, "TopicReady")[0] == "True"
     grant(admin, "guest", name, "READ")
     stage.await_condition(name, "Ready", "True")
     stage.await_landed(name, "lake", 5)
 
 
-def test_a_wrong_kafka_password(stage: Stage, secrets: Secrets, admin: AdminClient, name: str) -> None:
+def test_a_wrong_kafka_password(stage: Stage, admin: AdminClient, name: str) -> None:
     stage.apply(name, profile="member")
-    denied = stage.await_condition(name, "TopicReady", "False", "AccessDenied")
-    assert "uthentication failed" in denied
-    assert "correct the profile's credentials" in denied
-    secrets.put("member", "password", "first")
+    stage.await_condition(
+        name,
+        "TopicReady",
+        "False",
+        "AccessDenied",
+        saying=("uthentication failed", "correct the profile's credentials"),
+    )
+    stage.rotate("member", "password", "first")
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
     stage.await_landed(name, "lake", 5)
     # Changed at the brokers first, in the Secret later.
     set_password(admin, "member", "second")
     stage.produce(name, 5, 5)
-    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
-    assert "uthentication failed" in denied
-    assert "correct its credentials" in denied
-    secrets.put("member", "password", "second")
+    stage.await_condition(
+        name, "IngestionReady", "False", "BackingOff", saying=("uthentication failed", "correct its credentials")
+    )
+    stage.rotate("member", "password", "second")
     stage.await_condition(name, "Ready", "True")
     stage.await_landed(name, "lake", 10)
 
 
-def test_a_database_password_that_was_changed(stage: Stage, secrets: Secrets, database: Postgres, name: str) -> None:
+def test_a_database_password_that_was_changed(stage: Stage, database: Postgres, name: str) -> None:
     stage.apply(name, table={"catalog": "rotated"})
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
@@ -217,26 +227,33 @@ def test_a_database_password_that_was_changed(stage: Stage, secrets: Secrets, da
     with psycopg.connect(**sql(database), autocommit=True) as connection:
         connection.execute("alter role rotated password 'second'")
         connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'rotated'")
-    denied = stage.await_condition(name, "TableReady", "False", "AccessDenied")
-    assert "catalog rotated" in denied
-    assert "password authentication failed" in denied
-    assert "check the catalog's credentials" in denied
+    stage.await_condition(
+        name,
+        "TableReady",
+        "False",
+        "AccessDenied",
+        saying=("catalog rotated", "password authentication failed", "check the catalog's credentials"),
+    )
     assert stage.says(name, "TopicReady")[0] == "True"
     stage.produce(name, 5, 5)
-    denied = stage.await_condition(name, "IngestionReady", "False", "BackingOff")
-    assert "password authentication failed" in denied
-    assert "correct its credentials" in denied
-    secrets.put("rotated", "password", "second")
+    stage.await_condition(
+        name,
+        "IngestionReady",
+        "False",
+        "BackingOff",
+        saying=("password authentication failed", "correct its credentials"),
+    )
+    stage.rotate("rotated", "password", "second")
     stage.await_condition(name, "Ready", "True")
     stage.await_landed(name, "rotated", 10)
 
 
-def test_an_object_store_that_refuses(stage: Stage, secrets: Secrets, storage: S3, name: str) -> None:
+def test_an_object_store_that_refuses(stage: Stage, storage: S3, name: str) -> None:
     stage.apply(name, table={"catalog": "closed"})
-    denied = stage.await_condition(name, "TableReady", "False", "AccessDenied")
-    assert "closed.demo" in denied
-    assert "check the catalog's credentials" in denied
-    secrets.put("closed", "secret-key", storage.secret_key)
+    stage.await_condition(
+        name, "TableReady", "False", "AccessDenied", saying=("closed.demo", "check the catalog's credentials")
+    )
+    stage.rotate("closed", "secret-key", storage.secret_key)
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
     stage.await_landed(name, "closed", 5)
@@ -245,7 +262,7 @@ def test_an_object_store_that_refuses(stage: Stage, secrets: Secrets, storage: S
 def test_fresh_tells_that_records_wait_and_ready_stays(stage: Stage, slow: Proxy, name: str) -> None:
     stage.apply(name, table={"catalog": "slow"})
     stage.await_condition(name, "Ready", "True")
-    assert stage.says(name, "Fresh") == ("Unknown", "NoRecords")
+    stage.await_condition(name, "Fresh", "Unknown", "NoRecords")
     stage.produce(name, 0, 5)
     stage.await_condition(name, "Fresh", "True", "WithinTarget")
     stage.await_landed(name, "slow", 5)
@@ -320,9 +337,13 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
         driver.send_signal(signal.SIGCONT)
         assert driver.wait(WAIT) == ExitCode.FENCED == 3, tail(tmp_path / "driver.log")
         pod.ended(driver.returncode)
-        told = stage.await_condition(name, "IngestionReady", "False", "Fenced")
-        assert "gave way to a newer writer" in told
-        assert "kubectl -n firn-system logs firn-ingest-other-0 --previous" in told
+        stage.await_condition(
+            name,
+            "IngestionReady",
+            "False",
+            "Fenced",
+            saying=("gave way to a newer writer", "kubectl -n firn-system logs firn-ingest-other-0 --previous"),
+        )
         assert stage.says(name, "Ready") == ("False", "NotReady")
         run_another(15)
         stage.await_landed(name, "lake", 15)

@@ -146,8 +146,8 @@ class Refusal(Py4JJavaError):  # type: ignore[misc]
         return self.text
 
 
-def opened(answers: list[object]) -> object:
-    """The catalog that comes of these answers of Iceberg, one an attempt."""
+def catalogs(answers: list[object]) -> session.Catalogs:
+    """A catalog ``lake`` that is opened with these answers of Iceberg, one an attempt."""
 
     def build(*_: object) -> object:
         answer = answers.pop(0)
@@ -161,13 +161,29 @@ def opened(answers: list[object]) -> object:
         _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
     )
     lake = CatalogConnection(type="sql", uri="postgresql://db:5432/lake", warehouse="file:///lake")
-    return session.Catalogs(spark, settings(catalogs={"lake": lake})).get("lake")
+    return session.Catalogs(spark, settings(catalogs={"lake": lake}))
 
 
 def test_a_new_catalog_may_be_opened_by_two_at_once() -> None:
-    assert opened([Refusal('column "iceberg_type" of relation "iceberg_tables" already exists'), "open"]) == "open"
+    assert (
+        catalogs([Refusal('column "iceberg_type" of relation "iceberg_tables" already exists'), "open"]).get("lake")
+        == "open"
+    )
 
 
 def test_a_catalog_that_cannot_be_opened_is_not_tried_twice() -> None:
     with pytest.raises(Refusal, match="refused"):
-        opened([Refusal("connection refused"), "open"])
+        catalogs([Refusal("connection refused"), "open"]).get("lake")
+
+
+def test_a_catalog_that_lost_its_connection_is_opened_anew_once() -> None:
+    found = catalogs(["first", "second"])
+    first = found.get("lake")
+    assert found.get("lake") is first
+    found.forget("lake", first)
+    found.forget("lake", first)
+    second = found.get("lake")
+    assert second == "second"
+    # Somebody else who still had the first one tells as much, later.
+    found.forget("lake", first)
+    assert found.get("lake") is second
