@@ -231,7 +231,8 @@ async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: 
     """One object is deleted before its watch is connected: nobody takes the watch for dead, and nobody waits for the next resync."""
     monkeypatch.setattr("firn_operator.watches.LOOK_AGAIN", 0.02)
     api = Lists([pod(5)])
-    controllers = SimpleNamespace(child_seen=lambda labels: None, index=SimpleNamespace(all=list), synced=lambda: None)
+    empty = SimpleNamespace(all=list)
+    controllers = SimpleNamespace(child_seen=lambda labels: None, index=empty, policies=empty, synced=lambda: None)
     config = gen.config(namespace="firn-system")
     watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads())
     await watches.sync()
