@@ -28,11 +28,12 @@ GROUPS = {
     "tests/e2e": "the release",
     "tests/integration/ingestion": "Spark",
     "tests/integration/landing": "Spark",
+    "tests/integration/maintenance": "Spark for maintenance",
     "tests/integration": "servers",
     "tests/contract": "servers",
 }
 """Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing."""
-LONGEST_FIRST = ("the release", "Spark", "servers", "a cluster of its own")
+LONGEST_FIRST = ("the release", "Spark", "Spark for maintenance", "servers", "a cluster of its own")
 
 
 def group(nodeid: str) -> str:

@@ -174,7 +174,7 @@ def test_a_table_is_laid_along_a_curve(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4, count=500, at=[f"2024-05-05T{n % 24:02d}:00:00Z" for n in range(97)])
     work = CompactionWork(
-        strategy="ZOrder", columns=("id", "at"), open_grace_ms=0, target_file_bytes=6_000, everything=True
+        strategy="ZOrder", columns=("id", "at"), open_grace_ms=0, target_file_bytes=4_000, everything=True
     )
     report = lake.run(topic.work(compaction=work))
     assert report.files_after >= 4

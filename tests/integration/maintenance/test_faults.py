@@ -263,7 +263,7 @@ def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) 
     def ingest() -> None:
         try:
             while not stop.is_set():
-                topic.ingest(1, count=20_000)
+                topic.ingest(1, count=1_000)
         except BaseException as error:
             failures.append(error)
 
