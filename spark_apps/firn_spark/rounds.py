@@ -283,7 +283,9 @@ class Rounds:
             offsets = landed.offsets if landed is not None and landed.topic_id == topic.topic_id else {}
             beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
             if beyond:
-                topic.exclude = dead_letters.offsets_between(self._spark, topic.dead_table, dead, offsets, beyond)
+                topic.exclude = dead_letters.offsets_between(
+                    self._spark, topic.job, topic.dead_table, dead, offsets, beyond
+                )
                 log.info(
                     "dead letters are ahead of the table: their offsets are left out",
                     topic=topic.job.topic,

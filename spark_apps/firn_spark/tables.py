@@ -329,6 +329,11 @@ def _term_text(transform: str, column: str) -> str:
     return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
 
 
+def quoted(*parts: str) -> str:
+    """An identifier as Spark's parser reads it: unquoted, a name with a hyphen or of digits only is none."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
 def java_class(error: Py4JError) -> str:
     """The class of the Java exception behind ``error``; an empty text where there is none (the JVM itself is gone)."""
     return str(error.java_exception.getClass().getName()) if isinstance(error, Py4JJavaError) else ""
