@@ -16,14 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model import names, rows, table_properties
 from firn.model.errors import FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn_spark.commits import INGEST, Committer, Landed, read_landed
-from firn_spark.tables import Tables, quoted, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, quoted, translate
 
 log = structlog.get_logger()
 
@@ -115,7 +114,7 @@ def offsets_between(
     Raises UnavailableError where it cannot be read."""
     try:
         return _offsets_between(spark, job, table, dead, landed, beyond)
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         raise translate(error, f"table {table.name()}") from error
 
 

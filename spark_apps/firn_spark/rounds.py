@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
-from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.captured import PythonException
 
 from firn.model import errors
 from firn.model.conditions import Reason
@@ -46,7 +46,7 @@ from firn_spark.sources import (
     spark_records,
     together,
 )
-from firn_spark.tables import Tables, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, translate
 from firn_spark.topics import Topic
 
 log = structlog.get_logger()
@@ -181,7 +181,7 @@ class Rounds:
             table = self._tables.ensure(job)
             landed = read_landed(table)
             topic.table_uuid, topic.table_location, topic.table_error = str(table.uuid()), str(table.location()), None
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             topic.table_error = translate(error, f"table {job.table.identifier}")
             raise topic.table_error from error
         except FirnError as error:
@@ -538,7 +538,7 @@ class Rounds:
 
     def _fail(self, topic: Topic, error: Exception) -> None:
         failure = classify(error, topic)
-        known = isinstance(error, FirnError | Py4JError)
+        known = isinstance(error, (FirnError, *JAVA_ERRORS))
         log.warning(
             "topic failed",
             topic=topic.job.topic,
@@ -603,7 +603,8 @@ def classify(error: Exception, topic: Topic) -> FirnError:
     if raised is not None:
         kind: type[FirnError] = getattr(errors, raised[1], UnavailableError)
         return kind(raised[2])
-    if isinstance(error, Py4JError):
+    # What a Python worker raised stands in the text, and no Java exception behind it.
+    if isinstance(error, JAVA_ERRORS) and not isinstance(error, PythonException):
         return translate(error, subject)
     return UnavailableError(f"{subject}: {_text(error)}")
 

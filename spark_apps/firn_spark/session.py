@@ -260,7 +260,7 @@ class Catalogs:
         self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened, NotReadyError where its secrets
+        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises as Java does where it cannot be opened, NotReadyError where its secrets
         cannot be read, InvalidSpecError where the settings do not know it."""
         catalog = self._open.get(name)
         if catalog is None:
