@@ -146,6 +146,12 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        # Tasks carry passwords of brokers and keys of storage. The secret is Spark's own, another one at each start: its scheduler for
+        # Kubernetes makes it and gives it to executors in their environment.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.saslFallback": "false",
         "spark.driver.bindAddress": address,
         "spark.driver.host": f"{names.ingestion(settings.group)}.{settings.namespace}.svc",
         "spark.driver.port": str(DRIVER_PORT),
