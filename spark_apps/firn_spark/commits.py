@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
 from firn_spark.swaps import short, swap
-from firn_spark.tables import Tables
+from firn_spark.tables import JAVA_ERRORS, Tables
 
 log = structlog.get_logger()
 
@@ -66,7 +65,7 @@ class Landed:
 
 def read_landed(table: Any) -> Landed | None:
     """The newest ingestion commit in the history of ``table``'s current snapshot, else what the properties carry; None for a table
-    that never had one. Refreshes the table. Raises Py4JError as Java does, CorruptDataError for a summary that cannot be true."""
+    that never had one. Refreshes the table. Raises as Java does (`JAVA_ERRORS`), CorruptDataError for a summary that cannot be true."""
     table.refresh()
     return newest(table)
 
@@ -212,7 +211,7 @@ class Committer:
             io = table.io()
             for descriptor in descriptors:
                 io.deleteFile(self._tables.data_file(table, descriptor).location())
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
 
 

@@ -11,11 +11,10 @@ import time
 from typing import Any, Protocol
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model.errors import CommitConflictError, CommitUnknownError, FirnError, NotReadyError
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables import java_class, translate
+from firn_spark.tables import JAVA_ERRORS, java_class, translate
 
 log = structlog.get_logger()
 
@@ -35,7 +34,7 @@ class Change(Protocol):
     def build(self, table: Any) -> tuple[Any, Any]:
         """The ``TableMetadata`` to replace and the one to put there, on top of what `done` looked at.
 
-        Raises CommitConflictError where the table moved since, Py4JError where Iceberg will not have it."""
+        Raises CommitConflictError where the table moved since, and as Java does where Iceberg will not have it."""
         ...
 
 
@@ -69,7 +68,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
         raise CommitConflictError(f"table {name}: the commit is no longer in the table's history")
     if isinstance(failure, CommitConflictError) or refused(failure):
         raise CommitConflictError(f"table {name}: others were faster {attempts} times") from failure
-    if isinstance(failure, Py4JError):
+    if isinstance(failure, JAVA_ERRORS):
         if java_class(failure).endswith("ValidationException"):
             raise CommitConflictError(f"table {name}: {short(failure)}") from failure
         raise translate(failure, f"table {name}, commit") from failure
@@ -92,7 +91,7 @@ def read_back(table: Any, failure: Exception | None = None) -> None:
     """Refreshes the table. Raises CommitUnknownError where it cannot be read, NotReadyError where it is not there any more."""
     try:
         table.refresh()
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         if java_class(error).endswith("NoSuchTableException"):
             raise NotReadyError(f"table {table.name()}: it is not there any more") from failure or error
         raise CommitUnknownError(
@@ -104,12 +103,12 @@ def read_back(table: Any, failure: Exception | None = None) -> None:
 def refused(error: Exception | None) -> bool:
     """True where the catalog said that the metadata is no longer the one to be replaced."""
     return isinstance(error, CommitConflictError) or (
-        isinstance(error, Py4JError) and java_class(error).endswith("CommitFailedException")
+        isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
     )
 
 
 def short(error: Exception | None) -> str:
     """An exception in a line, secrets taken out."""
-    if isinstance(error, Py4JError):
+    if isinstance(error, JAVA_ERRORS):
         return str(translate(error, java_class(error).rpartition(".")[2] or "py4j"))[:400]
     return f"{type(error).__name__}: {error}"[:400]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 from pydantic import ValidationError
 
 from firn.model import names
@@ -49,7 +48,7 @@ from firn_spark.maintenance.rewriting import Rewriter
 from firn_spark.maintenance.stopping import Stop, StoppedError
 from firn_spark.maintenance.subject import Done, Subject
 from firn_spark.swaps import short
-from firn_spark.tables import Tables, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, translate
 
 log = structlog.get_logger()
 
@@ -150,7 +149,7 @@ class Run:
             return ""
 
     def _failed(self, work: TableWork, error: Exception) -> tuple[str, str]:
-        if isinstance(error, Py4JError):
+        if isinstance(error, JAVA_ERRORS):
             error = translate(error, f"table {work.table.identifier}")
         self._errors[work.uid] = error
         if isinstance(error, FirnError):

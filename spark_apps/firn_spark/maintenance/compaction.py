@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model.compaction import DataFile, Group, manifests_fragmented, plan
 from firn.model.deletes import DeleteFile, applied
@@ -25,7 +24,7 @@ from firn_spark.maintenance.rewriting import Arrangement
 from firn_spark.maintenance.rewriting import planned as scan_tasks
 from firn_spark.maintenance.subject import Subject
 from firn_spark.swaps import PATIENT, swap
-from firn_spark.tables import translate
+from firn_spark.tables import JAVA_ERRORS, translate
 
 log = structlog.get_logger()
 
@@ -64,11 +63,11 @@ def compact(subject: Subject, work: CompactionWork) -> None:
                 break
         if work.rewrite_manifests != "Never":
             rewrite_manifests(subject, always=work.rewrite_manifests == "Always")
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         raise translate(error, f"table {subject.name}, compaction") from error
     finally:
         # Also of what was done before a failure; a table that is gone has no totals.
-        with suppress(Py4JError):
+        with suppress(*JAVA_ERRORS):
             after = _totals(subject)
             subject.done.files_after += after[0]
             subject.done.manifests_after += after[1]

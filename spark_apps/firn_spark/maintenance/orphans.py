@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError
@@ -26,6 +25,7 @@ from firn_spark.maintenance.reachable import Places, Reachable, place
 from firn_spark.maintenance.rewriting import elements
 from firn_spark.maintenance.subject import SAMPLE, Subject
 from firn_spark.swaps import short
+from firn_spark.tables import JAVA_ERRORS
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
             for info in json.loads(mapper.writeValueAsString(page)):
                 told = True
                 yield Listed(info["location"], int(info["size"]), int(info["createdAtMillis"]))
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         # A directory that was never written to. A listing that ends half way is none: what protects files may be in the other half.
         if told or "FileNotFoundException" not in short(error):
             raise
@@ -161,7 +161,7 @@ def _uuid(subject: Subject, path: str) -> str | None:
     try:
         parser = subject.jvm.org.apache.iceberg.TableMetadataParser
         return str(parser.read(subject.table.io(), path).uuid())
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         log.info("metadata file not read", path=path, error=short(error))
         return None
 
@@ -176,14 +176,14 @@ def delete(subject: Subject, paths: Sequence[str]) -> None:
         if bulk:
             try:
                 io.deleteFiles(subject.jvm.java.util.ArrayList(list(part)))
-            except Py4JError as error:
+            except JAVA_ERRORS as error:
                 failed += len(part)
                 log.warning("files could not be deleted", table=subject.name, error=short(error))
             continue
         for path in part:
             try:
                 io.deleteFile(path)
-            except Py4JError as error:
+            except JAVA_ERRORS as error:
                 failed += 1
                 log.warning("file could not be deleted", path=path, error=short(error))
     if failed:

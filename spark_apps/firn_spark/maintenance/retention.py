@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model import names
 from firn.model.conditions import Reason
@@ -21,7 +20,7 @@ from firn_spark.maintenance.reachable import Places, Reachable
 from firn_spark.maintenance.rewriting import planned
 from firn_spark.maintenance.subject import SAMPLE, Subject
 from firn_spark.swaps import PATIENT, swap
-from firn_spark.tables import translate
+from firn_spark.tables import JAVA_ERRORS, translate
 
 log = structlog.get_logger()
 
@@ -46,7 +45,7 @@ def drop_rows(subject: Subject, work: RetentionWork) -> None:
                 log.info("others changed what rows were dropped from", table=subject.name, error=str(error)[:300])
                 conflict = error
         raise conflict
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         raise translate(error, f"table {subject.name}, rows") from error
 
 
@@ -62,7 +61,7 @@ def clean(subject: Subject, work: RetentionWork) -> None:
             subject.done.remove("metadata", _metadata(subject, work.metadata_keep, work.enforce))
         if work.orphan_min_age_ms is not None:
             subject.done.remove("orphans", orphans.remove(subject, work.orphan_min_age_ms, work.enforce))
-    except Py4JError as error:
+    except JAVA_ERRORS as error:
         raise translate(error, f"table {subject.name}, retention") from error
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import get_method
-from py4j.protocol import Py4JError
 
 from firn.model import transforms
 from firn.model.errors import InvalidSpecError
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance import z_order
 from firn_spark.swaps import log, short
-from firn_spark.tables import sort_terms
+from firn_spark.tables import JAVA_ERRORS, sort_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Rewriter:
         arrangement: Arrangement | None = None,
         keep: str | None = None,
     ) -> list[Any]:
-        """The new data files (Java) with the rows of ``tasks`` that match ``keep`` (SQL; None: all). Raises Py4JError as Spark does."""
+        """The new data files (Java) with the rows of ``tasks`` that match ``keep`` (SQL; None: all). Raises as Spark does (`JAVA_ERRORS`)."""
         arrangement = arrangement or Arrangement()
         group = uuid.uuid4().hex
         iceberg = self._jvm.org.apache.iceberg
@@ -137,7 +136,7 @@ class Rewriter:
             io = table.io()
             for file in files:
                 io.deleteFile(file.location())
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
 
 
