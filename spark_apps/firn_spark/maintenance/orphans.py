@@ -7,7 +7,9 @@ Nothing goes that could be somebody's:
 - paths are compared without scheme and authority and decoded, so that two ways to write one path are one file;
 - nothing below a directory that is another table's (it has metadata files of its own), and nothing at all where metadata files of another
   table lie among this table's;
-- nothing hidden: names that begin with ``.`` or ``_`` below the location, unless they are partitions (``_part=1``).
+- nothing hidden: names that begin with ``.`` or ``_`` below the location, unless they are partitions (``_part=1``);
+- nothing with ``?`` or ``#`` in its name: Iceberg's S3FileIO takes what follows for a query or a fragment (``S3URI``), and would delete the
+  file whose name ends there instead.
 """
 
 import json
@@ -34,6 +36,7 @@ PAGE = 10_000
 DELETE_BATCH = 1_000
 NEWEST_LOOKED_AT = 20
 """Of the metadata files that the table does not know, so many of the newest are asked whose they are."""
+_NO_NAME = frozenset("?#")
 _ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
 _FIRST = re.compile(r"/0*-[^/]*\.metadata\.json(\.gz)?$")
 
@@ -95,7 +98,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
                 metadata_files[info.path] = info.changed_ms
             else:
                 roots.add(place(home.group(1)) + "/")
-        if info.changed_ms < cutoff and not hidden(info.path, root):
+        if info.changed_ms < cutoff and not hidden(info.path, root) and _NO_NAME.isdisjoint(info.path):
             candidates.append(info)
     refuse_shared(subject, metadata_files)
     # What was committed while the listing went on is part of it.

@@ -43,7 +43,7 @@ ODD = (
     "data/with space.parquet",
     "data/100%.parquet",
     "data/a%20b.parquet",
-    "data/plus+and&=?#.parquet",
+    "data/plus+and&=.parquet",
     "data/ünï/cødé-日本.parquet",
     "data/quo'te\"s.parquet",
     "data/tab\there.parquet",
@@ -77,12 +77,15 @@ def test_not_one_live_file_goes(lake: Lake) -> None:
     inside = put(topic, "nested/data/f.parquet")
     hidden = {put(topic, "data/_temporary/0/f.parquet"), put(topic, ".hidden/f"), put(topic, "_log/1.json")}
     young = {put(topic, "data/young.parquet", old=False), put(topic, "metadata/young-m0.avro", old=False)}
+    # S3FileIO would delete what such a name begins with: a live file, for one.
+    file = next(name for name in sorted(live) if name.startswith("data/"))
+    cut = {put(topic, f"{file}?version=2"), put(topic, f"{file}#2")}
     neighbour = put(topic, "../" + lake.path(str(topic.table.location())).name + "-2/data/f.parquet")
     dead = {put(topic, name) for name in ODD}
 
     assert orphans(lake, topic, enforce=False) == set()
     assert orphans(lake, topic) == dead
-    assert topic.objects() == live | {nested, inside} | hidden | young
+    assert topic.objects() == live | {nested, inside} | hidden | young | cut
     assert other.objects() == others
     assert (lake.path(str(topic.table.location())) / neighbour).exists()
     assert sorted(topic.ids()) == list(range(14))

@@ -179,7 +179,8 @@ def test_a_long_reader_reads_on_while_snapshots_expire(lake: Lake) -> None:
 
 
 def test_old_metadata_files_go_and_the_table_drops_its_own_from_then_on(lake: Lake) -> None:
-    topic = lake.topic(properties={"write.metadata.previous-versions-max": "4"})
+    kept = {"write.metadata.delete-after-commit.enabled": "false", "write.metadata.previous-versions-max": "4"}
+    topic = lake.topic(properties=kept)
     topic.ingest(9, count=1)
 
     def metadata() -> int:
