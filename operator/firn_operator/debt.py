@@ -137,7 +137,7 @@ class CatalogDebts:
             found = await self._locate(known, target)
             now = self._now()
             last = self._measured.get(target.identifier)
-            lie = tuple(place for place, _ in found)
+            lie = tuple(place for place, _ in found if place is not None)
             if last is not None and last.places == lie and last.work == work and now < last.until_ms:
                 return last.debt
             subject = f"maintenance debt of table {target.identifier}"

@@ -178,8 +178,10 @@ async def test_a_partition_is_not_quiet_while_large_files_come(
 
 
 async def test_expired_snapshots_make_files_no_younger(
-    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
+    connection: CatalogConnection, debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
 ) -> None:
+    if connection.type == "rest":
+        pytest.skip("Nessie expires snapshots itself")
     writers.create(target)
     for _ in range(5):
         writers.append(target, [MIB])

@@ -61,6 +61,9 @@ class CatalogWriters:
         )
         return str(table.metadata.table_uuid)
 
+    def snapshots(self, target: TableTarget) -> int:
+        return len(self.load(target).metadata.snapshots)
+
     def append(self, target: TableTarget, sizes: Sequence[int], partition: int = 0) -> None:
         table = self.load(target)
         with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:

@@ -81,6 +81,9 @@ class FakeDebts:
         self.tables[target.identifier] = Contents(uuid)
         return uuid
 
+    def snapshots(self, target: TableTarget) -> int:
+        return self.tables[target.identifier].snapshots
+
     def append(self, target: TableTarget, sizes: Sequence[int], partition: int = 0) -> None:
         table = self.tables[target.identifier]
         table.snapshots += 1

@@ -110,12 +110,14 @@ class KubernetesLeases:
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
         """As `Store.write`."""
-        moment = datetime.fromtimestamp(record.renewed, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        # A whole second would be sent without its microseconds, which the API server does not take for a MicroTime.
+        moment = datetime.fromtimestamp(record.renewed, UTC)
+        moment = moment.replace(microsecond=max(1, moment.microsecond))
         body = {
             "metadata": {
                 "name": name,
                 "labels": self._labels,
-                **({"resourceVersion": version} if version is not None else {}),
+                **(_meant(version) if version is not None else {}),
             },
             "spec": {
                 "holderIdentity": record.holder,
@@ -134,7 +136,7 @@ class KubernetesLeases:
 
     def remove(self, name: str, version: str) -> None:
         """As `Store.remove`."""
-        body = {"preconditions": {"resourceVersion": version}}
+        body = {"preconditions": _meant(version)}
         self._call(lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body), name, 409, 404)
 
     def _call(self, call: Callable[[], Any], name: str, *none: int) -> Any | None:
@@ -154,13 +156,19 @@ class KubernetesLeases:
             raise UnavailableError(f"lease {self._namespace}/{name}: {error}") from error
 
 
+def _meant(version: str) -> dict[str, str]:
+    """What a request says of the lease that it is about. Without the UID, the API server makes a lease that is gone anew."""
+    uid, _, resource = version.partition("/")
+    return {"uid": uid, "resourceVersion": resource}
+
+
 def _record(found: Any) -> Record:
     spec = found.spec
     return Record(
         spec.holder_identity or "",
         spec.renew_time.timestamp() if spec.renew_time is not None else 0.0,
         spec.lease_duration_seconds or 0,
-        found.metadata.resource_version,
+        f"{found.metadata.uid}/{found.metadata.resource_version}",
     )
 
 
