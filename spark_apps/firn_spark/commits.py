@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, CommitUnknownError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables import Tables, java_class, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, java_class, translate
 
 log = structlog.get_logger()
 
@@ -72,7 +71,7 @@ class Landed:
 
 def read_landed(table: Any) -> Landed | None:
     """The newest ingestion commit in the history of ``table``'s current snapshot, else what the properties carry; None for a table
-    that never had one. Refreshes the table. Raises Py4JError as Java does, CorruptDataError for a summary that cannot be true."""
+    that never had one. Refreshes the table. Raises as Java does (`JAVA_ERRORS`), CorruptDataError for a summary that cannot be true."""
     table.refresh()
     return newest(table)
 
@@ -120,7 +119,7 @@ def _moved(landed: Landed | None, base: Landed | None) -> bool:
 def _refused(error: Exception | None) -> bool:
     """True where the catalog said that the metadata is no longer the one to be replaced."""
     return isinstance(error, CommitConflictError) or (
-        isinstance(error, Py4JError) and java_class(error).endswith("CommitFailedException")
+        isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
     )
 
 
@@ -187,7 +186,7 @@ class Committer:
             raise CommitConflictError(f"table {table.name()}: the commit is no longer in the table's history")
         if _refused(failure):
             raise CommitConflictError(f"table {table.name()}: others were faster {ATTEMPTS} times") from failure
-        if isinstance(failure, Py4JError):
+        if isinstance(failure, JAVA_ERRORS):
             raise translate(failure, f"table {table.name()}, commit") from failure
         raise failure
 
@@ -228,7 +227,7 @@ class Committer:
     def _read_back(self, table: Any, failure: Exception | None) -> Landed | None:
         try:
             return read_landed(table)
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             raise CommitUnknownError(
                 f"table {table.name()}: the commit's outcome cannot be read back: {_short(error)}",
                 reason="CatalogUnreachable",
@@ -255,11 +254,11 @@ class Committer:
             io = table.io()
             for descriptor in descriptors:
                 io.deleteFile(self._tables.data_file(table, descriptor).location())
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             log.warning("files without a commit could not be removed", table=str(table.name()), error=_short(error))
 
 
 def _short(error: Exception | None) -> str:
-    if isinstance(error, Py4JError):
+    if isinstance(error, JAVA_ERRORS):
         return str(translate(error, java_class(error).rpartition(".")[2] or "py4j"))[:400]
     return f"{type(error).__name__}: {error}"[:400]

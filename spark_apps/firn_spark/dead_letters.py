@@ -16,14 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 
 from firn.model import names, rows, table_properties
 from firn.model.errors import FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn_spark.commits import INGEST, Committer, Landed, read_landed
-from firn_spark.tables import Tables, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, quoted, translate
 
 log = structlog.get_logger()
 
@@ -109,17 +108,18 @@ def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
 
 
 def offsets_between(
-    spark: Any, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
+    spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
-    """The offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition. Raises UnavailableError where the table cannot be read."""
+    """The offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition; ``table`` is the one that `load` finds for ``job``.
+    Raises UnavailableError where it cannot be read."""
     try:
-        return _offsets_between(spark, table, dead, landed, beyond)
-    except Py4JError as error:
+        return _offsets_between(spark, job, table, dead, landed, beyond)
+    except JAVA_ERRORS as error:
         raise translate(error, f"table {table.name()}") from error
 
 
 def _offsets_between(
-    spark: Any, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
+    spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
     # Only what was added by commits that the topic's table does not know of, as far as the history goes: that is little to read.
     snapshot = table.currentSnapshot()
@@ -146,6 +146,7 @@ def _offsets_between(
     )
     condition = f"ingested_at >= timestamp_micros({dead.letters[0]}) and ({ranges})"
     found: dict[int, set[int]] = {}
-    for row in reader.load(table.name()).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
+    name = quoted(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    for row in reader.load(name).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
         found.setdefault(row[0], set()).add(row[1])
     return {part: frozenset(offsets) for part, offsets in found.items()}

@@ -27,6 +27,8 @@ log = structlog.get_logger()
 TICK = 0.1
 SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
+LARGE_PER_KEY = ROUNDS_PER_KEY - 1
+"""How many of a key's rounds may be of large topics: a backlog, however many topics have one, leaves the others a way past it."""
 PREPARATIONS_PER_KEY = 8
 METADATA_SECONDS = 5.0
 RETRY_SECONDS = 0.5
@@ -145,6 +147,7 @@ class Loop:
         self._rounds = rounds(self)
         self._workers = ThreadPoolExecutor(64, thread_name_prefix="round")
         self._running: Counter[tuple[str, str]] = Counter()
+        self._running_large: Counter[tuple[str, str]] = Counter()
         self._preparing: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -301,10 +304,16 @@ class Loop:
                 continue
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now:
-                due.append((at, topic))
+                # A backlog is due since long ago until it has landed wholly, but it waits for its turn only since its last round.
+                due.append((max(at, topic.served_at), topic))
         for _, topic in sorted(due, key=lambda item: item[0]):
-            if not topic.busy and self._running[topic.key] < ROUNDS_PER_KEY:
+            if not topic.busy and self._has_room(topic):
                 self._start_round(self._together(topic, now))
+
+    def _has_room(self, topic: Topic) -> bool:
+        if self._large(topic) and self._running_large[topic.key] >= LARGE_PER_KEY:
+            return False
+        return self._running[topic.key] < ROUNDS_PER_KEY
 
     def _together(self, first: Topic, now: float) -> list[Topic]:
         """``first`` and the topics that can share its round: due soon, small, not in trouble."""
@@ -366,8 +375,10 @@ class Loop:
 
     def _start_round(self, group: list[Topic]) -> None:
         key = group[0].key
+        large = self._large(group[0])
         with self._lock:
             self._running[key] += 1
+            self._running_large[key] += large
         started = time.monotonic()
         due = {topic: min(topic.due(self._settings.bytes_per_commit) or started, started) for topic in group}
         for topic in group:
@@ -382,8 +393,10 @@ class Loop:
                 ended = time.monotonic()
                 for topic in group:
                     topic.took(ended - due[topic])
+                    topic.served_at = ended
                     topic.busy = False
                 with self._lock:
                     self._running[key] -= 1
+                    self._running_large[key] -= large
 
         self._workers.submit(work)

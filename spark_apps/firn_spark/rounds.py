@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
-from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.captured import PythonException
 
 from firn.model import errors
 from firn.model.conditions import Reason
@@ -46,7 +46,7 @@ from firn_spark.sources import (
     spark_records,
     together,
 )
-from firn_spark.tables import Tables, translate
+from firn_spark.tables import JAVA_ERRORS, Tables, translate
 from firn_spark.topics import Topic
 
 log = structlog.get_logger()
@@ -181,7 +181,7 @@ class Rounds:
             table = self._tables.ensure(job)
             landed = read_landed(table)
             topic.table_uuid, topic.table_location, topic.table_error = str(table.uuid()), str(table.location()), None
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             topic.table_error = translate(error, f"table {job.table.identifier}")
             raise topic.table_error from error
         except FirnError as error:
@@ -283,7 +283,9 @@ class Rounds:
             offsets = landed.offsets if landed is not None and landed.topic_id == topic.topic_id else {}
             beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
             if beyond:
-                topic.exclude = dead_letters.offsets_between(self._spark, topic.dead_table, dead, offsets, beyond)
+                topic.exclude = dead_letters.offsets_between(
+                    self._spark, topic.job, topic.dead_table, dead, offsets, beyond
+                )
                 log.info(
                     "dead letters are ahead of the table: their offsets are left out",
                     topic=topic.job.topic,
@@ -536,7 +538,7 @@ class Rounds:
 
     def _fail(self, topic: Topic, error: Exception) -> None:
         failure = classify(error, topic)
-        known = isinstance(error, FirnError | Py4JError)
+        known = isinstance(error, (FirnError, *JAVA_ERRORS))
         log.warning(
             "topic failed",
             topic=topic.job.topic,
@@ -601,7 +603,8 @@ def classify(error: Exception, topic: Topic) -> FirnError:
     if raised is not None:
         kind: type[FirnError] = getattr(errors, raised[1], UnavailableError)
         return kind(raised[2])
-    if isinstance(error, Py4JError):
+    # What a Python worker raised stands in the text, and no Java exception behind it.
+    if isinstance(error, JAVA_ERRORS) and not isinstance(error, PythonException):
         return translate(error, subject)
     return UnavailableError(f"{subject}: {_text(error)}")
 

@@ -146,6 +146,12 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        # Tasks carry passwords of brokers and keys of storage. The secret is Spark's own, another one at each start: its scheduler for
+        # Kubernetes makes it and gives it to executors in their environment.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.saslFallback": "false",
         "spark.driver.bindAddress": address,
         "spark.driver.host": f"{names.ingestion(settings.group)}.{settings.namespace}.svc",
         "spark.driver.port": str(DRIVER_PORT),
@@ -260,7 +266,7 @@ class Catalogs:
         self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises Py4JJavaError where it cannot be opened, NotReadyError where its secrets
+        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises as Java does where it cannot be opened, NotReadyError where its secrets
         cannot be read, InvalidSpecError where the settings do not know it."""
         catalog = self._open.get(name)
         if catalog is None:

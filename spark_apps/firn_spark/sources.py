@@ -340,7 +340,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
                 if trouble.code() in _NOT_LET_IN:
                     _raise(trouble, next(iter(waiting)))
             troubles.clear()
-            if time.monotonic() > deadline:
+            if not messages and time.monotonic() > deadline:
                 topic, partition = next(iter(waiting))
                 raise UnavailableError(
                     f"topic {topic}, partition {partition}: no record and no end within {STALL_SECONDS:.0f} s",
@@ -393,11 +393,14 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
                 if size >= 16 * 1024 * 1024:
                     yield _batch(columns)
                     columns, size = [[] for _ in CLIENT_SCHEMA], 0
+                    # What whoever lands the batch took is not the brokers' silence.
+                    deadline = time.monotonic() + STALL_SECONDS
             if done and waiting:
                 consumer.incremental_unassign(done)
             if len(columns[0]) >= BATCH_RECORDS:
                 yield _batch(columns)
                 columns, size = [[] for _ in CLIENT_SCHEMA], 0
+                deadline = time.monotonic() + STALL_SECONDS
         if columns[0]:
             yield _batch(columns)
     finally:

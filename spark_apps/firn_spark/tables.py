@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 
 from firn.model import evolution, rows, table_properties, transforms, types
 from firn.model.conditions import Reason
@@ -26,6 +27,10 @@ from firn.model.errors import (
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn_spark.data_files import TableSpec
 from firn_spark.session import Catalogs, without_secrets
+
+JAVA_ERRORS = (Py4JError, CapturedException)
+"""What a call of Java raises. PySpark turns illegal arguments, unsupported operations and what Spark says of queries into exceptions of its own,
+for calls that have nothing to do with Spark too, and those are no Py4JError."""
 
 
 def schema_json(columns: Sequence[Column]) -> str:
@@ -101,7 +106,7 @@ class Tables:
         try:
             opened = self._catalogs.get(catalog)
             return opened.loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
                 return None
             if opened is not None and any(cause.disconnected for cause in causes(error)):
@@ -119,7 +124,7 @@ class Tables:
             return self.create(target, target.name, columns, target.partition_by, target.sort_by, job.uid)
         try:
             self._evolve(table, target, columns, job.uid)
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
 
@@ -166,7 +171,7 @@ class Tables:
             for key, value in properties.items():
                 builder.withProperty(key, value)
             return builder.create()
-        except Py4JError as error:
+        except JAVA_ERRORS as error:
             if java_class(error).endswith("AlreadyExistsException"):
                 found = self.load(target.catalog, target.namespace, name)
                 if found is not None:
@@ -329,9 +334,22 @@ def _term_text(transform: str, column: str) -> str:
     return f"{name}({argument.rstrip(']')}, {column})" if argument else f"{name}({column})"
 
 
-def java_class(error: Py4JError) -> str:
+def quoted(*parts: str) -> str:
+    """An identifier as Spark's parser reads it: unquoted, a name with a hyphen or of digits only is none."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def _thrown(error: Exception) -> Any | None:
+    """The Java exception behind ``error``, one of `JAVA_ERRORS`; None where there is none (the JVM itself is gone)."""
+    if isinstance(error, CapturedException):
+        return error._origin
+    return error.java_exception if isinstance(error, Py4JJavaError) else None
+
+
+def java_class(error: Exception) -> str:
     """The class of the Java exception behind ``error``; an empty text where there is none (the JVM itself is gone)."""
-    return str(error.java_exception.getClass().getName()) if isinstance(error, Py4JJavaError) else ""
+    thrown = _thrown(error)
+    return str(thrown.getClass().getName()) if thrown is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +373,10 @@ class Cause:
         return self.sqlstate.startswith("08")
 
 
-def causes(error: Py4JError) -> list[Cause]:
+def causes(error: Exception) -> list[Cause]:
     """The Java exception and what caused it, outermost first."""
     found: list[Cause] = []
-    current = error.java_exception if isinstance(error, Py4JJavaError) else None
+    current = _thrown(error)
     while current is not None and len(found) < 10:
         found.append(Cause(str(current.getClass().getName()), str(current.getMessage() or ""), _sqlstate(current)))
         current = current.getCause()
@@ -388,8 +406,8 @@ _DENIED_SIGNS = (
 )
 
 
-def translate(error: Py4JError, subject: str) -> FirnError:
-    """What a Java exception means, by who has to act; secrets are taken out of its message."""
+def translate(error: Exception, subject: str) -> FirnError:
+    """What one of `JAVA_ERRORS` means, by who has to act; secrets are taken out of its message."""
     chain = causes(error)
     text = (
         without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])

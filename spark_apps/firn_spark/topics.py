@@ -86,6 +86,8 @@ class Topic:
     prepared: bool = False
     failures: int = 0
     next_attempt: float = 0.0
+    served_at: float = 0.0
+    """When its last round ended (monotonic seconds)."""
     error: FirnError | None = None
     round_failed: bool = False
     """The last failure was a round's: only a round can show that it is over."""

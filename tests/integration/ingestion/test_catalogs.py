@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection
 from firn_spark.session import Catalogs
 from firn_spark.tables import Tables
@@ -55,6 +55,16 @@ def test_a_database_that_refuses_us_is_told_from_one_that_is_not_there(
         tables.load("refused", "ns", "orders")
     with pytest.raises(UnavailableError, match='"ghost" does not exist'):
         tables.load("missing", "ns", "orders")
+
+
+def test_a_catalog_whose_properties_java_refuses_is_told_as_a_wrong_setting(
+    world: World, lake: CatalogConnection
+) -> None:
+    # PySpark makes an exception of its own of Java's illegal arguments, wherever they come from.
+    odd = lake.model_copy(update={"properties": {**lake.properties, "io-impl": "no.such.FileIO"}})
+    tables = Tables(Catalogs(world.spark, world.settings.model_copy(update={"catalogs": {"odd": odd}})))
+    with pytest.raises(InvalidSpecError, match=r"table odd\.ns\.orders: IllegalArgumentException: .*no\.such\.FileIO"):
+        tables.load("odd", "ns", "orders")
 
 
 def test_sqlite_catalog_and_local_files(world: World, tmp_path: Path) -> None:

@@ -68,6 +68,20 @@ def test_a_failure_at_each_place(world: World, name: str) -> None:
     audit(world, job, {0: 40})
 
 
+def test_dead_letters_are_read_back_whatever_catalog_and_namespace_are_called(
+    world: World, lake: CatalogConnection
+) -> None:
+    catalog, namespace = f"eu-{world.suffix}", str(int(world.suffix, 16))
+    world.add_catalog(catalog, lake)
+    topic = world.topic()
+    job = world.job(topic, table={"catalog": catalog, "namespace": namespace})
+    world.produce(topic, some(0))
+    world.apply(job)
+    world.start("after-dlq-commit=raise:1")
+    await_all(world, job, 20)
+    audit(world, job, {0: 20})
+
+
 def killed(world: World, names_: Sequence[str]) -> None:
     """A driver is killed at each of the places in turn, on the same topic."""
     topic = world.topic()

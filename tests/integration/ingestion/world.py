@@ -25,7 +25,7 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.jobs import DirectoryJobs
 from firn_spark.session import Catalogs, catalog_conf
 from firn_spark.sources import kafka_id
-from firn_spark.tables import Tables
+from firn_spark.tables import Tables, quoted
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, cache, free_port
 
@@ -263,7 +263,8 @@ class World(AbstractContextManager["World"]):
         """All rows, by partition and offset. Read by Spark, which does not share code with the writer."""
         if self.table(job, suffix) is None:
             return []
-        frame = self.spark.read.format("iceberg").load(job.table.identifier + suffix)
+        name = quoted(job.table.catalog, job.table.namespace, job.table.name + suffix)
+        frame = self.spark.read.format("iceberg").load(name)
         order = (
             ["_kafka.partition", "_kafka.offset"]
             if "_kafka" in frame.columns

@@ -1,12 +1,15 @@
 """Which topics the loop serves as contracts appear, go and come back."""
 
+import time
 from typing import Any
 
 import pytest
 
-from firn.model.errors import ExitCode
+from firn.model.errors import ExitCode, FencedError, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn_spark.loop import Loop
+from firn_spark.sources import TopicInfo
+from firn_spark.topics import Topic
 from tests.unit.spark_driver.topic import job
 
 
@@ -57,6 +60,42 @@ def test_a_contract_that_comes_back_while_its_topic_is_busy_is_served_again(loop
     contracts.jobs = {"uid-orders": job()}
     loop._take_jobs()
     assert topic.active
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
+    loop: Loop, contracts: Contracts, fenced: bool
+) -> None:
+    contracts.jobs = {"uid-orders": job(restart="1")}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    topic.live, topic.prepared = TopicInfo("id-1", (0,)), True
+    topic.failed(FencedError("another driver") if fenced else UnavailableError("down"), time.monotonic())
+    prepared: list[Topic] = []
+    loop._rounds.prepare = prepared.append  # type: ignore[method-assign]
+    loop._decide()
+    loop._workers.submit(lambda: None).result()
+    assert prepared == []
+
+    contracts.jobs = {"uid-orders": job(restart="2")}
+    loop._take_jobs()
+    assert (topic.failures, topic.job.restart) == (0, "2")
+    loop._decide()
+    loop._workers.shutdown(wait=True)
+    assert prepared == [topic]
+
+
+def test_a_new_restart_reads_the_tables_of_a_topic_that_is_well_again(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    topic.prepared = True
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    assert topic.prepared
+    contracts.jobs = {"uid-orders": job(restart="1")}
+    loop._take_jobs()
+    assert not topic.prepared
 
 
 def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, contracts: Contracts) -> None:

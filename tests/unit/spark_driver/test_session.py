@@ -41,6 +41,17 @@ def test_executors_are_pods_of_their_own_attempt() -> None:
     assert conf[f"spark.kubernetes.executor.label.{session.EXECUTOR_LABEL}"] == "abc123"
 
 
+def test_executors_and_driver_know_each_other_and_talk_in_private() -> None:
+    group = settings(executors=Executors(instances=1), executor_image="firn-spark:1")
+    conf = session.spark_conf(group, POD, "abc123")
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    # Nothing else would do instead: a connection falls back to nothing that is not encrypted.
+    assert conf["spark.network.crypto.saslFallback"] == "false"
+    # Spark makes a secret of its own where none is set; one that is set would stand on the JVM's command line.
+    assert "spark.authenticate.secret" not in conf
+    assert "spark.authenticate" not in session.spark_conf(settings(), {}, "a1")
+
+
 @pytest.mark.parametrize(("image", "environment"), [(None, POD), ("firn-spark:1", {})])
 def test_executors_need_an_image_and_the_pods_own_name(image: str | None, environment: dict[str, str]) -> None:
     with pytest.raises(InvalidSpecError):

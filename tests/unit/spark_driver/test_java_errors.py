@@ -1,0 +1,136 @@
+"""What Java threw is told by who has to act, under whichever of its two Python faces it arrives."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors.exceptions.captured import (
+    CapturedException,
+    IllegalArgumentException,
+    ParseException,
+    PythonException,
+    UnsupportedOperationException,
+)
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, UnavailableError
+from firn_spark import dead_letters
+from firn_spark.commits import INGEST, Committer, Landed
+from firn_spark.failpoints import Failpoints
+from firn_spark.rounds import Rounds, classify
+from firn_spark.tables import Tables, translate
+from tests.unit.spark_driver.topic import topic
+
+
+class Thrown:
+    """A Java exception."""
+
+    def __init__(self, name: str, message: str, cause: "Thrown | None" = None) -> None:
+        self._name, self._message, self._cause = name, message, cause
+
+    def getClass(self) -> Any:
+        return SimpleNamespace(getName=lambda: self._name)
+
+    def getMessage(self) -> str:
+        return self._message
+
+    def getCause(self) -> "Thrown | None":
+        return self._cause
+
+    def getSQLState(self) -> str:
+        raise Py4JError("Method getSQLState([]) does not exist")
+
+
+def captured(kind: type[CapturedException], thrown: Thrown | None = None, text: str = "") -> CapturedException:
+    """As PySpark raises it, without the JVM that it asks for details."""
+    made = type(kind.__name__, (kind,), {"__init__": lambda self: None, "__str__": lambda self: text})()
+    made._origin, made._desc, made._stackTrace, made._cause = thrown, text, "", None
+    return made
+
+
+def illegal(message: str = "no such file io") -> CapturedException:
+    return captured(IllegalArgumentException, Thrown("java.lang.IllegalArgumentException", message))
+
+
+def py4j(thrown: Thrown) -> Py4JJavaError:
+    made = Py4JJavaError.__new__(Py4JJavaError)
+    made.java_exception = thrown
+    return made
+
+
+def fails(error: Exception) -> Any:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize("face", [py4j, lambda thrown: captured(IllegalArgumentException, thrown)])
+def test_both_faces_mean_the_same(face: Any) -> None:
+    error = translate(face(Thrown("java.lang.IllegalArgumentException", "no such file io")), "table a.b.c")
+    assert isinstance(error, InvalidSpecError)
+    assert str(error) == "table a.b.c: IllegalArgumentException: no such file io"
+    denied = Thrown("S3Exception", "Status Code: 403")
+    assert isinstance(translate(face(Thrown("Wrapped", "x", denied)), "t"), AccessDeniedError)
+
+
+def test_what_is_not_supported_is_told_with_its_class() -> None:
+    error = translate(
+        captured(UnsupportedOperationException, Thrown("java.lang.UnsupportedOperationException", "v3")), "t"
+    )
+    assert isinstance(error, UnavailableError)
+    assert str(error) == "t: UnsupportedOperationException: v3"
+
+
+def test_a_jvm_that_is_gone_has_thrown_nothing() -> None:
+    assert str(translate(Py4JError("broken pipe"), "t")) == "t: the JVM does not answer"
+
+
+def test_a_catalog_that_refuses_its_properties() -> None:
+    catalogs: Any = SimpleNamespace(
+        jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=None))), get=fails(illegal())
+    )
+    with pytest.raises(InvalidSpecError, match=r"table lake\.shop\.orders: .*no such file io"):
+        Tables(catalogs).load("lake", "shop", "orders")
+
+
+def test_a_table_that_cannot_be_read_is_the_tables_trouble_not_the_topics() -> None:
+    nothing: Any = None
+    tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
+    one = topic()
+    Rounds(nothing, tables, nothing, nothing, nothing, nothing, tasks=1, round_bytes=lambda: 1, buffer_bytes=1).prepare(
+        one
+    )
+    assert isinstance(one.table_error, InvalidSpecError)
+    assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(one.error)
+
+
+def test_files_that_cannot_be_removed_stop_nobody() -> None:
+    tables: Any = SimpleNamespace(data_file=fails(illegal("Invalid S3 URI")))
+    Committer(tables, "w", Failpoints()).discard(
+        SimpleNamespace(io=lambda: SimpleNamespace(deleteFile=None), name=lambda: "a.b.c"), ["{}"]
+    )
+
+
+def test_a_commit_that_cannot_be_read_back_is_unknown() -> None:
+    tables: Any = SimpleNamespace()
+    table = SimpleNamespace(name=lambda: "a.b.c", refresh=fails(illegal("metadata")))
+    with pytest.raises(CommitUnknownError, match="IllegalArgumentException: metadata"):
+        Committer(tables, "w", Failpoints()).commit(table, (), None, "id-1", 1, {0: 1})
+
+
+def test_dead_letters_that_spark_cannot_find_are_the_tables_trouble() -> None:
+    summary = {names.SUMMARY_KIND: INGEST, names.SUMMARY_TOPIC_ID: "id-1", names.SUMMARY_OFFSETS: "[]"}
+    snapshot = SimpleNamespace(snapshotId=lambda: 1, parentId=lambda: None, summary=lambda: summary)
+    table = SimpleNamespace(name=lambda: "lake.shop.orders__dlq", currentSnapshot=lambda: snapshot)
+    refused = captured(ParseException, Thrown("org.apache.spark.sql.catalyst.parser.ParseException", "near '-'"))
+    spark: Any = SimpleNamespace(read=SimpleNamespace(format=fails(refused)))
+    with pytest.raises(UnavailableError, match="orders__dlq: ParseException: near '-'"):
+        dead_letters.offsets_between(spark, topic().job, table, Landed("id-2", 1, {0: 20}), {}, {0: 20})
+
+
+def test_what_a_python_worker_raised_stands_in_its_text() -> None:
+    error = classify(captured(PythonException, text="Traceback\nOSError: no space left"), topic())
+    assert "no space left" in str(error)
+    assert "IllegalArgumentException: assign" in str(classify(illegal("assign"), topic()))
