@@ -48,21 +48,25 @@ class Lake:
             self._catalogs[name] = iceberg.open_catalog(name, connection)
         return self._catalogs[name]
 
-    def table(self, catalog: str, namespace: str, name: str) -> Table:
-        """The table as it is now. Raises InvalidSpecError where there is none."""
-        try:
-            return self.catalog(catalog).load_table((namespace, name))
-        except NoSuchTableError as error:
-            raise InvalidSpecError(f"table {catalog}.{namespace}.{name} does not exist") from error
-
     def find(self, identifier: str) -> Table:
-        """The table ``catalog.namespace.name``. Raises InvalidSpecError."""
+        """The table ``catalog.namespace.name`` as it is now. Raises InvalidSpecError where there is none."""
+        found = self.look_up(identifier)
+        if found is None:
+            raise InvalidSpecError(f"table {identifier} does not exist")
+        return found
+
+    def look_up(self, identifier: str) -> Table | None:
+        """The same, or None where there is none. Raises InvalidSpecError where that cannot be the name of a table."""
         parts = identifier.split(".")
         if len(parts) != 3:
             raise InvalidSpecError(
                 f"{identifier!r} is not a table: write catalog.namespace.name, such as lake.demo.flights"
             )
-        return self.table(*parts)
+        catalog, namespace, name = parts
+        try:
+            return self.catalog(catalog).load_table((namespace, name))
+        except NoSuchTableError:
+            return None
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:
