@@ -13,7 +13,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import Table
 
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.ingestion_group import settings
 from firn_operator import iceberg
 
@@ -56,7 +56,8 @@ class Lake:
         return found
 
     def look_up(self, identifier: str) -> Table | None:
-        """The same, or None where there is none. Raises InvalidSpecError where that cannot be the name of a table."""
+        """The same, or None where there is none. Raises InvalidSpecError where that cannot be the name of a table, AccessDeniedError and
+        UnavailableError for a catalog that cannot be read."""
         parts = identifier.split(".")
         if len(parts) != 3:
             raise InvalidSpecError(
@@ -67,6 +68,13 @@ class Lake:
             return self.catalog(catalog).load_table((namespace, name))
         except NoSuchTableError:
             return None
+        except FirnError:
+            raise
+        except Exception as error:
+            known = iceberg.translated(f"table {identifier}", error)
+            if known is None:
+                raise
+            raise known from error
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:
