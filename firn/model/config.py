@@ -176,11 +176,6 @@ class Profile(Settings):
         """True when the operator launches the brokers."""
         return self.bootstrap_servers is None
 
-    @property
-    def replication_factor(self) -> int:
-        """Replication of topics on a managed fleet: 3, or as many brokers as there are."""
-        return min(3, self.replicas)
-
 
 class Catalog(Settings):
     """An Iceberg catalog. ``properties`` are Iceberg's own keys as Java writes them (``s3.endpoint``, ``client.region``, ...)."""

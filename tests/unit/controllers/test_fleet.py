@@ -137,6 +137,7 @@ def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
     live = gen.stateful_set(replicas=3, manifest=first)
     smaller = fleet(live, replicas=1, storage={"size": "99Gi"})
     assert (smaller.replicas, smaller.voters, smaller.storage_size) == (3, 3, "10Gi")
+    assert config_map.properties(smaller)["default.replication.factor"] == "3", "new topics leave it to the brokers"
     assert fleet(live, replicas=5).replicas == 5
 
 
