@@ -370,9 +370,10 @@ class TopicReconciler:
     async def _driver_released(self, observed: Observed) -> bool:
         since = self._contract_gone[observed.entry.uid]
         groups = {observed.entry.group} | ({observed.job.job.group} if observed.job else set())
-        for group in groups & self._config.groups.keys():
+        for group in groups:
             pods = await self._ports.cluster.pods(selector(group))
-            said = await self._ports.progress.read(group)
+            # The driver of a group that was taken out of the configuration is ending: no pod is the word that counts.
+            said = await self._ports.progress.read(group) if group in self._config.groups else None
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
                 return False
         return True

@@ -545,6 +545,38 @@ async def test_scaling_down_is_refused_and_said_once() -> None:
     assert [reason for _, reason, _ in world.cluster.events].count("ScaleDownRefused") == 1
 
 
+@pytest.mark.parametrize(
+    ("then", "left"),
+    [
+        (None, []),
+        ({"type": "LoadBalancer", "hosts": ["a", "b", "c"]}, ["", "-0", "-1", "-2"]),
+    ],
+    ids=["none any more", "another kind"],
+)
+async def test_ways_in_from_outside_are_those_of_the_configuration(then: Any, left: list[str]) -> None:
+    def outside() -> list[str]:
+        found = (place[3] for place in world.cluster.objects if place[1] == "Service" and "external" in place[3])
+        return sorted(name.removeprefix("firn-broker-classic-external") for name in found)
+
+    world = World(gen.config(profiles={"classic": {"external": {"host": "h"}}}))
+    await world.settle()
+    assert outside() == ["", "-0", "-1", "-2"]
+    world.start(gen.config(profiles={"classic": {"external": then}}))
+    await world.operator_only()
+    assert outside() == left, "at once"
+    await world.settle()
+    kept = {place[3] for place in world.cluster.objects if place[1] == "Service" and "broker" in place[3]}
+    assert kept >= {"firn-broker-classic", "firn-broker-classic-bootstrap"}
+
+
+async def test_brokers_of_a_profile_that_leaves_the_configuration_stay() -> None:
+    world = World(gen.config(profiles={"classic": {}, "second": {}}))
+    await world.settle()
+    world.start(gen.config(profiles={"classic": {}}))
+    await world.settle()
+    assert await world.cluster.stateful_set("firn-broker-second") is not None
+
+
 # What is said of it
 
 
