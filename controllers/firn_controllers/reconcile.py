@@ -46,7 +46,7 @@ class Controllers:
         self._stopped = False
         self._announcements: list[Announcement] = []
         tell = self._announcements.append
-        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter)
+        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter, self._wake)
         self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
         self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
         self._groups = GroupReconciler(

@@ -34,6 +34,10 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Status writes a second, of all topics together, in which only times and counts differ."""
 VISIBLE_SOON = 0.5
+LONGEST_RETRY = 15.0
+"""Seconds after which a topic or table that a dependency failed is tried again at the latest, so that Ready follows soon when it is back."""
+RETRIES_PER_SECOND = 20
+"""Of all topics together, where so many have failed that it would be more within `LONGEST_RETRY`."""
 DELETION_POLL = 2.0
 DELETION_GRACE = timedelta(seconds=3)
 """A driver's word that it has dropped a topic counts from so long after its contract was gone."""
@@ -58,10 +62,17 @@ class Visit:
 
 
 class TopicReconciler:
-    """Reconciles IcebergTopics."""
+    """Reconciles IcebergTopics; ``wake`` is told others that are worth a look now."""
 
     def __init__(
-        self, config: Config, owner: Owner, ports: Ports, index: Index, board: Board, jitter: Callable[[], float]
+        self,
+        config: Config,
+        owner: Owner,
+        ports: Ports,
+        index: Index,
+        board: Board,
+        jitter: Callable[[], float],
+        wake: Callable[[Name], None],
     ) -> None:
         self._config = config
         self._owner = owner
@@ -69,12 +80,17 @@ class TopicReconciler:
         self._index = index
         self._board = board
         self._jitter = jitter
+        self._wake = wake
         self._resync = durations.milliseconds(config.resync) / 1000
         self._visits: dict[Name, Visit] = {}
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
         self._created: set[str] = set()  # uids whose Kafka topic this process created
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
+        self._failing: dict[
+            Name, dict[str, FirnError]
+        ] = {}  # what the last look found a dependency to fail with, by dependency
+        self._retrying: set[str] = set()  # dependencies that a topic which they failed before is trying right now
 
     @property
     def refresh_interval(self) -> float:
@@ -97,6 +113,8 @@ class TopicReconciler:
         if not self._judgeable(found):
             return Outcome()
         observed = await self._gather(found)
+        if observed.paused or observed.deleting:
+            self._failing.pop(name, None)
         if observed.paused:
             return await self._report(found, status.paused(observed))
         if observed.deleting:
@@ -174,11 +192,31 @@ class TopicReconciler:
         self._remember(observed, findings)
         document = status.document(observed, findings)
         outcome = await self._report(observed.entry, document, done)
-        # Somebody else's fault may pass at any time; the author's only with a new spec, which is an event.
-        for result in (findings.topic, findings.table):
-            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError):
-                return Outcome(failed=True)
-        return outcome
+        return self._retry(observed, findings) or outcome
+
+    def _retry(self, observed: Observed, findings: Findings) -> Outcome | None:
+        """Somebody else's fault may pass at any time: back off, but not for long. The author's passes only with a new spec, an event.
+
+        What the board says of fleets and catalogs is not all: a catalog answers while its object store does not, and grants may lack
+        for one topic. The first one that succeeds again wakes all that failed for the same reason, so few have to keep trying.
+        """
+        name = observed.entry.name
+        before = self._failing.pop(name, {})
+        profile, catalog = _profile(observed), _catalog(observed)
+        found = {profile: findings.topic, catalog: findings.table}
+        troubles = {
+            dependency: result
+            for dependency, result in found.items()
+            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError)
+        }
+        recovered = {it for it in before if isinstance(found.get(it), TopicState | TableState)}
+        for other in [it for it, failed in self._failing.items() if recovered & failed.keys()]:
+            del self._failing[other]
+            self._wake(other)
+        if not troubles:
+            return None
+        self._failing[name] = troubles
+        return Outcome(failed=True, longest=max(LONGEST_RETRY, len(self._failing) / RETRIES_PER_SECOND))
 
     async def _agree_finalizers(self, observed: Observed) -> tuple[Observed, bool]:
         """Put our finalizer on or take it off, before anything is created; True if the resource is gone."""
@@ -240,6 +278,11 @@ class TopicReconciler:
         target, schema = observed.target, observed.schema
         if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
             return findings
+        before = self._failing.get(observed.entry.name, {}).get(_catalog(observed))
+        if before is not None and _catalog(observed) in self._retrying:
+            return replace(findings, table=before)  # a store that swallows requests must not hold up every worker
+        if before is not None:
+            self._retrying.add(_catalog(observed))
         try:
             live = await self._ports.tables.ensure(target, schema, observed.entry.uid)
         except InvalidSpecError as error:
@@ -248,6 +291,9 @@ class TopicReconciler:
             return replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
             return replace(findings, table=error)
+        finally:
+            if before is not None:
+                self._retrying.discard(_catalog(observed))
         if live is None:
             return replace(findings, table_missing=True)
         if live.created:
@@ -323,6 +369,7 @@ class TopicReconciler:
         visit = self._visits.get(name)
         if visit is not None and visit.uid == uid:
             del self._visits[name]
+        self._failing.pop(name, None)
         self._jobs.pop(uid, None)
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
@@ -486,6 +533,14 @@ class TopicReconciler:
             await self._ports.cluster.event(
                 namespace, name, found.uid, "IcebergTopic", item.type, str(item.reason), item.message
             )
+
+
+def _profile(observed: Observed) -> str:
+    return f"profile {observed.entry.profile}"
+
+
+def _catalog(observed: Observed) -> str:
+    return f"catalog {observed.target.catalog}" if isinstance(observed.target, TableTarget) else ""
 
 
 def _reason(error: InvalidSpecError) -> Reason:
