@@ -86,12 +86,16 @@ class FleetReconciler:
             fleet, job = await self._finalised(fleet, settled)
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
-            return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
+            # Nothing was applied: brokers that run keep what they run, and topics can be managed.
+            found = health.of(profile, fleet, pods, admin, wrong=str(error))
+            if found.problem is not None:
+                found = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
+            return found, False
         if settled:
             await self._prune(fleet)
         version = metadata_version.pending(fleet)
         failure = metadata_version.failure(job, version) if job is not None and version is not None else None
-        found = health.of(profile, fleet, pods, admin, rolling=rolling, not_finalised=failure)
+        found = health.of(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return found, rolling or (version is not None and failure is None)
 
     async def _finalised(self, fleet: Fleet, settled: bool) -> tuple[Fleet, Manifest | None]:

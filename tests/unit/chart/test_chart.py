@@ -350,6 +350,7 @@ def test_crds_come_with_the_chart_and_stay() -> None:
         ({**IMAGES, "defaultGroup": "nobody"}, 'defaultGroup: "nobody" is not among [default]'),
         ({**IMAGES, "defaultCatalog": "nowhere"}, 'defaultCatalog: "nowhere" is not among [lake]'),
         ({**IMAGES, "profiles": {"p": {"config": {"log.retention.hours": 1}}}}, "want string"),
+        ({**IMAGES, "quickStart": {"profile": {"config": {"node.id": "1"}}}}, "'/quickStart/profile/config/node.id'"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:

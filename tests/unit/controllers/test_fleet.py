@@ -83,10 +83,8 @@ def test_topics_are_not_made_by_mistake_and_record_times_are_not_judged() -> Non
     assert properties["log.message.timestamp.after.max.ms"] == str(2**63 - 1)
 
 
-def test_a_profiles_own_config_wins_but_not_over_identity() -> None:
+def test_a_profiles_own_config_wins() -> None:
     assert config_map.properties(fleet(config={"num.partitions": "7"}))["num.partitions"] == "7"
-    with pytest.raises(InvalidSpecError, match=r"profiles\.classic\.config: node\.id"):
-        config_map.properties(fleet(config={"node.id": "7"}))
 
 
 def test_a_broker_that_restarts_before_its_turn_starts_from_what_it_ran_with() -> None:
@@ -625,13 +623,34 @@ def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> Non
     assert health.of("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
 
 
+NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
+"""What no fleet of three can be rendered with."""
+
+
 async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:
-    profiles = {"classic": {}, "odd": {"config": {"node.id": "1"}}}
-    world = World(gen.config(profiles=profiles))
+    world = World(gen.config(profiles={"classic": {}, "odd": NAMELESS}))
     world.cluster.create(gen.topic("good"))
     world.cluster.create(gen.topic("bad", profile="odd"))
     await world.settle()
     assert world.conditions("good")["Ready"] == ("True", "AllReady")
     assert world.conditions("bad")["TopicReady"] == ("False", "BrokerUnreachable")
-    assert "node.id" in world.message("TopicReady", "bad")
+    assert "external.hosts" in world.message("TopicReady", "bad")
     assert world.conditions("bad")["Stalled"] == ("True", "FastFailures")
+
+
+@pytest.mark.parametrize("replicas", [3, 1], ids=["too few names", "fewer brokers wanted than there are"])
+async def test_a_setting_that_cannot_be_rendered_takes_no_topic_from_brokers_that_run(replicas: int) -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    before = dict(world.cluster.pod_states)
+    outside = {"bootstrapServers": "kafka.example:9092", "namespaces": ["demo"]}
+    world.start(gen.config(profiles={"classic": {"replicas": replicas, **NAMELESS}, "outside": outside}))
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert "external.hosts: 3 brokers" in world.operator.board.fleet("classic").degraded
+    assert told(world).count("Degraded") == 1
+    assert world.cluster.pod_states == before
+    world.start(gen.config())
+    await world.settle()
+    assert world.operator.board.fleet("classic").degraded == ""

@@ -84,6 +84,10 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("profiles." + "p" * 41, {}), "String should have at most 40 characters"),
         (_set("profiles.classic.kind", "Pulsar"), "profiles.classic.kind: Input should be 'Kafka'"),
         (_set("profiles.classic.heap", "1Gi"), "profiles.classic.heap: Value error, '1Gi' is not a heap size"),
+        (
+            _set("profiles.classic.config", {"node.id": "1", "log.dirs": "/x", "num.io.threads": "9"}),
+            "profiles.classic.config: Value error, log.dirs, node.id cannot be set",
+        ),
         (_set("profiles.classic.storage", {"size": "20"}), ""),
         (
             _set("profiles.classic.storage", {"size": "lots"}),
