@@ -11,7 +11,7 @@ from typing import Any
 from firn.model import durations, names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
-from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers import announcements
 from firn_controllers.announcements import Announcement, EventReason
@@ -34,6 +34,8 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Status writes a second, of all topics together, in which only times and counts differ."""
 VISIBLE_SOON = 0.5
+VISIBLE_WITHIN = 10.0
+"""Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
 LONGEST_RETRY = 15.0
 """Seconds after which a topic or table that a dependency failed is tried again at the latest, so that Ready follows soon when it is back."""
 RETRIES_PER_SECOND = 20
@@ -46,7 +48,7 @@ BLOCKED_AFTER = timedelta(seconds=30)
 SETTLED = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
 
 
-class _NotVisibleYet(Exception):
+class _NotVisibleYet(NotReadyError):
     """A topic was created, and the brokers do not describe it yet."""
 
 
@@ -86,6 +88,7 @@ class TopicReconciler:
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
         self._created: set[str] = set()  # uids whose Kafka topic this process created
+        self._invisible: dict[str, float] = {}  # by uid, since when a created topic is not described
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
         self._failing: dict[
             Name, dict[str, FirnError]
@@ -184,8 +187,11 @@ class TopicReconciler:
         if failure is None:
             try:
                 findings = await self._agree_topic(observed, findings, done)
-            except _NotVisibleYet:
-                return Outcome(after=VISIBLE_SOON)
+            except _NotVisibleYet as error:
+                now = self._ports.clock.monotonic()
+                if now - self._invisible.setdefault(observed.entry.uid, now) < VISIBLE_WITHIN:
+                    return Outcome(after=VISIBLE_SOON)
+                findings = replace(findings, topic=error)
             if findings.failure is None:
                 findings = await self._agree_table(observed, findings, done)
         findings = await self._agree_contract(observed, findings)
@@ -258,7 +264,8 @@ class TopicReconciler:
         except FirnError as error:
             return replace(findings, topic=error)
         if live is None:  # brokers hear of a new topic from their controller, a moment later
-            raise _NotVisibleYet
+            raise _NotVisibleYet(f"topic {topic} was created, and the brokers do not know it; see their logs")
+        self._invisible.pop(observed.entry.uid, None)
         live = plan.after(steps, live)
         if observed.entry.uid in self._created:
             origin = Reason.CREATED
@@ -373,6 +380,7 @@ class TopicReconciler:
         self._jobs.pop(uid, None)
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
+        self._invisible.pop(uid, None)
         self._created.discard(uid)
 
     # Delete

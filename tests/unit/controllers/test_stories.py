@@ -441,6 +441,32 @@ async def test_a_topic_is_ready_soon_after_it_was_granted(monkeypatch: pytest.Mo
     assert world.conditions()["TopicReady"] == ("True", "Created")
 
 
+async def test_a_created_topic_that_brokers_do_not_show_is_said_and_suspending_obeyed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await settled()
+    describe = world.topics.describe
+
+    async def nothing(profile: str, topic: str) -> None:
+        return None
+
+    monkeypatch.setattr(world.topics, "describe", nothing)
+    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    for _ in range(18):
+        await world.operator_only()
+        world.clock.advance(0.5)
+    assert world.conditions()["TopicReady"] == ("True", "Created"), "brokers may hear of it a moment later"
+    for _ in range(6):
+        await world.operator_only()
+        world.clock.advance(0.5)
+    assert world.conditions()["TopicReady"] == ("False", "BrokerStarting")
+    assert "flights was created" in world.message("TopicReady")
+    assert world.job().suspended
+    monkeypatch.setattr(world.topics, "describe", describe)
+    await world.settle()
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+
+
 async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
     world = await failing("flights", "second", "third")
     world.tables.store_problem = None
