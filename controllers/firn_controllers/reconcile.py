@@ -26,6 +26,8 @@ from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
 log = logging.getLogger(__name__)
 
 TOPIC, FLEET, CATALOG, GROUP, ORPHANS = "topic", "fleet", "catalog", "group", "orphans"
+ENDING = 5.0
+"""Seconds between looks at drivers that have been told to end."""
 
 
 class Controllers:
@@ -44,7 +46,7 @@ class Controllers:
         self._stopped = False
         self._announcements: list[Announcement] = []
         tell = self._announcements.append
-        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter)
+        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter, self._wake)
         self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
         self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
         self._groups = GroupReconciler(
@@ -129,8 +131,9 @@ class Controllers:
             case (kind, name) if kind == GROUP:
                 outcome = await self._groups.reconcile(name)
             case _:
-                await orphans.prune(self._ports, self._owner, self.index)
-                outcome = Outcome(after=durations.milliseconds(self._config.resync) / 1000)
+                await orphans.prune_contracts(self._ports, self._owner, self.index)
+                ending = await orphans.prune_groups(self._ports, self._owner, self._config.groups)
+                outcome = Outcome(after=ENDING if ending else durations.milliseconds(self._config.resync) / 1000)
         await self._announce()
         return outcome
 

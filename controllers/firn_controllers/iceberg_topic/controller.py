@@ -11,7 +11,7 @@ from typing import Any
 from firn.model import durations, names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
-from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers import announcements
 from firn_controllers.announcements import Announcement, EventReason
@@ -34,6 +34,12 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Status writes a second, of all topics together, in which only times and counts differ."""
 VISIBLE_SOON = 0.5
+VISIBLE_WITHIN = 10.0
+"""Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
+LONGEST_RETRY = 15.0
+"""Seconds after which a topic or table that a dependency failed is tried again at the latest, so that Ready follows soon when it is back."""
+RETRIES_PER_SECOND = 20
+"""Of all topics together, where so many have failed that it would be more within `LONGEST_RETRY`."""
 DELETION_POLL = 2.0
 DELETION_GRACE = timedelta(seconds=3)
 """A driver's word that it has dropped a topic counts from so long after its contract was gone."""
@@ -42,8 +48,12 @@ BLOCKED_AFTER = timedelta(seconds=30)
 SETTLED = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
 
 
-class _NotVisibleYet(Exception):
+class _NotVisibleYet(NotReadyError):
     """A topic was created, and the brokers do not describe it yet."""
+
+
+class _Gone(Exception):
+    """The resource was deleted meanwhile."""
 
 
 @dataclass(slots=True)
@@ -58,10 +68,17 @@ class Visit:
 
 
 class TopicReconciler:
-    """Reconciles IcebergTopics."""
+    """Reconciles IcebergTopics; ``wake`` is told others that are worth a look now."""
 
     def __init__(
-        self, config: Config, owner: Owner, ports: Ports, index: Index, board: Board, jitter: Callable[[], float]
+        self,
+        config: Config,
+        owner: Owner,
+        ports: Ports,
+        index: Index,
+        board: Board,
+        jitter: Callable[[], float],
+        wake: Callable[[Name], None],
     ) -> None:
         self._config = config
         self._owner = owner
@@ -69,12 +86,19 @@ class TopicReconciler:
         self._index = index
         self._board = board
         self._jitter = jitter
+        self._wake = wake
         self._resync = durations.milliseconds(config.resync) / 1000
         self._visits: dict[Name, Visit] = {}
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
+        self._creating: set[str] = set()  # uids of which this process has said that their Kafka topic is created next
         self._created: set[str] = set()  # uids whose Kafka topic this process created
+        self._invisible: dict[str, float] = {}  # by uid, since when a created topic is not described
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
+        self._failing: dict[
+            Name, dict[str, FirnError]
+        ] = {}  # what the last look found a dependency to fail with, by dependency
+        self._retrying: set[str] = set()  # dependencies that a topic which they failed before is trying right now
 
     @property
     def refresh_interval(self) -> float:
@@ -97,6 +121,8 @@ class TopicReconciler:
         if not self._judgeable(found):
             return Outcome()
         observed = await self._gather(found)
+        if observed.paused or observed.deleting:
+            self._failing.pop(name, None)
         if observed.paused:
             return await self._report(found, status.paused(observed))
         if observed.deleting:
@@ -165,20 +191,45 @@ class TopicReconciler:
         done: list[Announcement] = []
         if failure is None:
             try:
-                findings = await self._agree_topic(observed, findings, done)
-            except _NotVisibleYet:
-                return Outcome(after=VISIBLE_SOON)
+                observed, findings = await self._agree_topic(observed, findings, done)
+            except _Gone:
+                return Outcome()
+            except _NotVisibleYet as error:
+                now = self._ports.clock.monotonic()
+                if now - self._invisible.setdefault(observed.entry.uid, now) < VISIBLE_WITHIN:
+                    return Outcome(after=VISIBLE_SOON)
+                findings = replace(findings, topic=error)
             if findings.failure is None:
                 findings = await self._agree_table(observed, findings, done)
         findings = await self._agree_contract(observed, findings)
         self._remember(observed, findings)
         document = status.document(observed, findings)
         outcome = await self._report(observed.entry, document, done)
-        # Somebody else's fault may pass at any time; the author's only with a new spec, which is an event.
-        for result in (findings.topic, findings.table):
-            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError):
-                return Outcome(failed=True)
-        return outcome
+        return self._retry(observed, findings) or outcome
+
+    def _retry(self, observed: Observed, findings: Findings) -> Outcome | None:
+        """Somebody else's fault may pass at any time: back off, but not for long. The author's passes only with a new spec, an event.
+
+        What the board says of fleets and catalogs is not all: a catalog answers while its object store does not, and grants may lack
+        for one topic. The first one that succeeds again wakes all that failed for the same reason, so few have to keep trying.
+        """
+        name = observed.entry.name
+        before = self._failing.pop(name, {})
+        profile, catalog = _profile(observed), _catalog(observed)
+        found = {profile: findings.topic, catalog: findings.table}
+        troubles = {
+            dependency: result
+            for dependency, result in found.items()
+            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError)
+        }
+        recovered = {it for it in before if isinstance(found.get(it), TopicState | TableState)}
+        for other in [it for it, failed in self._failing.items() if recovered & failed.keys()]:
+            del self._failing[other]
+            self._wake(other)
+        if not troubles:
+            return None
+        self._failing[name] = troubles
+        return Outcome(failed=True, longest=max(LONGEST_RETRY, len(self._failing) / RETRIES_PER_SECOND))
 
     async def _agree_finalizers(self, observed: Observed) -> tuple[Observed, bool]:
         """Put our finalizer on or take it off, before anything is created; True if the resource is gone."""
@@ -190,13 +241,15 @@ class TopicReconciler:
             return observed, True
         return replace(observed, entry=live, resource=live.resource), False
 
-    async def _agree_topic(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
+    async def _agree_topic(
+        self, observed: Observed, findings: Findings, done: list[Announcement]
+    ) -> tuple[Observed, Findings]:
         known = self._verified(observed)
         if observed.fleet.problem is not None:
-            return findings
+            return observed, findings
         origin = self._origin(observed, ConditionType.TOPIC_READY)
         if known is not None:
-            return replace(findings, topic=known.topic, topic_origin=origin or Reason.ADOPTED)
+            return observed, replace(findings, topic=known.topic, topic_origin=origin or Reason.ADOPTED)
         spec = observed.resource.spec
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._config.profiles[profile].default_partitions
@@ -208,6 +261,7 @@ class TopicReconciler:
             for step in steps:
                 match step:
                     case plan.CreateTopic(partitions, configs):
+                        observed = await self._say_creating(observed, findings)
                         await topics.create(profile, topic, partitions, configs)
                         self._created.add(observed.entry.uid)
                         live = await topics.describe(profile, topic)
@@ -216,19 +270,35 @@ class TopicReconciler:
                     case plan.AlterConfigs(put, remove):
                         await topics.alter_configs(profile, topic, put, remove)
         except InvalidSpecError as error:
-            return replace(findings, failure=Failure(_reason(error), str(error)))
+            return observed, replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
-            return replace(findings, topic=error)
+            return observed, replace(findings, topic=error)
         if live is None:  # brokers hear of a new topic from their controller, a moment later
-            raise _NotVisibleYet
+            raise _NotVisibleYet(f"topic {topic} was created, and the brokers do not know it; see their logs")
+        self._invisible.pop(observed.entry.uid, None)
         live = plan.after(steps, live)
-        if observed.entry.uid in self._created:
+        if observed.entry.uid in self._created or status.creating(observed.entry.status, topic):
             origin = Reason.CREATED
         elif origin is None:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
         done += _topic_announcements(topic, steps, repaired=_settled(observed))
-        return replace(findings, topic=live, topic_origin=origin)
+        return observed, replace(findings, topic=live, topic_origin=origin)
+
+    async def _say_creating(self, observed: Observed, findings: Findings) -> Observed:
+        """Written before the topic is made: a process that is killed before it says Created leaves its successor the proof whose it is.
+
+        Once at most, lest the status of a topic that cannot be made goes to and fro.
+        """
+        found, topic = observed.entry, observed.resource.topic_name
+        if found.uid in self._creating or not status.creation_untold(found.status, topic, found.generation):
+            return observed
+        self._creating.add(found.uid)
+        document = status.document(observed, replace(findings, creating=True))
+        live = self._take_in(await self._ports.cluster.patch_status(*found.name, document, found.resource_version))
+        if live is None or live.resource is None:
+            raise _Gone
+        return replace(observed, entry=live, resource=live.resource)
 
     async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
         if observed.catalog.problem is not None:
@@ -240,6 +310,11 @@ class TopicReconciler:
         target, schema = observed.target, observed.schema
         if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
             return findings
+        before = self._failing.get(observed.entry.name, {}).get(_catalog(observed))
+        if before is not None and _catalog(observed) in self._retrying:
+            return replace(findings, table=before)  # a store that swallows requests must not hold up every worker
+        if before is not None:
+            self._retrying.add(_catalog(observed))
         try:
             live = await self._ports.tables.ensure(target, schema, observed.entry.uid)
         except InvalidSpecError as error:
@@ -248,6 +323,9 @@ class TopicReconciler:
             return replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
             return replace(findings, table=error)
+        finally:
+            if before is not None:
+                self._retrying.discard(_catalog(observed))
         if live is None:
             return replace(findings, table_missing=True)
         if live.created:
@@ -323,9 +401,12 @@ class TopicReconciler:
         visit = self._visits.get(name)
         if visit is not None and visit.uid == uid:
             del self._visits[name]
+        self._failing.pop(name, None)
         self._jobs.pop(uid, None)
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
+        self._invisible.pop(uid, None)
+        self._creating.discard(uid)
         self._created.discard(uid)
 
     # Delete
@@ -370,9 +451,10 @@ class TopicReconciler:
     async def _driver_released(self, observed: Observed) -> bool:
         since = self._contract_gone[observed.entry.uid]
         groups = {observed.entry.group} | ({observed.job.job.group} if observed.job else set())
-        for group in groups & self._config.groups.keys():
+        for group in groups:
             pods = await self._ports.cluster.pods(selector(group))
-            said = await self._ports.progress.read(group)
+            # The driver of a group that was taken out of the configuration is ending: no pod is the word that counts.
+            said = await self._ports.progress.read(group) if group in self._config.groups else None
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
                 return False
         return True
@@ -485,6 +567,14 @@ class TopicReconciler:
             await self._ports.cluster.event(
                 namespace, name, found.uid, "IcebergTopic", item.type, str(item.reason), item.message
             )
+
+
+def _profile(observed: Observed) -> str:
+    return f"profile {observed.entry.profile}"
+
+
+def _catalog(observed: Observed) -> str:
+    return f"catalog {observed.target.catalog}" if isinstance(observed.target, TableTarget) else ""
 
 
 def _reason(error: InvalidSpecError) -> Reason:
