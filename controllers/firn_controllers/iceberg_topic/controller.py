@@ -52,10 +52,6 @@ class _NotVisibleYet(NotReadyError):
     """A topic was created, and the brokers do not describe it yet."""
 
 
-class _Gone(Exception):
-    """The resource was deleted meanwhile."""
-
-
 @dataclass(slots=True)
 class Visit:
     """What the last complete look at a topic found: good until the next resync, as long as nothing says otherwise. A cache."""
@@ -91,7 +87,6 @@ class TopicReconciler:
         self._visits: dict[Name, Visit] = {}
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
-        self._creating: set[str] = set()  # uids of which this process has said that their Kafka topic is created next
         self._created: set[str] = set()  # uids whose Kafka topic this process created
         self._invisible: dict[str, float] = {}  # by uid, since when a created topic is not described
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
@@ -191,9 +186,7 @@ class TopicReconciler:
         done: list[Announcement] = []
         if failure is None:
             try:
-                observed, findings = await self._agree_topic(observed, findings, done)
-            except _Gone:
-                return Outcome()
+                findings = await self._agree_topic(observed, findings, done)
             except _NotVisibleYet as error:
                 now = self._ports.clock.monotonic()
                 if now - self._invisible.setdefault(observed.entry.uid, now) < VISIBLE_WITHIN:
@@ -241,15 +234,13 @@ class TopicReconciler:
             return observed, True
         return replace(observed, entry=live, resource=live.resource), False
 
-    async def _agree_topic(
-        self, observed: Observed, findings: Findings, done: list[Announcement]
-    ) -> tuple[Observed, Findings]:
+    async def _agree_topic(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
         known = self._verified(observed)
         if observed.fleet.problem is not None:
-            return observed, findings
+            return findings
         origin = self._origin(observed, ConditionType.TOPIC_READY)
         if known is not None:
-            return observed, replace(findings, topic=known.topic, topic_origin=origin or Reason.ADOPTED)
+            return replace(findings, topic=known.topic, topic_origin=origin or Reason.ADOPTED)
         spec = observed.resource.spec
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._config.profiles[profile].default_partitions
@@ -261,7 +252,6 @@ class TopicReconciler:
             for step in steps:
                 match step:
                     case plan.CreateTopic(partitions, configs):
-                        observed = await self._say_creating(observed, findings)
                         await topics.create(profile, topic, partitions, configs)
                         self._created.add(observed.entry.uid)
                         live = await topics.describe(profile, topic)
@@ -270,35 +260,20 @@ class TopicReconciler:
                     case plan.AlterConfigs(put, remove):
                         await topics.alter_configs(profile, topic, put, remove)
         except InvalidSpecError as error:
-            return observed, replace(findings, failure=Failure(_reason(error), str(error)))
+            return replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
-            return observed, replace(findings, topic=error)
+            return replace(findings, topic=error)
         if live is None:  # brokers hear of a new topic from their controller, a moment later
             raise _NotVisibleYet(f"topic {topic} was created, and the brokers do not know it; see their logs")
         self._invisible.pop(observed.entry.uid, None)
         live = plan.after(steps, live)
-        if observed.entry.uid in self._created or status.creating(observed.entry.status, topic):
+        if observed.entry.uid in self._created:
             origin = Reason.CREATED
         elif origin is None:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
         done += _topic_announcements(topic, steps, repaired=_settled(observed))
-        return observed, replace(findings, topic=live, topic_origin=origin)
-
-    async def _say_creating(self, observed: Observed, findings: Findings) -> Observed:
-        """Written before the topic is made: a process that is killed before it says Created leaves its successor the proof whose it is.
-
-        Once at most, lest the status of a topic that cannot be made goes to and fro.
-        """
-        found, topic = observed.entry, observed.resource.topic_name
-        if found.uid in self._creating or not status.creation_untold(found.status, topic, found.generation):
-            return observed
-        self._creating.add(found.uid)
-        document = status.document(observed, replace(findings, creating=True))
-        live = self._take_in(await self._ports.cluster.patch_status(*found.name, document, found.resource_version))
-        if live is None or live.resource is None:
-            raise _Gone
-        return replace(observed, entry=live, resource=live.resource)
+        return replace(findings, topic=live, topic_origin=origin)
 
     async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
         if observed.catalog.problem is not None:
@@ -406,7 +381,6 @@ class TopicReconciler:
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
         self._invisible.pop(uid, None)
-        self._creating.discard(uid)
         self._created.discard(uid)
 
     # Delete

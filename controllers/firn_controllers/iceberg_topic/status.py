@@ -46,8 +46,6 @@ class Findings:
     failure: Failure | None = None
     topic: TopicState | FirnError | None = None
     topic_origin: Reason | None = None
-    creating: bool = False
-    """The topic does not exist and is created next."""
     table: TableState | FirnError | None = None
     table_origin: Reason | None = None
     table_missing: bool = False
@@ -210,8 +208,6 @@ def _topic_ready(observed: Observed, findings: Findings) -> Verdict:
         return _pending("waits for a profile that exists")
     if observed.fleet.problem is not None:
         return Verdict("False", observed.fleet.problem, steady(observed.fleet.message))
-    if findings.creating:
-        return _pending(_being_created(observed.resource.topic_name))
     match findings.topic:
         case TopicState() as live:
             wanted = observed.resource.spec.partitions
@@ -432,26 +428,6 @@ def origin_before(status: Mapping[str, Any], kind: ConditionType) -> Reason | No
     """``Created`` or ``Adopted``, as the condition has it."""
     before = _condition(status, kind)
     return Reason(before["reason"]) if before and before["reason"] in ORIGINS else None
-
-
-def creation_untold(status: Mapping[str, Any], topic: str, generation: int) -> bool:
-    """It is news that the topic is created next: nothing says so, nor that there was one, nor that Kafka refused to make it."""
-    said, spec = _condition(status, ConditionType.TOPIC_READY), _condition(status, ConditionType.SPEC_VALID)
-    if spec is not None and spec["status"] == "False" and spec["observedGeneration"] == generation:
-        return False
-    if said is None:
-        return True
-    return said["status"] != "True" and said["reason"] != Reason.ACCESS_DENIED and not creating(status, topic)
-
-
-def creating(status: Mapping[str, Any], topic: str) -> bool:
-    """The last that was said of the topic is that it is created next (`Findings.creating`)."""
-    said = _condition(status, ConditionType.TOPIC_READY)
-    return said is not None and said["message"] == _being_created(topic)
-
-
-def _being_created(topic: str) -> str:
-    return f"topic {topic} is being created"
 
 
 def _coarse(condition: Mapping[str, Any]) -> Manifest:

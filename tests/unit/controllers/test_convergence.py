@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import UnavailableError
 from tests import gen
 from tests.fakes.world import World
 
@@ -77,50 +77,6 @@ async def test_killed_at_any_call_it_comes_out_the_same(story: Story, after_effe
         story(world)
         await world.settle()
         assert world.state() == undisturbed.state(), f"killed at call {number}"
-
-
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-async def test_killed_at_any_call_a_topic_of_its_own_is_not_adopted(after_effect: bool) -> None:
-    calls, _ = await calls_of(created)
-    for number in range(1, calls + 1):
-        world = World()
-        world.faults.kill_at, world.faults.after_effect = number, after_effect
-        created(world)
-        await world.settle()
-        assert world.conditions()["TopicReady"] == ("True", "Created"), f"killed at call {number}"
-        assert world.conditions()["TableReady"] == ("True", "Created"), f"killed at call {number}"
-        assert "Adopted" not in {reason for _, reason, _ in world.cluster.events}
-
-
-@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-async def test_killed_at_any_call_a_topic_of_somebody_else_is_adopted(after_effect: bool) -> None:
-    calls, _ = await calls_of(created)
-    for number in range(1, calls + 1):
-        world = World()
-        await world.topics.create("classic", "flights", 3, {"retention.ms": "1000"})
-        world.faults.kill_at, world.faults.after_effect = world.faults.calls + number, after_effect
-        created(world)
-        await world.settle()
-        assert world.conditions()["TopicReady"] == ("True", "Adopted"), f"killed at call {number}"
-
-
-async def test_a_topic_that_somebody_made_after_we_were_refused_is_adopted() -> None:
-    world = World()
-    create = world.topics.create
-
-    async def denied(*_: object) -> None:
-        raise AccessDeniedError("no right to create topics")
-
-    world.topics.create = denied  # type: ignore[method-assign]
-    created(world)
-    await world.settle(seconds=60)
-    assert world.conditions()["TopicReady"] == ("False", "AccessDenied")
-    before = world.faults.writes()
-    await world.settle(seconds=600)
-    assert world.faults.writes() == before, "trying again is not said again"
-    await create("classic", "flights", 3, {"retention.ms": "1000"})
-    await world.settle()
-    assert world.conditions()["TopicReady"] == ("True", "Adopted")
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])

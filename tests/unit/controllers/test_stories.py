@@ -60,7 +60,7 @@ async def test_a_manifest_becomes_topic_table_contract_and_ready() -> None:
 async def test_a_topic_and_a_table_take_few_writes() -> None:
     world = await settled(beside="other")
     mine = [it for it in world.faults.log if "flights" in it or UID in it]
-    assert len(mine) == 6, mine
+    assert len(mine) == 5, mine
 
 
 async def test_partitions_grow_and_configs_follow_the_spec() -> None:
