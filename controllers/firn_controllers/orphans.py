@@ -1,19 +1,44 @@
-"""ConfigMaps that nobody wants any more: job contracts of resources that were deleted, without a finalizer, while no operator ran, and
-contracts of maintenance runs whose Jobs are gone."""
+"""What nobody wants any more: job contracts of resources that were deleted, without a finalizer, while no operator ran; contracts of
+maintenance runs whose Jobs are gone; and drivers of ingestion groups that the configuration no longer has. Fleets are no orphans,
+whatever the configuration says: they hold data."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from firn.model import names
 from firn_controllers.iceberg_topic.index import Index
+from firn_controllers.ingestion_group.controller import COMPONENT_LABELS, selector
 from firn_controllers.manifests import COMPONENT, Owner
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Ports
 
 log = logging.getLogger(__name__)
 
+_GROUP_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "ConfigMap"))
 
-async def prune(ports: Ports, owner: Owner, index: Index) -> list[str]:
+
+async def prune_groups(ports: Ports, owner: Owner, configured: Iterable[str]) -> bool:
+    """Remove the drivers of all groups that are not ``configured``; True while one of them has not ended yet.
+
+    At once, though topics may name such a group: a driver that is told to end finishes its commits. Its Service and settings go after
+    it, as its executors find it by that Service until then.
+    """
+    cluster, waits = ports.cluster, False
+    kept = {names.ingestion(group) for group in configured}
+    for api_version, kind in _GROUP_KINDS:
+        for name in await cluster.list_names(api_version, kind, COMPONENT_LABELS):
+            if name in kept:
+                continue
+            group = name.removeprefix(names.ingestion(""))
+            if kind != "StatefulSet" and await cluster.pods(selector(group)):
+                waits = True
+                continue
+            await cluster.delete(api_version, kind, owner.namespace, name)
+            log.info("removed %s %s: the configuration has no ingestion group %s any more", kind, name, group)
+    return waits
+
+
+async def prune_contracts(ports: Ports, owner: Owner, index: Index) -> list[str]:
     """Delete them; their uids. Only with two proofs: the index, complete by now, lacks the uid, and so does a live look."""
     pruned = []
     labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}

@@ -32,10 +32,11 @@ DEADLINE = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reconcile asks of the queue: look again ``after`` seconds at the latest; ``failed``: back off instead."""
+    """What a reconcile asks of the queue: look again ``after`` seconds at the latest; ``failed``: back off instead, up to ``longest``."""
 
     after: float | None = None
     failed: bool = False
+    longest: float = LONGEST_DELAY
 
 
 class Meter(Protocol):
@@ -119,7 +120,7 @@ class Schedule:
         if outcome.failed:
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
-            self.add_after(key, self.delay(failures))
+            self.add_after(key, self.delay(failures, outcome.longest))
         else:
             self._failures.pop(key, None)
             if outcome.after is not None:
@@ -128,9 +129,9 @@ class Schedule:
             self._again.discard(key)
             self.add(key)
 
-    def delay(self, failures: int) -> float:
+    def delay(self, failures: int, longest: float = LONGEST_DELAY) -> float:
         """Seconds to wait after so many failures in a row, half of them by chance."""
-        full: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 30))
+        full: float = min(longest, FIRST_DELAY * 2 ** min(failures - 1, 30))
         return full * (0.5 + 0.5 * self._jitter())
 
     @property

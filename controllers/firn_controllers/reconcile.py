@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
 TOGETHER = 2.0
 """Seconds in which changes of debt are gathered before a policy is looked at for them."""
+ENDING = 5.0
+"""Seconds between looks at drivers that have been told to end."""
 
 
 class Controllers:
@@ -57,7 +59,7 @@ class Controllers:
         self._stopped = False
         self._announcements: list[Announcement] = []
         tell = self._announcements.append
-        self._topics = TopicReconciler(config, owner, ports, self.index, self.policies, self.board, jitter)
+        self._topics = TopicReconciler(config, owner, ports, self.index, self.policies, self.board, jitter, self._wake)
         self._policies = PolicyReconciler(
             config, owner, ports, self.index, self.policies, self.board, self._wake, jitter, run_meter
         )
@@ -182,9 +184,10 @@ class Controllers:
             case (kind, name) if kind == GROUP:
                 outcome = await self._groups.reconcile(name)
             case _:
-                await orphans.prune(self._ports, self._owner, self.index)
+                await orphans.prune_contracts(self._ports, self._owner, self.index)
                 await orphans.prune_runs(self._ports, self._owner, self._policies.making)
-                outcome = Outcome(after=durations.milliseconds(self._config.resync) / 1000)
+                ending = await orphans.prune_groups(self._ports, self._owner, self._config.groups)
+                outcome = Outcome(after=ENDING if ending else durations.milliseconds(self._config.resync) / 1000)
         await self._announce()
         return outcome
 

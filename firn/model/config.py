@@ -40,6 +40,29 @@ def _without_credentials(uri: str) -> str:
     return uri
 
 
+BROKERS_OWN = frozenset(
+    {
+        "node.id", "broker.id", "process.roles", "listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs", "log.dir",
+        "controller.quorum.voters", "controller.quorum.bootstrap.servers", "controller.listener.names", "inter.broker.listener.name",
+        "metadata.log.dir",
+    }
+)  # fmt: skip
+"""Keys that a profile's ``config`` may not set: pods could not find one another, or their data, any more."""
+
+
+def _without_identity(properties: dict[str, str]) -> dict[str, str]:
+    refused = sorted(BROKERS_OWN & properties.keys())
+    if refused:
+        raise ValueError(f"{', '.join(refused)} cannot be set, as the operator sets it for each broker; remove it")
+    return properties
+
+
+BrokerConfig = Annotated[
+    dict[str, str],
+    AfterValidator(_without_identity),
+    Field(json_schema_extra={"properties": dict.fromkeys(sorted(BROKERS_OWN), False)}),
+]
+"""Keys of ``server.properties``."""
 Duration = Annotated[str, AfterValidator(_checked_duration)]
 Size = Annotated[str, AfterValidator(_checked_size)]
 """A Kubernetes quantity of bytes."""
@@ -167,7 +190,7 @@ class Profile(Settings):
     heap: Heap = "1g"
     resources: Resources = Resources()
     storage: Storage = Storage()
-    config: dict[str, str] = {}
+    config: BrokerConfig = {}
     external: External | None = None
     scheduling: Scheduling = Scheduling()
 
@@ -175,11 +198,6 @@ class Profile(Settings):
     def managed(self) -> bool:
         """True when the operator launches the brokers."""
         return self.bootstrap_servers is None
-
-    @property
-    def replication_factor(self) -> int:
-        """Replication of topics on a managed fleet: 3, or as many brokers as there are."""
-        return min(3, self.replicas)
 
 
 class Catalog(Settings):

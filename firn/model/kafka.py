@@ -1,8 +1,12 @@
 """How clients on librdkafka reach a profile's brokers, and what they call topics. Nothing here reads a file: secrets are passed in."""
 
+import re
 from collections.abc import Callable
 
 from firn.model.jobs import KafkaConnection
+
+_CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
+"""TLS's alerts about a certificate (RFC 8446, 6.2) as OpenSSL writes them."""
 
 
 def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, str]:
@@ -23,6 +27,12 @@ def connection_settings(connection: KafkaConnection, secret: Callable[[str], str
         config["sasl.username"] = connection.sasl_username or ""
         config["sasl.password"] = secret(connection.sasl_password_path) if connection.sasl_password_path else ""
     return config
+
+
+def refuses_certificate(text: str) -> bool:
+    """True where brokers do not take the client's certificate, or miss one: librdkafka calls that a lost connection, as they say so only after
+    the handshake (TLS 1.3)."""
+    return _CERTIFICATE_ALERT.search(text) is not None
 
 
 def kafka_id(topic_id: object) -> str:

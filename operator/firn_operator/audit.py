@@ -6,6 +6,10 @@ rows can only be checked against each other: their log is gone. What else cannot
 - a compacted topic's log no longer has what was replaced: rows of such offsets are as right as rows of no record would be wrong;
 - with ``onBadRecord: Skip``, a record that is nowhere was skipped or lost.
 
+Dead letters are committed before the table, so those at or beyond the landed offsets may be of a round whose rows are on their way, or were
+lost: the next audit that finds them below has them. For the same reason the table is looked at first and its dead letters later; the other way
+round, letters that land in between would be missing (`tables`).
+
 Rows of a topic of the same name that was there before are told from this one's by the table's history: they are in the snapshot before the
 first of this topic's id. Where that has expired, they would count as doubled or stray (`Audit.history`).
 """
@@ -287,7 +291,8 @@ def compare(
 
 
 _COMPARE = """
-WITH landed_rows AS (SELECT partition, "offset", count(*) AS times FROM (FROM good UNION ALL FROM dead) GROUP BY ALL),
+WITH landed_dead AS (SELECT d.* FROM dead d JOIN bounds b USING (partition) WHERE d."offset" < b.landed),
+landed_rows AS (SELECT partition, "offset", count(*) AS times FROM (FROM good UNION ALL FROM landed_dead) GROUP BY ALL),
 firsts AS (SELECT partition, min("offset") AS first FROM landed_rows GROUP BY ALL),
 missing AS (
   SELECT l.partition, count(*) AS n, min(l."offset") AS example FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
@@ -300,7 +305,7 @@ stray AS (
   WHERE r."offset" >= b.start GROUP BY ALL)
 SELECT b.partition, b.start, b.landed,
   (SELECT count(*) FROM log l WHERE l.partition = b.partition), (SELECT count(*) FROM good g WHERE g.partition = b.partition),
-  (SELECT count(*) FROM dead d WHERE d.partition = b.partition),
+  (SELECT count(*) FROM landed_dead d WHERE d.partition = b.partition),
   CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, coalesce(d.n, 0), CASE WHEN $compacted THEN 0 ELSE coalesce(s.n, 0) END,
   CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + CASE WHEN $compacted THEN coalesce(s.n, 0) ELSE 0 END,
   coalesce(CASE WHEN NOT $skips THEN m.example END, d.example, CASE WHEN NOT $compacted THEN s.example END)
@@ -316,7 +321,6 @@ class Subject:
     profile: str
     topic: str
     table: str
-    dead_letters: str | None
     from_earliest: bool
     skips: bool
 
@@ -333,7 +337,6 @@ class Subject:
             profile=status["profile"],
             topic=status["topicName"],
             table=table["identifier"],
-            dead_letters=table.get("deadLetters"),
             from_earliest=ingestion.get("startFrom", "Earliest") == "Earliest",
             skips=ingestion.get("onBadRecord") == "Skip",
         )
@@ -343,17 +346,23 @@ def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str
     """The audit of a live IcebergTopic. Raises InvalidSpecError, UnavailableError."""
     subject = Subject.of(manifest)
     connection = settings.kafka(subject.profile, config.profiles[subject.profile], config.namespace)
-    lake = Lake(config)
-    dead = lake.find(subject.dead_letters) if subject.dead_letters else None
+    table, dead = tables(Lake(config), subject.table)
     return of_tables(
         kafka.client_settings(connection),
         subject.topic,
-        lake.find(subject.table),
+        table,
         dead,
         tell,
         from_earliest=subject.from_earliest,
         skips=subject.skips,
     )
+
+
+def tables(lake: Lake, identifier: str) -> tuple[Table, Table | None]:
+    """The topic's table, and then its dead letters, which have at least all that the table says has landed. They are found by their name: status
+    names them only some time after the first of them. Raises InvalidSpecError."""
+    table = lake.find(identifier)
+    return table, lake.look_up(names.dead_letters(identifier))
 
 
 def of_tables(
@@ -366,7 +375,7 @@ def of_tables(
     from_earliest: bool = True,
     skips: bool = False,
 ) -> Audit:
-    """The audit of a topic, reached with librdkafka's settings ``client``, and its tables. Raises UnavailableError."""
+    """The audit of a topic, reached with librdkafka's settings ``client``, and its `tables`. Raises UnavailableError."""
     live = live_topic(client, topic)
     landed = landed_offsets(table, live.topic_id)
     starts, log = log_offsets(client, topic, landed, tell)

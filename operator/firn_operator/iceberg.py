@@ -209,10 +209,10 @@ class Connection:
         except FirnError:
             raise
         except Exception as error:
-            translated = _translated(subject, error)
-            if translated is None:
+            known_error = translated(subject, error)
+            if known_error is None:
                 raise
-            raise translated from error
+            raise known_error from error
 
 
 class CatalogTables:
@@ -547,7 +547,7 @@ _STORAGE_NOISE = re.compile(
 """Parts of obstore's messages that differ from try to try: object names and times."""
 
 
-def _translated(subject: str, error: Exception) -> FirnError | None:
+def translated(subject: str, error: Exception) -> FirnError | None:
     """What a library's exception means, or None for one that means a bug of ours."""
     if isinstance(error, sql_errors.DBAPIError):
         text = str(error.orig).strip().splitlines()[0]

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id
+from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 from firn_controllers.ports import FleetState, TopicState
 from firn_operator import secret_files
 from firn_operator.batches import Batch
@@ -293,7 +293,8 @@ class _Profile:
             cause, self._trouble = self._trouble or cause, None
         subject = f"cannot {action} at {self._brokers.connection.bootstrap_servers} (profile {self._name})"
         text = _CLIENT_NOISE.sub("", cause.str()) or cause.name()
-        chained = _kind(cause.code())(f"{subject}: {text}")
+        code = KafkaError._SSL if refuses_certificate(text) else cause.code()
+        chained = _kind(code)(f"{subject}: {text}")
         if timed_out and isinstance(chained, UnavailableError):
             self._resting_until = time.monotonic() + _REST
             self._resting_for = f"profile {self._name}: {text}"

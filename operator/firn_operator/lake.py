@@ -13,7 +13,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import Table
 
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.ingestion_group import settings
 from firn_operator import iceberg
 
@@ -48,21 +48,33 @@ class Lake:
             self._catalogs[name] = iceberg.open_catalog(name, connection)
         return self._catalogs[name]
 
-    def table(self, catalog: str, namespace: str, name: str) -> Table:
-        """The table as it is now. Raises InvalidSpecError where there is none."""
-        try:
-            return self.catalog(catalog).load_table((namespace, name))
-        except NoSuchTableError as error:
-            raise InvalidSpecError(f"table {catalog}.{namespace}.{name} does not exist") from error
-
     def find(self, identifier: str) -> Table:
-        """The table ``catalog.namespace.name``. Raises InvalidSpecError."""
+        """The table ``catalog.namespace.name`` as it is now. Raises InvalidSpecError where there is none."""
+        found = self.look_up(identifier)
+        if found is None:
+            raise InvalidSpecError(f"table {identifier} does not exist")
+        return found
+
+    def look_up(self, identifier: str) -> Table | None:
+        """The same, or None where there is none. Raises InvalidSpecError where that cannot be the name of a table, AccessDeniedError and
+        UnavailableError for a catalog that cannot be read."""
         parts = identifier.split(".")
         if len(parts) != 3:
             raise InvalidSpecError(
                 f"{identifier!r} is not a table: write catalog.namespace.name, such as lake.demo.flights"
             )
-        return self.table(*parts)
+        catalog, namespace, name = parts
+        try:
+            return self.catalog(catalog).load_table((namespace, name))
+        except NoSuchTableError:
+            return None
+        except FirnError:
+            raise
+        except Exception as error:
+            known = iceberg.translated(f"table {identifier}", error)
+            if known is None:
+                raise
+            raise known from error
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:

@@ -38,13 +38,14 @@ _RETRY = 5.0
 
 
 def topics(config: Config) -> KafkaTopics:
-    """The Kafka adapter for every profile of the configuration."""
+    """The Kafka adapter for every profile of the configuration.
+
+    How many replicas a new topic gets is left to the brokers: those of a fleet have as their default what fits the fleet that lives,
+    which may be larger than what is configured.
+    """
     return KafkaTopics(
         {
-            name: Brokers(
-                group_settings.kafka(name, profile, config.namespace),
-                profile.replication_factor if profile.managed else -1,
-            )
+            name: Brokers(group_settings.kafka(name, profile, config.namespace))
             for name, profile in config.profiles.items()
         }
     )

@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id
+from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 from firn_spark.header_bytes import HeaderReader
 from firn_spark.session import read_secret
 
@@ -138,7 +138,7 @@ class Kafka:
 
     def _note(self, trouble: KafkaError) -> None:
         # Brokers that do not let us in are told apart from silent ones only here: requests just time out.
-        if trouble.code() in _NOT_LET_IN:
+        if _not_let_in(trouble):
             self._denial = trouble
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
@@ -217,7 +217,7 @@ class Kafka:
             self._admin.poll(0)
             cause = self._denial or cause
         what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"
-        if cause.code() in _DENIED:
+        if cause.code() in _DENIED or _not_let_in(cause):
             return AccessDeniedError(f"{what}; {WAY_OUT}")
         if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return NotReadyError(f"{what}; it is created by the operator, or was deleted")
@@ -337,7 +337,7 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
         while waiting:
             messages = consumer.consume(BATCH_RECORDS, timeout=0.2)
             for trouble in troubles:
-                if trouble.code() in _NOT_LET_IN:
+                if _not_let_in(trouble):
                     _raise(trouble, next(iter(waiting)))
             troubles.clear()
             if not messages and time.monotonic() > deadline:
@@ -408,11 +408,15 @@ def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterat
         consumer.close()
 
 
+def _not_let_in(error: KafkaError) -> bool:
+    return error.code() in _NOT_LET_IN or refuses_certificate(error.str())
+
+
 def _raise(error: KafkaError, place: tuple[str, int]) -> None:
     where = f"topic {place[0]}, partition {place[1]}: {error.str()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise NotReadyError(f"{where}; the log moved, plan again")
-    if error.code() in _DENIED:
+    if error.code() in _DENIED or _not_let_in(error):
         raise AccessDeniedError(f"{where}; {WAY_OUT}")
     raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)
 

@@ -13,6 +13,7 @@ from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
 from firn_operator.kafka import Brokers, KafkaTopics
+from firn_spark import sources
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port
 
@@ -193,6 +194,29 @@ async def test_a_certificate_of_an_unknown_authority_is_access_denied(broker: Ka
     topics = KafkaTopics({"secure": Brokers(broker.secure_connection(ca=other))})
     with pytest.raises(AccessDeniedError, match="certificate"):
         await topics.describe("secure", "orders")
+
+
+async def test_a_client_s_certificate(broker: Kafka, name: str) -> None:
+    connection = broker.mutual_connection()
+    topics = KafkaTopics({"mutual": Brokers(connection, replication_factor=1)})
+    await topics.create("mutual", name, 1, {})
+    (made,) = await known(topics, name, profile="mutual")
+    (seen,) = sources.Kafka("mutual", connection).topics([name]).values()
+    assert seen == sources.TopicInfo(made.topic_id, (0,)), "the driver logs in as the operator does"
+
+
+async def test_a_missing_certificate_of_a_client_is_access_denied(broker: Kafka) -> None:
+    topics = KafkaTopics({"mutual": Brokers(broker.mutual_connection(None))})
+    with pytest.raises(AccessDeniedError, match="certificate"):
+        await topics.describe("mutual", "orders")
+
+
+def test_a_certificate_of_a_client_that_nobody_trusts_is_access_denied_for_the_driver_too(
+    broker: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "REQUEST_SECONDS", 3.0)
+    (denial,) = sources.Kafka("mutual", broker.mutual_connection("other-ca")).topics(["orders"]).values()
+    assert isinstance(denial, AccessDeniedError), denial
 
 
 async def test_a_user_without_grants_is_access_denied(broker: Kafka, topics: KafkaTopics, name: str) -> None:

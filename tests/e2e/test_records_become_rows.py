@@ -11,8 +11,8 @@ def test_flights_become_typed_rows_and_pass_the_audit(release: None) -> None:
     quickstart.apply_sample("flights")
     topic = await_ready("flights", "demo", timeout=420)
     before = rows("select count(*) as n from lake.demo.flights")[0]["n"]
-    count = quickstart.produce_flights("flights", topic["status"]["bootstrapServers"], limit=5_000)
-    await_rows("lake.demo.flights", before + count, timeout=180)
+    produced = quickstart.produce_flights("flights", topic["status"]["bootstrapServers"], limit=5_000)
+    await_rows("lake.demo.flights", before + produced.count, timeout=180)
     sample = rows(
         "select typeof(time_hour) as at, typeof(flight) as flight, typeof(dep_delay) as delay from lake.demo.flights limit 1"
     )[0]

@@ -70,6 +70,8 @@ class FakeCluster:
             self.faults.log.append(f"delete {kind} {name}")
             if kind == "Job":
                 self.drop_job(live)
+            for it in [it for it in self.pod_states.values() if it.name.rsplit("-", 1)[0] == name]:
+                self.pod_states[it.name] = replace(it, deleting=True)
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
         live = next((it for place, it in self.objects.items() if place[1] == "StatefulSet" and place[3] == name), None)
@@ -193,7 +195,10 @@ class FakeCluster:
     # What Kubernetes does
 
     def run_pods(self) -> None:
-        """One step of the StatefulSet controller and the kubelet: pods as wanted, all ready at once; one old pod replaced."""
+        """One step of the StatefulSet controller and the kubelet: pods as wanted, all ready at once; one old pod replaced; those end that
+        were to."""
+        for ending in [it.name for it in self.pod_states.values() if it.deleting]:
+            del self.pod_states[ending]
         for place, live in list(self.objects.items()):
             if place[1] != "StatefulSet":
                 continue

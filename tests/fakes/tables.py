@@ -26,11 +26,15 @@ class FakeTables:
         self.tables: dict[str, Stored] = {}
         self.problem: dict[str, FirnError] = {}
         """Catalog -> what every call raises."""
+        self.store_problem: FirnError | None = None
+        """What every call for a table raises, while the catalog itself answers."""
         self._ids = 0
 
     @effect
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
         self._answer(target.catalog)
+        if self.store_problem is not None:
+            raise self.store_problem
         live = self.tables.get(target.identifier)
         if live is None and target.format_version == 3:
             return None

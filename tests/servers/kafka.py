@@ -17,10 +17,11 @@ STRANGER, STRANGER_PASSWORD = "stranger", "stranger-secret"
 
 @dataclass(frozen=True)
 class Kafka:
-    """A broker: how to reach it plainly, and with TLS and SASL where it was started so."""
+    """A broker: how to reach it plainly, and with TLS and SASL or a certificate where it was started so."""
 
     bootstrap: str
     secure: str | None = None
+    mutual: str | None = None
     directory: Path = field(default_factory=Path)
 
     @property
@@ -42,6 +43,18 @@ class Kafka:
             sasl_mechanism=mechanism,
             sasl_username=username,
             sasl_password_path=str(file),
+        )
+
+    def mutual_connection(self, certificate: str | None = "client") -> KafkaConnection:
+        """The listener that asks for a certificate; ``certificate`` names the one that is shown."""
+        assert self.mutual is not None
+        tls = self.directory / "tls"
+        return KafkaConnection(
+            bootstrap_servers=self.mutual,
+            protocol="SSL",
+            ca_path=str(tls / "ca.crt"),
+            certificate_path=certificate and str(tls / f"{certificate}.crt"),
+            certificate_key_path=certificate and str(tls / f"{certificate}.key"),
         )
 
 
@@ -74,11 +87,11 @@ def kafka(
     directory.mkdir(parents=True, exist_ok=True)
     ports = directory / "ports"
     if ports.exists():
-        plain, controller, tls = (int(text) for text in ports.read_text().split())
+        plain, controller, tls, mutual = (int(text) for text in ports.read_text().split())
     else:
-        plain, controller, tls = port or free_port(), free_port(), free_port()
-        ports.write_text(f"{plain} {controller} {tls}")
-    listeners = {"PLAINTEXT": plain, "CONTROLLER": controller} | ({"SASL_SSL": tls} if secure else {})
+        plain, controller, tls, mutual = port or free_port(), free_port(), free_port(), free_port()
+        ports.write_text(f"{plain} {controller} {tls} {mutual}")
+    listeners = {"PLAINTEXT": plain, "CONTROLLER": controller} | ({"SASL_SSL": tls, "SSL": mutual} if secure else {})
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -86,11 +99,11 @@ def kafka(
         "controller.listener.names": "CONTROLLER",
         "listeners": ",".join(f"{name}://127.0.0.1:{number}" for name, number in listeners.items()),
         "advertised.listeners": ",".join(
-            f"{name}://{'localhost' if name == 'SASL_SSL' else '127.0.0.1'}:{number}"
+            f"{name}://{'localhost' if 'SSL' in name else '127.0.0.1'}:{number}"
             for name, number in listeners.items()
             if name != "CONTROLLER"
         ),
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL",
         "log.dirs": str(directory / "log"),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
@@ -118,7 +131,8 @@ def kafka(
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
     with running(_java("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
-        yield Kafka(f"127.0.0.1:{plain}", f"localhost:{tls}" if secure else None, directory)
+        reached = (f"localhost:{tls}", f"localhost:{mutual}") if secure else (None, None)
+        yield Kafka(f"127.0.0.1:{plain}", *reached, directory)
 
 
 def _security(directory: Path) -> dict[str, str]:
@@ -133,13 +147,17 @@ def _security(directory: Path) -> dict[str, str]:
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": login.format("scram", "Scram") + ";",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(tls / "server.pem"),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.truststore.type": "PEM",
+        "listener.name.ssl.ssl.truststore.location": str(tls / "ca.crt"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{USER}",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:CN={USER}",
     }
 
 
 def certificates(directory: Path, host: str) -> None:
-    """A CA (``ca.crt``), another that signed nothing (``other-ca.crt``), and ``server.pem`` with key and certificate of ``host``."""
+    """A CA (``ca.crt``), ``server.pem`` with key and certificate of ``host``, key and certificate of a client, `USER`; and another CA
+    (``other-ca.crt``) that signed nothing, with the certificate of a client that nobody trusts: its own."""
     openssl = shutil.which("openssl")
     assert openssl, "openssl is missing"
     directory.mkdir()
@@ -150,7 +168,11 @@ def certificates(directory: Path, host: str) -> None:
     for name in ("ca", "other-ca"):
         run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", f"/CN={name}",
             "-keyout", f"{name}.key", "-out", f"{name}.crt")  # fmt: skip
-    run("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={host}", "-keyout", "server.key", "-out", "server.csr")
+    for name, subject in (("server", host), ("client", USER)):
+        run("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={subject}",
+            "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+    run("x509", "-req", "-in", "client.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "30",
+        "-out", "client.crt")  # fmt: skip
     (directory / "names").write_text(f"subjectAltName=DNS:{host}\n")
     run("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "30",
         "-extfile", "names", "-out", "server.crt")  # fmt: skip

@@ -1,6 +1,5 @@
 """The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
 
-from firn.model.errors import InvalidSpecError
 from firn_controllers import manifests
 from firn_controllers.fleet.layout import (
     CLIENT_PORT,
@@ -13,15 +12,6 @@ from firn_controllers.fleet.layout import (
 from firn_controllers.ports import Manifest
 
 LONGEST = str(2**63 - 1)
-OURS = frozenset(
-    {
-        "node.id", "broker.id", "process.roles", "listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs", "log.dir",
-        "controller.quorum.voters", "controller.quorum.bootstrap.servers", "controller.listener.names", "inter.broker.listener.name",
-        "metadata.log.dir",
-    }
-)  # fmt: skip
-"""Keys that a profile may not set: pods could not find one another, or their data, any more."""
-
 START = f"""#!/bin/sh
 # Starts one broker: adds to the common configuration what this pod is, formats an empty volume, becomes Kafka.
 set -eu
@@ -64,12 +54,7 @@ exec /opt/kafka/bin/kafka-server-start.sh "$config"
 
 
 def properties(fleet: Fleet) -> dict[str, str]:
-    """The common part of ``server.properties``; the profile's ``config`` wins over ours. Raises InvalidSpecError for keys in `OURS`."""
-    refused = sorted(OURS & fleet.profile.config.keys())
-    if refused:
-        raise InvalidSpecError(
-            f"configuration profiles.{fleet.name}.config: {', '.join(refused)} cannot be set, as the operator sets it for each broker"
-        )
+    """The common part of ``server.properties``; the profile's ``config`` wins over ours, and has no key that says who a broker is."""
     replication = str(fleet.replication_factor)
     in_sync = str(fleet.in_sync)
     protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]

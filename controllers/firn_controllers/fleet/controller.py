@@ -58,6 +58,8 @@ class FleetReconciler:
         self._waits_told: dict[str, str | None] = {}
         self._pruned: set[str] = set()
         """Profiles whose old configurations this process has removed; it makes no other ones, as its own configuration is one for life."""
+        self._closed: set[str] = set()
+        """Profiles whose Services for clients outside, as far as no longer configured, this process has removed."""
 
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
@@ -84,12 +86,16 @@ class FleetReconciler:
             fleet, job = await self._finalised(fleet, settled)
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
-            return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
+            # Nothing was applied: brokers that run keep what they run, and topics can be managed.
+            found = health.of(profile, fleet, pods, admin, wrong=str(error))
+            if found.problem is not None:
+                found = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
+            return found, False
         if settled:
             await self._prune(fleet)
         version = metadata_version.pending(fleet)
         failure = metadata_version.failure(job, version) if job is not None and version is not None else None
-        found = health.of(profile, fleet, pods, admin, rolling=rolling, not_finalised=failure)
+        found = health.of(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return found, rolling or (version is not None and failure is None)
 
     async def _finalised(self, fleet: Fleet, settled: bool) -> tuple[Fleet, Manifest | None]:
@@ -113,14 +119,27 @@ class FleetReconciler:
         await cluster.apply(config_map.build(fleet))
         await cluster.apply(services.headless(fleet))
         await cluster.apply(services.bootstrap(fleet))
-        for service in services.external(fleet):
-            await cluster.apply(service)
+        await self._apply_external(fleet)
         await cluster.apply(disruption_budget.build(fleet))
         await cluster.apply(stateful_set.build(fleet, step.partition))
         if step.waits != self._waits_told.get(fleet.name):
             self._waits_told[fleet.name] = step.waits
             if step.waits is not None:
                 log.info("replacing brokers of profile %s waits %s", fleet.name, step.waits)
+
+    async def _apply_external(self, fleet: Fleet) -> None:
+        """Services for clients outside: those of the configuration, and no others. A way in that was taken out of it is closed at once."""
+        cluster, wanted = self._ports.cluster, services.external(fleet)
+        for service in wanted:
+            await cluster.apply(service)
+        if fleet.name in self._closed:
+            return
+        kept = {service["metadata"]["name"] for service in wanted}
+        for name in await cluster.list_names("v1", "Service", fleet.labels):
+            if name.startswith(services.external_prefix(fleet)) and name not in kept:
+                await cluster.delete("v1", "Service", self._owner.namespace, name)
+                log.info("removed Service %s: profile %s is not to be reached from outside by it", name, fleet.name)
+        self._closed.add(fleet.name)
 
     async def _prune(self, fleet: Fleet) -> None:
         """Remove the configurations that no broker starts from any more."""

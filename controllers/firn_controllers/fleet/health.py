@@ -28,10 +28,10 @@ def of(
     admin: FleetState | FirnError,
     *,
     rolling: bool = False,
-    not_finalised: str | None = None,
+    wrong: str | None = None,
 ) -> FleetHealth:
-    """The health of profile ``profile``; ``fleet`` is None for a Kafka that is not ours. ``not_finalised``: why the metadata version
-    that is asked for is not in force (see ``metadata_version.failure``)."""
+    """The health of profile ``profile``; ``fleet`` is None for a Kafka that is not ours. ``wrong``: why what is asked for cannot be
+    brought into force, such as a metadata version (see ``metadata_version.failure``)."""
     what = f"profile {profile}"
     if isinstance(admin, AccessDeniedError):
         return FleetHealth(Reason.ACCESS_DENIED, f"{what}: {admin}")
@@ -43,7 +43,7 @@ def of(
     ready = sum(pod.ready for pod in pods)
     # With fewer brokers than a write needs, what the others say of the cluster is of no use.
     if isinstance(admin, FleetState) and ready >= fleet.in_sync:
-        degraded = not_finalised
+        degraded = wrong
         if trouble is not None:
             degraded = trouble.message + ("; the other brokers keep what they run until it is ready" if rolling else "")
         return FleetHealth(rolling=rolling, degraded=f"{what}: {degraded}" if degraded else "")

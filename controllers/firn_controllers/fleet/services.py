@@ -46,7 +46,7 @@ def external(fleet: Fleet) -> list[Manifest]:
         spec = {"type": settings.type, "selector": selector, "ports": [port]}
         return manifests.child("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
 
-    prefix = f"{fleet.service}-external"
+    prefix = external_prefix(fleet)
     brokers = [
         service(
             f"{prefix}-{ordinal}", fleet.labels | {POD_NAME: f"{fleet.service}-{ordinal}"}, settings.port + 1 + ordinal
@@ -54,6 +54,11 @@ def external(fleet: Fleet) -> list[Manifest]:
         for ordinal in range(fleet.replicas)
     ]
     return [service(prefix, fleet.labels, settings.port), *brokers]
+
+
+def external_prefix(fleet: Fleet) -> str:
+    """What the names of all Services for clients outside the cluster begin with."""
+    return f"{fleet.service}-external"
 
 
 def load_balancer_hosts(fleet: Fleet) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from firn.model import durations, names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
-from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers import announcements
 from firn_controllers.announcements import Announcement, EventReason
@@ -39,6 +39,12 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Status writes a second, of all topics together, in which only times and counts differ."""
 VISIBLE_SOON = 0.5
+VISIBLE_WITHIN = 10.0
+"""Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
+LONGEST_RETRY = 15.0
+"""Seconds after which a topic or table that a dependency failed is tried again at the latest, so that Ready follows soon when it is back."""
+RETRIES_PER_SECOND = 20
+"""Of all topics together, where so many have failed that it would be more within `LONGEST_RETRY`."""
 DELETION_POLL = 2.0
 DELETION_GRACE = timedelta(seconds=3)
 """A driver's word that it has dropped a topic counts from so long after its contract was gone."""
@@ -47,7 +53,7 @@ BLOCKED_AFTER = timedelta(seconds=30)
 SETTLED = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
 
 
-class _NotVisibleYet(Exception):
+class _NotVisibleYet(NotReadyError):
     """A topic was created, and the brokers do not describe it yet."""
 
 
@@ -64,7 +70,7 @@ class Visit:
 
 
 class TopicReconciler:
-    """Reconciles IcebergTopics."""
+    """Reconciles IcebergTopics; ``wake`` is told others that are worth a look now."""
 
     def __init__(
         self,
@@ -75,6 +81,7 @@ class TopicReconciler:
         policies: Policies,
         board: Board,
         jitter: Callable[[], float],
+        wake: Callable[[Name], None],
     ) -> None:
         self._config = config
         self._owner = owner
@@ -83,12 +90,18 @@ class TopicReconciler:
         self._policies = policies
         self._board = board
         self._jitter = jitter
+        self._wake = wake
         self._resync = durations.milliseconds(config.resync) / 1000
         self._visits: dict[Name, Visit] = {}
         self._jobs: dict[str, LiveJob] = {}  # by uid, as last applied
         self._refreshed: dict[str, float] = {}  # by uid, when times and counts were last written
         self._created: set[str] = set()  # uids whose Kafka topic this process created
+        self._invisible: dict[str, float] = {}  # by uid, since when a created topic is not described
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
+        self._failing: dict[
+            Name, dict[str, FirnError]
+        ] = {}  # what the last look found a dependency to fail with, by dependency
+        self._retrying: set[str] = set()  # dependencies that a topic which they failed before is trying right now
 
     @property
     def refresh_interval(self) -> float:
@@ -111,6 +124,8 @@ class TopicReconciler:
         if not self._judgeable(found):
             return Outcome()
         observed = await self._gather(found)
+        if observed.paused or observed.deleting:
+            self._failing.pop(name, None)
         if observed.paused:
             return await self._report(found, status.paused(observed))
         if observed.deleting:
@@ -188,19 +203,42 @@ class TopicReconciler:
         if failure is None:
             try:
                 findings = await self._agree_topic(observed, findings, done)
-            except _NotVisibleYet:
-                return Outcome(after=VISIBLE_SOON)
+            except _NotVisibleYet as error:
+                now = self._ports.clock.monotonic()
+                if now - self._invisible.setdefault(observed.entry.uid, now) < VISIBLE_WITHIN:
+                    return Outcome(after=VISIBLE_SOON)
+                findings = replace(findings, topic=error)
             if findings.failure is None:
                 findings = await self._agree_table(observed, findings, done)
         findings = await self._agree_contract(observed, findings)
         self._remember(observed, findings)
         document = status.document(observed, findings)
         outcome = await self._report(observed.entry, document, done)
-        # Somebody else's fault may pass at any time; the author's only with a new spec, which is an event.
-        for result in (findings.topic, findings.table):
-            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError):
-                return Outcome(failed=True)
-        return outcome
+        return self._retry(observed, findings) or outcome
+
+    def _retry(self, observed: Observed, findings: Findings) -> Outcome | None:
+        """Somebody else's fault may pass at any time: back off, but not for long. The author's passes only with a new spec, an event.
+
+        What the board says of fleets and catalogs is not all: a catalog answers while its object store does not, and grants may lack
+        for one topic. The first one that succeeds again wakes all that failed for the same reason, so few have to keep trying.
+        """
+        name = observed.entry.name
+        before = self._failing.pop(name, {})
+        profile, catalog = _profile(observed), _catalog(observed)
+        found = {profile: findings.topic, catalog: findings.table}
+        troubles = {
+            dependency: result
+            for dependency, result in found.items()
+            if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError)
+        }
+        recovered = {it for it in before if isinstance(found.get(it), TopicState | TableState)}
+        for other in [it for it, failed in self._failing.items() if recovered & failed.keys()]:
+            del self._failing[other]
+            self._wake(other)
+        if not troubles:
+            return None
+        self._failing[name] = troubles
+        return Outcome(failed=True, longest=max(LONGEST_RETRY, len(self._failing) / RETRIES_PER_SECOND))
 
     async def _agree_finalizers(self, observed: Observed) -> tuple[Observed, bool]:
         """Put our finalizer on or take it off, before anything is created; True if the resource is gone."""
@@ -242,7 +280,8 @@ class TopicReconciler:
         except FirnError as error:
             return replace(findings, topic=error)
         if live is None:  # brokers hear of a new topic from their controller, a moment later
-            raise _NotVisibleYet
+            raise _NotVisibleYet(f"topic {topic} was created, and the brokers do not know it; see their logs")
+        self._invisible.pop(observed.entry.uid, None)
         live = plan.after(steps, live)
         if observed.entry.uid in self._created:
             origin = Reason.CREATED
@@ -264,6 +303,11 @@ class TopicReconciler:
         target, schema = observed.target, observed.schema
         if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
             return findings
+        before = self._failing.get(observed.entry.name, {}).get(_catalog(observed))
+        if before is not None and _catalog(observed) in self._retrying:
+            return replace(findings, table=before)  # a store that swallows requests must not hold up every worker
+        if before is not None:
+            self._retrying.add(_catalog(observed))
         try:
             live = await self._ports.tables.ensure(target, schema, observed.entry.uid)
         except InvalidSpecError as error:
@@ -272,6 +316,9 @@ class TopicReconciler:
             return replace(findings, failure=Failure(_reason(error), str(error)))
         except FirnError as error:
             return replace(findings, table=error)
+        finally:
+            if before is not None:
+                self._retrying.discard(_catalog(observed))
         if live is None:
             return replace(findings, table_missing=True)
         if live.created:
@@ -361,9 +408,11 @@ class TopicReconciler:
         visit = self._visits.get(name)
         if visit is not None and visit.uid == uid:
             del self._visits[name]
+        self._failing.pop(name, None)
         self._jobs.pop(uid, None)
         self._refreshed.pop(uid, None)
         self._contract_gone.pop(uid, None)
+        self._invisible.pop(uid, None)
         self._created.discard(uid)
 
     # Delete
@@ -412,9 +461,10 @@ class TopicReconciler:
     async def _driver_released(self, observed: Observed) -> bool:
         since = self._contract_gone[observed.entry.uid]
         groups = {observed.entry.group} | ({observed.job.job.group} if observed.job else set())
-        for group in groups & self._config.groups.keys():
+        for group in groups:
             pods = await self._ports.cluster.pods(selector(group))
-            said = await self._ports.progress.read(group)
+            # The driver of a group that was taken out of the configuration is ending: no pod is the word that counts.
+            said = await self._ports.progress.read(group) if group in self._config.groups else None
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
                 return False
         return True
@@ -533,6 +583,14 @@ class TopicReconciler:
             await self._ports.cluster.event(
                 namespace, name, found.uid, "IcebergTopic", item.type, str(item.reason), item.message
             )
+
+
+def _profile(observed: Observed) -> str:
+    return f"profile {observed.entry.profile}"
+
+
+def _catalog(observed: Observed) -> str:
+    return f"catalog {observed.target.catalog}" if isinstance(observed.target, TableTarget) else ""
 
 
 def _reason(error: InvalidSpecError) -> Reason:

@@ -20,6 +20,9 @@ from firn_controllers.queue import Outcome
 
 Announce = Callable[[Announcement], None]
 
+COMPONENT_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, COMPONENT: "ingestion"}
+"""Labels that all objects of all groups have, and no job contract."""
+
 
 class GroupReconciler:
     """Reconciles groups; ``changed`` is told the group whose health changed, ``progressed`` each topic with news that may change a

@@ -34,16 +34,36 @@ def allowed(
         ("create", "events", "watched", ""),
         ("patch", "events", "firn-system", ""),
         ("patch", "statefulsets", "firn-system", "apps"),
+        ("delete", "statefulsets", "firn-system", "apps"),
         ("create", "services", "firn-system", ""),
+        ("delete", "services", "firn-system", ""),
         ("delete", "configmaps", "firn-system", ""),
-        ("update", "configmaps/finalizers", "firn-system", ""),
         ("create", "poddisruptionbudgets", "firn-system", "policy"),
         ("create", "jobs", "firn-system", "batch"),
+        ("watch", "jobs", "firn-system", "batch"),
+        ("delete", "jobs", "firn-system", "batch"),
         ("watch", "pods", "firn-system", ""),
     ],
 )
 def test_operator_may(api: ApiServer, verb: str, resource: str, namespace: str, group: str) -> None:
     assert allowed(api, "firn-operator", verb, resource, namespace, group)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "group"),
+    [
+        ("update", "configmaps/finalizers", ""),
+        ("watch", "configmaps", ""),
+        ("watch", "services", ""),
+        ("get", "pods", ""),
+        ("delete", "pods", ""),
+        ("get", "statefulsets", "apps"),
+        ("delete", "poddisruptionbudgets", "policy"),
+        ("watch", "poddisruptionbudgets", "policy"),
+    ],
+)
+def test_operator_may_not_do_what_it_never_does(api: ApiServer, verb: str, resource: str, group: str) -> None:
+    assert not allowed(api, "firn-operator", verb, resource, "firn-system", group)
 
 
 @pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from firn.model import names
 from firn.model.jobs import TableTarget
@@ -19,6 +20,7 @@ from firn_controllers.policies.due import Due
 from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import Manifest
+from firn_spark import session
 from tests import apiserver, gen
 from tests.apiserver import ApiServer
 
@@ -136,6 +138,28 @@ def test_its_pods_pass_the_restricted_standard(api: ApiServer, manifest: Manifes
     spec["volumes"] += [{"name": name, "emptyDir": {}} for name in claims]
     pod = {**template, "apiVersion": "v1", "kind": "Pod"}
     pod["metadata"] = {**template["metadata"], "name": f"{manifest['metadata']['name']}-0"}
+    api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
+
+
+def test_executors_pass_the_restricted_standard(api: ApiServer) -> None:
+    """The driver's template, with what Spark adds to it in client mode."""
+    pod = yaml.safe_load(session.EXECUTOR_TEMPLATE % {"pull_policy": "IfNotPresent"})
+    pod["metadata"] = {"name": "firn-ingest-default-exec-1", "labels": {**names.EXECUTOR_ROLE, "spark-exec-id": "1"}}
+    pod["spec"] |= {
+        "hostname": "firn-ingest-default-exec-1",
+        "restartPolicy": "Never",
+        "serviceAccountName": "firn-ingest",
+        "imagePullSecrets": [{"name": "registry"}],
+        "terminationGracePeriodSeconds": 10,
+    }
+    (container,) = pod["spec"]["containers"]
+    container |= {
+        "image": "firn-spark:1",
+        "args": ["executor"],
+        "env": [{"name": "SPARK_EXECUTOR_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "ports": [{"name": "blockmanager", "containerPort": session.BLOCK_MANAGER_PORT}],
+        "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
+    }
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,20 @@ def test_operator_mounts_every_secret_of_the_configuration_and_no_other(files: t
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     for volume, secret in volumes.items():
         assert f"{mounts[volume]}/some-key" == names.secret_file(secret, "some-key")
+
+
+def test_secrets_of_any_name_are_mounted() -> None:
+    secrets = ["a.b", "a-b", "s" * 200]
+    properties = {f"p{number}": {"secret": secret, "key": "k"} for number, secret in enumerate(secrets)}
+    catalog = {"type": "rest", "uri": "u", "warehouse": "w", "secretProperties": properties}
+    objects = manifests(render({**IMAGES, "catalogs": {"other": catalog}}))
+    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert len(volumes) == len(pod["volumes"]) - 2
+    assert set(volumes.values()) >= set(secrets)
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in volumes)
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert {mounts[volume] for volume in volumes} == {f"{names.SECRETS_PATH}/{secret}" for secret in volumes.values()}
 
 
 def test_operator_finds_its_configuration() -> None:
@@ -346,6 +361,13 @@ def test_crds_come_with_the_chart_and_stay(kind: str) -> None:
 # What is refused
 
 
+def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
+    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
+    assert "selectableFields" in crd["spec"]["versions"][0], "served without a feature gate from 1.31 on"
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.31.0-0"
+    assert "Kubernetes 1.31 or newer" in (CHART.parents[1] / "docs" / "install.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -365,6 +387,7 @@ def test_crds_come_with_the_chart_and_stay(kind: str) -> None:
         ({**IMAGES, "defaultGroup": "nobody"}, 'defaultGroup: "nobody" is not among [default]'),
         ({**IMAGES, "defaultCatalog": "nowhere"}, 'defaultCatalog: "nowhere" is not among [lake]'),
         ({**IMAGES, "profiles": {"p": {"config": {"log.retention.hours": 1}}}}, "want string"),
+        ({**IMAGES, "quickStart": {"profile": {"config": {"node.id": "1"}}}}, "'/quickStart/profile/config/node.id'"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:

@@ -83,10 +83,8 @@ def test_topics_are_not_made_by_mistake_and_record_times_are_not_judged() -> Non
     assert properties["log.message.timestamp.after.max.ms"] == str(2**63 - 1)
 
 
-def test_a_profiles_own_config_wins_but_not_over_identity() -> None:
+def test_a_profiles_own_config_wins() -> None:
     assert config_map.properties(fleet(config={"num.partitions": "7"}))["num.partitions"] == "7"
-    with pytest.raises(InvalidSpecError, match=r"profiles\.classic\.config: node\.id"):
-        config_map.properties(fleet(config={"node.id": "7"}))
 
 
 def test_a_broker_that_restarts_before_its_turn_starts_from_what_it_ran_with() -> None:
@@ -137,6 +135,7 @@ def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
     live = gen.stateful_set(replicas=3, manifest=first)
     smaller = fleet(live, replicas=1, storage={"size": "99Gi"})
     assert (smaller.replicas, smaller.voters, smaller.storage_size) == (3, 3, "10Gi")
+    assert config_map.properties(smaller)["default.replication.factor"] == "3", "new topics leave it to the brokers"
     assert fleet(live, replicas=5).replicas == 5
 
 
@@ -544,6 +543,38 @@ async def test_scaling_down_is_refused_and_said_once() -> None:
     assert [reason for _, reason, _ in world.cluster.events].count("ScaleDownRefused") == 1
 
 
+@pytest.mark.parametrize(
+    ("then", "left"),
+    [
+        (None, []),
+        ({"type": "LoadBalancer", "hosts": ["a", "b", "c"]}, ["", "-0", "-1", "-2"]),
+    ],
+    ids=["none any more", "another kind"],
+)
+async def test_ways_in_from_outside_are_those_of_the_configuration(then: Any, left: list[str]) -> None:
+    def outside() -> list[str]:
+        found = (place[3] for place in world.cluster.objects if place[1] == "Service" and "external" in place[3])
+        return sorted(name.removeprefix("firn-broker-classic-external") for name in found)
+
+    world = World(gen.config(profiles={"classic": {"external": {"host": "h"}}}))
+    await world.settle()
+    assert outside() == ["", "-0", "-1", "-2"]
+    world.start(gen.config(profiles={"classic": {"external": then}}))
+    await world.operator_only()
+    assert outside() == left, "at once"
+    await world.settle()
+    kept = {place[3] for place in world.cluster.objects if place[1] == "Service" and "broker" in place[3]}
+    assert kept >= {"firn-broker-classic", "firn-broker-classic-bootstrap"}
+
+
+async def test_brokers_of_a_profile_that_leaves_the_configuration_stay() -> None:
+    world = World(gen.config(profiles={"classic": {}, "second": {}}))
+    await world.settle()
+    world.start(gen.config(profiles={"classic": {}}))
+    await world.settle()
+    assert await world.cluster.stateful_set("firn-broker-second") is not None
+
+
 # What is said of it
 
 
@@ -592,13 +623,34 @@ def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> Non
     assert health.of("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
 
 
+NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
+"""What no fleet of three can be rendered with."""
+
+
 async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:
-    profiles = {"classic": {}, "odd": {"config": {"node.id": "1"}}}
-    world = World(gen.config(profiles=profiles))
+    world = World(gen.config(profiles={"classic": {}, "odd": NAMELESS}))
     world.cluster.create(gen.topic("good"))
     world.cluster.create(gen.topic("bad", profile="odd"))
     await world.settle()
     assert world.conditions("good")["Ready"] == ("True", "AllReady")
     assert world.conditions("bad")["TopicReady"] == ("False", "BrokerUnreachable")
-    assert "node.id" in world.message("TopicReady", "bad")
+    assert "external.hosts" in world.message("TopicReady", "bad")
     assert world.conditions("bad")["Stalled"] == ("True", "FastFailures")
+
+
+@pytest.mark.parametrize("replicas", [3, 1], ids=["too few names", "fewer brokers wanted than there are"])
+async def test_a_setting_that_cannot_be_rendered_takes_no_topic_from_brokers_that_run(replicas: int) -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    before = dict(world.cluster.pod_states)
+    outside = {"bootstrapServers": "kafka.example:9092", "namespaces": ["demo"]}
+    world.start(gen.config(profiles={"classic": {"replicas": replicas, **NAMELESS}, "outside": outside}))
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert "external.hosts: 3 brokers" in world.operator.board.fleet("classic").degraded
+    assert told(world).count("Degraded") == 1
+    assert world.cluster.pod_states == before
+    world.start(gen.config())
+    await world.settle()
+    assert world.operator.board.fleet("classic").degraded == ""

@@ -154,6 +154,46 @@ async def test_a_group_that_nobody_uses_makes_no_objects() -> None:
     assert not [place for place in world.cluster.objects if place[3] == "firn-ingest-big"]
 
 
+def of_group(world: World, group: str) -> set[str]:
+    return {place[1] for place in world.cluster.objects if place[3] == names.ingestion(group)}
+
+
+async def in_group_big(**spec: Any) -> World:
+    """A world with a topic in group big and one in group default, and an operator that no longer knows big."""
+    world = World()
+    world.cluster.create(gen.topic("kept"))
+    world.cluster.create(gen.topic(ingestion={"group": "big"}, **spec))
+    await world.settle()
+    world.start(gen.config(groups={"default": {}}))
+    return world
+
+
+async def test_a_group_that_leaves_the_configuration_ends_and_what_its_executors_need_goes_last() -> None:
+    world = await in_group_big()
+    await world.operator_only()
+    assert of_group(world, "big") == {"Service", "ConfigMap"}
+    await world.settle()
+    assert of_group(world, "big") == set()
+    assert of_group(world, "default") == {"StatefulSet", "Service", "ConfigMap"}
+    assert [it for it in world.cluster.pod_states if "ingest" in it] == ["firn-ingest-default-0"]
+    assert world.conditions()["SpecValid"] == ("False", "GroupNotFound")
+    assert world.cluster.jobs().keys() >= {UID}, "the contract waits for a group that exists"
+    world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "default"}))
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_driver_that_is_ending_is_waited_for_before_data_is_dropped() -> None:
+    world = await in_group_big(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.cluster.remove("flights")
+    for _ in range(5):
+        await world.operator_only()
+        world.clock.advance(5.0)
+    assert "lake.demo.flights" in world.tables.tables
+    await world.settle()
+    assert "lake.demo.flights" not in world.tables.tables
+
+
 async def test_new_settings_roll_the_driver() -> None:
     world = World()
     world.cluster.create(gen.topic())

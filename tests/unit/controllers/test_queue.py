@@ -117,6 +117,14 @@ def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: Sche
     assert schedule.next_due == pytest.approx(clock.monotonic() + 1)
 
 
+def test_a_failure_may_ask_for_a_lower_limit(schedule: Schedule, clock: FakeClock) -> None:
+    for _ in range(12):
+        schedule.add(A)
+        schedule.take()
+        schedule.done(A, Outcome(failed=True, longest=15))
+    assert schedule.next_due == pytest.approx(clock.monotonic() + 15)
+
+
 def test_half_of_a_delay_is_chance(clock: FakeClock) -> None:
     assert Schedule(clock, lambda: 0.0).delay(3) == 2.0
     assert Schedule(clock, lambda: 1.0).delay(3) == 4.0

@@ -1,5 +1,6 @@
 """What users do to one topic, and what becomes of it: the reconcilers whole, on a world in memory."""
 
+import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -393,6 +394,109 @@ async def test_pausing_holds_back_a_deletion_too() -> None:
     await world.settle()
     assert world.topics.topics
     assert "the deletion waits" in world.message("Paused")
+
+
+# Dependencies that fail single topics
+
+
+async def failing(*topics: str) -> World:
+    """A world in which the catalog answers, its object store has not for half an hour, and topics wait for their tables."""
+    world = World()
+    world.tables.store_problem = UnavailableError("object store: connection refused")
+    for name in topics:
+        world.cluster.create(gen.topic(name))
+    for _ in range(360):
+        await world.step()
+        world.clock.advance(5.0)
+    return world
+
+
+async def test_a_table_is_ready_soon_after_its_object_store_is_back() -> None:
+    world = await failing("flights")
+    assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
+    world.tables.store_problem = None
+    for _ in range(3):
+        world.clock.advance(5.0)
+        await world.step()
+    assert world.conditions()["TableReady"] == ("True", "Created")
+
+
+async def test_a_topic_is_ready_soon_after_it_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    describe = world.topics.describe
+
+    async def denied(profile: str, topic: str) -> None:
+        raise AccessDeniedError(f"topic {topic}: not authorized")
+
+    monkeypatch.setattr(world.topics, "describe", denied)
+    world.cluster.create(gen.topic())
+    for _ in range(360):
+        await world.step()
+        world.clock.advance(5.0)
+    assert world.conditions()["TopicReady"] == ("False", "AccessDenied")
+    monkeypatch.setattr(world.topics, "describe", describe)
+    for _ in range(3):
+        world.clock.advance(5.0)
+        await world.step()
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+
+
+async def test_a_created_topic_that_brokers_do_not_show_is_said_and_suspending_obeyed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await settled()
+    describe = world.topics.describe
+
+    async def nothing(profile: str, topic: str) -> None:
+        return None
+
+    monkeypatch.setattr(world.topics, "describe", nothing)
+    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    for _ in range(18):
+        await world.operator_only()
+        world.clock.advance(0.5)
+    assert world.conditions()["TopicReady"] == ("True", "Created"), "brokers may hear of it a moment later"
+    for _ in range(6):
+        await world.operator_only()
+        world.clock.advance(0.5)
+    assert world.conditions()["TopicReady"] == ("False", "BrokerStarting")
+    assert "flights was created" in world.message("TopicReady")
+    assert world.job().suspended
+    monkeypatch.setattr(world.topics, "describe", describe)
+    await world.settle()
+    assert world.conditions()["TopicReady"] == ("True", "Created")
+
+
+async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
+    world = await failing("flights", "second", "third")
+    world.tables.store_problem = None
+    schedule = world.operator.queue.schedule
+    while schedule.take() is not None:
+        pass
+    schedule.done(("topic", "demo", "flights"), await world.operator.reconcile(("topic", "demo", "flights")))
+    assert {schedule.take(), schedule.take()} == {("topic", "demo", "second"), ("topic", "demo", "third")}
+
+
+async def test_one_at_a_time_tries_an_object_store_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await failing("flights", "second")
+    ensure, tries, swallowed = world.tables.ensure, 0, asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        await swallowed.wait()
+        return await ensure(*arguments)
+
+    monkeypatch.setattr(world.tables, "ensure", slow)
+    first = asyncio.create_task(world.operator.reconcile(("topic", "demo", "flights")))
+    await asyncio.sleep(0.01)
+    before = world.faults.writes()
+    outcome = await world.operator.reconcile(("topic", "demo", "second"))
+    assert (outcome.failed, tries, world.faults.writes()) == (True, 1, before)
+    swallowed.set()
+    assert (await first).failed
+    assert (await world.operator.reconcile(("topic", "demo", "second"))).failed
+    assert tries == 2
 
 
 # Conflicts

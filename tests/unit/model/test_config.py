@@ -54,16 +54,11 @@ def write(tmp_path: Path, document: object) -> Path:
 def test_a_good_one(tmp_path: Path) -> None:
     loaded = config.load(write(tmp_path, GOOD))
     classic, outside = loaded.profiles["classic"], loaded.profiles["outside"]
-    assert (classic.managed, classic.replication_factor, outside.managed) == (True, 1, False)
+    assert (classic.managed, outside.managed) == (True, False)
     assert (classic.security.protocol, outside.security.protocol) == ("PLAINTEXT", "SASL_SSL")
     assert loaded.secret_names() == ["database", "kafka", "kafka-key", "sasl"]
     assert outside.security.ca is not None
     assert outside.security.ca.path == "/etc/firn/secrets/kafka/ca.crt"
-
-
-@pytest.mark.parametrize(("replicas", "factor"), [(1, 1), (2, 2), (3, 3), (7, 3)])
-def test_replication_is_three_or_as_many_as_there_are_brokers(replicas: int, factor: int) -> None:
-    assert config.Profile(replicas=replicas).replication_factor == factor
 
 
 def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
@@ -89,6 +84,10 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("profiles." + "p" * 41, {}), "String should have at most 40 characters"),
         (_set("profiles.classic.kind", "Pulsar"), "profiles.classic.kind: Input should be 'Kafka'"),
         (_set("profiles.classic.heap", "1Gi"), "profiles.classic.heap: Value error, '1Gi' is not a heap size"),
+        (
+            _set("profiles.classic.config", {"node.id": "1", "log.dirs": "/x", "num.io.threads": "9"}),
+            "profiles.classic.config: Value error, log.dirs, node.id cannot be set",
+        ),
         (_set("profiles.classic.storage", {"size": "20"}), ""),
         (
             _set("profiles.classic.storage", {"size": "lots"}),

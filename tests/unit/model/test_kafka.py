@@ -1,7 +1,9 @@
 """What a client is told of a connection; the adapters' own tests have real brokers believe it."""
 
+import pytest
+
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id
+from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 
 FILES = {"/ca": "the authority", "/cert": "the certificate", "/key": "its key", "/password": "hush"}
 SECURE = KafkaConnection(
@@ -43,3 +45,21 @@ def test_names_of_certificates_are_checked_unless_told_otherwise() -> None:
 
 def test_topic_ids_are_written_as_kafkas_own_tools_do() -> None:
     assert kafka_id("a+b/c") == "a-b_c"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert number 42", True),
+        ("Receive failed: error:0A00045C:SSL routines::tlsv13 alert certificate required: SSL alert number 116", True),
+        ("Receive failed: error:0A000418:SSL routines::tlsv1 alert unknown ca: SSL alert number 48", True),
+        ("SSL handshake failed: error:0A00042E:SSL routines::tlsv1 alert protocol version: SSL alert number 70", False),
+        (
+            "SSL handshake failed: error:0A000410:SSL routines::ssl/tls alert handshake failure: SSL alert number 40",
+            False,
+        ),
+        ("Connect to ipv4#10.0.0.1:9092 failed: Connection refused", False),
+    ],
+)
+def test_a_certificate_that_brokers_do_not_take_is_told_from_a_lost_connection(text: str, refused: bool) -> None:
+    assert refuses_certificate(text) is refused

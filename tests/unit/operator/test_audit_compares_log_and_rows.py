@@ -1,14 +1,18 @@
 """The audit finds every way in which a table can differ from the log."""
 
-from typing import cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from firn.model.config import Config
 from firn.model.errors import UnavailableError
 from firn_operator import audit
+from firn_operator.lake import Lake
 
 
 def offsets(*pairs: tuple[int, int]) -> pa.Table:
@@ -50,6 +54,13 @@ def test_a_difference_is_found_with_an_example(
 ) -> None:
     wrong = [part for part in compare(good, dead) if not part.exact]
     assert [(part.partition, part.example, getattr(part, field)) for part in wrong] == [(*example, 1)]
+
+
+def test_dead_letters_ahead_of_the_table_are_left_to_the_next_audit() -> None:
+    """They are committed first: the round's rows are on their way, or were lost and are landed again."""
+    found = compare(good=[(0, 0), (0, 3), (1, 0), (1, 1)], dead=[(0, 1), (0, 4), (1, 2), (1, 2), (7, 0)])
+    assert [(part.dead_letters, part.exact) for part in found] == [(1, True), (0, True)]
+    assert not compare(good=[*LOG, (0, 4)], dead=[])[0].exact, "rows are never ahead"
 
 
 def test_what_came_before_a_later_start_is_not_missing() -> None:
@@ -145,3 +156,96 @@ def test_a_failure_says_what_may_excuse_it() -> None:
     assert audit.Audit([partition], compacted=False, skips=False, history=True).notes == []
     (note,) = audit.Audit([partition], compacted=False, skips=False, history=False).notes
     assert "re-created" in note
+
+
+class Live:
+    """A topic with a catalog of its own: rounds commit dead letters and then rows, as the driver does."""
+
+    def __init__(self, directory: Path) -> None:
+        image = {"image": "x"}
+        catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/lake"}
+        self.config = Config.model_validate(
+            {
+                "namespace": "firn-system",
+                "images": {"spark": image, "kafka": image},
+                "defaultProfile": "classic",
+                "profiles": {"classic": {"bootstrapServers": "kafka:9092"}},
+                "defaultCatalog": "lake",
+                "catalogs": {"lake": catalog},
+                "groups": {"default": {}},
+            }
+        )
+        self.log: list[tuple[int, int]] = []
+        self._catalog = Lake(self.config).catalog("lake")
+        self._catalog.create_namespace("demo")
+        self._create("orders")
+
+    def _create(self, name: str) -> Table:
+        place = pa.struct([("partition", pa.int32()), ("offset", pa.int64())])
+        return self._catalog.create_table(("demo", name), pa.schema([("_kafka", place)]))
+
+    def round(self, good: list[int], dead: list[int]) -> None:
+        """Lands offsets of partition 0."""
+        self.dead_letters(dead)
+        self.log += [(0, offset) for offset in (*good, *dead)]
+        self._append(self._catalog.load_table(("demo", "orders")), good, max((*good, *dead)) + 1)
+
+    def dead_letters(self, dead: list[int]) -> None:
+        """The first half of a round."""
+        if dead:
+            name = ("demo", "orders__dlq")
+            there = self._catalog.table_exists(name)
+            self._append(self._catalog.load_table(name) if there else self._create(name[1]), dead, max(dead) + 1)
+
+    def _append(self, table: Table, offsets: list[int], end: int) -> None:
+        rows = pa.Table.from_pylist(
+            [{"_kafka": {"partition": 0, "offset": offset}} for offset in offsets], table.schema().as_arrow()
+        )
+        table.append(rows, snapshot_properties={"firn.topic-id": "t", "firn.offsets": f'{{"0":{end}}}'})
+
+    def audit(self) -> audit.Audit:
+        """The audit, with the status from before the first round."""
+        status = {"profile": "classic", "topicName": "orders", "table": {"identifier": "lake.demo.orders"}}
+        manifest = {"metadata": {"namespace": "demo", "name": "orders"}, "status": status}
+        return audit.of_resource(self.config, manifest, lambda _: None)
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
+    found = Live(tmp_path)
+
+    def log(client: Any, topic: str, landed: dict[int, int], tell: Callable[[str], None]) -> Any:
+        return {0: 0}, iter([offsets(*((part, offset) for part, offset in found.log if offset < landed[part]))])
+
+    monkeypatch.setattr(audit, "live_topic", lambda client, topic: audit.Topic("t", compacted=False))
+    monkeypatch.setattr(audit, "log_offsets", log)
+    return found
+
+
+def test_the_first_dead_letters_are_found_before_status_names_them(live: Live) -> None:
+    live.round([0], [1])
+    (found,) = live.audit().partitions
+    assert (found.rows, found.dead_letters, found.exact) == (1, 1, True)
+
+
+def test_no_dead_letters_are_nothing_to_complain_of(live: Live) -> None:
+    live.round([0, 1], [])
+    assert live.audit().exact
+
+
+def test_a_topic_that_goes_on_landing_stays_exact(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round between any two looks at the catalog, and one that has not got further than its dead letters."""
+    live.round([0], [1])
+    look_up = Lake.look_up
+
+    def while_it_lands(lake: Lake, identifier: str) -> Table | None:
+        found = look_up(lake, identifier)
+        end = max(offset for _, offset in live.log) + 1
+        live.round([end], [end + 1])
+        live.dead_letters([end + 3])
+        return found
+
+    monkeypatch.setattr(Lake, "look_up", while_it_lands)
+    found = live.audit()
+    assert found.exact, found
+    assert [(part.landed, part.rows, part.dead_letters) for part in found.partitions] == [(2, 1, 1)]

@@ -11,7 +11,7 @@ from sqlalchemy import exc as sql_errors
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_operator.iceberg import _translated
+from firn_operator.iceberg import translated
 from firn_operator.kafka import Brokers, _Profile
 
 
@@ -40,15 +40,15 @@ def refused(cause: str | Exception) -> sql_errors.DBAPIError:
     ],
 )
 def test_errors_of_catalogs(error: Exception, kind: type[FirnError]) -> None:
-    translated = _translated("table lake.demo.orders", error)
-    assert type(translated) is kind
-    assert "table lake.demo.orders" in str(translated)
+    found = translated("table lake.demo.orders", error)
+    assert type(found) is kind
+    assert "table lake.demo.orders" in str(found)
     if kind is UnavailableError:
-        assert translated.reason == Reason.CATALOG_UNREACHABLE
+        assert found.reason == Reason.CATALOG_UNREACHABLE
 
 
 def test_a_bug_of_ours_stays_what_it_is() -> None:
-    assert _translated("table", KeyError("oops")) is None
+    assert translated("table", KeyError("oops")) is None
 
 
 @pytest.mark.parametrize(

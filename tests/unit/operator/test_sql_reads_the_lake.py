@@ -8,16 +8,14 @@ import pyarrow as pa
 import pytest
 
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_operator import query
 from firn_operator.lake import Lake
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+def lake_of(catalog: dict[str, str]) -> Lake:
     image = {"image": "x"}
-    found = Lake(
+    return Lake(
         Config.model_validate(
             {
                 "namespace": "firn-system",
@@ -29,6 +27,13 @@ def lake(tmp_path: Path) -> Lake:
                 "groups": {"default": {}},
             }
         )
+    )
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    found = lake_of(
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     )
     rows = pa.table(
         {
@@ -80,3 +85,9 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
 def test_what_cannot_be_answered_is_said(lake: Lake, statement: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         query.run(lake, statement)
+
+
+def test_a_catalog_that_does_not_answer_is_named() -> None:
+    lake = lake_of({"type": "sql", "uri": "postgresql://127.0.0.1:9/firn", "warehouse": "s3://firn/warehouse"})
+    with pytest.raises(UnavailableError, match=r"table lake\.demo\.flights: .*refused"):
+        query.run(lake, "select * from lake.demo.flights")

@@ -1,0 +1,78 @@
+"""The demo believes no word but the table's: what was acknowledged has to have landed."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import produce_flights
+import pytest
+from quickstart import Produced
+
+
+class Message:
+    """A record that was acknowledged."""
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self._place = partition, offset
+
+    def partition(self) -> int:
+        return self._place[0]
+
+    def offset(self) -> int:
+        return self._place[1]
+
+
+class Producer:
+    """Brokers with two partitions, in which there is something already; they answer in their own time."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._next = {0: 40, 1: 7}
+        self._waiting: list[Callable[[], None]] = []
+
+    def produce(self, topic: str, value: str, key: str, on_delivery: Callable[[None, Message], None]) -> None:
+        part = len(key) % 2
+        message = Message(part, self._next[part])
+        self._next[part] += 1
+        self._waiting.append(lambda: on_delivery(None, message))
+
+    def flush(self, timeout: float) -> None:
+        while self._waiting:
+            self._waiting.pop()()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def test_a_producer_tells_where_its_records_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("flights.csv", "carrier,flight\nUA,1\nB,2\nUA,3\n")
+    archive.seek(0)
+    monkeypatch.setattr(produce_flights, "Producer", Producer)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(archive))
+    assert produce_flights.main("kafka:9092", "flights", 10) == 0
+    assert Produced.of(capsys.readouterr().out.splitlines()[-1]) == Produced(3, {0: 42, 1: 8})
+
+
+def audit(**landed: int) -> dict[str, Any]:
+    parts = [{"partition": int(name.removeprefix("p")), "landed": end, "exact": True} for name, end in landed.items()]
+    return {"exact": True, "notes": [], "partitions": parts}
+
+
+@pytest.mark.parametrize(
+    ("landed", "outstanding"),
+    [
+        pytest.param(audit(p0=42, p1=8), 0, id="all"),
+        pytest.param(audit(p0=50, p1=8, p2=3), 0, id="all, and those of others"),
+        pytest.param(audit(p0=42, p1=7), 1, id="all but one"),
+        pytest.param(audit(p0=60), 8, id="a partition of which nothing has landed"),
+        pytest.param(audit(), 50, id="a table without a commit, of which an audit finds nothing wrong"),
+    ],
+)
+def test_all_has_landed_when_the_table_is_as_far_as_the_brokers_acknowledged(
+    landed: dict[str, Any], outstanding: int
+) -> None:
+    assert Produced(3, {0: 42, 1: 8}).outstanding(landed) == outstanding

@@ -1,0 +1,25 @@
+"""What the parts of the process are made of."""
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from firn_operator import wiring
+from tests import gen
+
+
+@pytest.mark.parametrize("profile", ["classic", "outside"])
+async def test_brokers_say_how_many_replicas_a_new_topic_gets(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet keeps its brokers when fewer are configured: what is configured says nothing of how many there are."""
+    asked: list[NewTopic] = []
+
+    class Admin:
+        def create_topics(self, topics: list[NewTopic], **_: object) -> dict[str, object]:
+            asked.extend(topics)
+            raise InterruptedError
+
+    config = gen.config(profiles={"classic": {"replicas": 1}, "outside": {"bootstrapServers": "kafka.example:9092"}})
+    topics = wiring.topics(config)
+    monkeypatch.setattr(topics._profiles[profile], "admin", Admin)
+    with pytest.raises(InterruptedError):
+        await topics.create(profile, "flights", 3, {})
+    assert [topic.replication_factor for topic in asked] == [-1]
