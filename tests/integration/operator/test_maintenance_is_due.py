@@ -108,7 +108,8 @@ def test_what_is_committed_is_measured_and_leads_to_a_run(
 def retention(world: "World", topic: str) -> str | None:
     """``retention.ms`` as set on the topic itself."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = AdminClient({"bootstrap.servers": world.broker.bootstrap}).describe_configs([resource])[resource].result()
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})  # kept until it has answered
+    found = admin.describe_configs([resource])[resource].result()
     entry = found["retention.ms"]
     return None if entry.is_default else entry.value
 
