@@ -33,14 +33,9 @@ GROUPS = {
     "tests/integration": "servers",
     "tests/contract": "servers",
 }
-<<<<<<< HEAD
-"""Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing."""
-LONGEST_FIRST = ("the release", "Spark", "Spark for maintenance", "servers", "a cluster of its own")
-=======
-"""Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing. Spark's are two groups, so that
-neither takes longer than the release's."""
-LONGEST_FIRST = ("the release", "Spark", "Spark under faults", "servers", "a cluster of its own")
->>>>>>> main
+"""Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing. Spark's are several groups, so
+that none takes longer than the release's."""
+LONGEST_FIRST = ("the release", "Spark", "Spark under faults", "Spark for maintenance", "servers", "a cluster of its own")
 
 
 def group(nodeid: str) -> str:
