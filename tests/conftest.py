@@ -35,7 +35,14 @@ GROUPS = {
 }
 """Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing. Spark's are several groups, so
 that none takes longer than the release's."""
-LONGEST_FIRST = ("the release", "Spark", "Spark under faults", "Spark for maintenance", "servers", "a cluster of its own")
+LONGEST_FIRST = (
+    "the release",
+    "Spark",
+    "Spark under faults",
+    "Spark for maintenance",
+    "servers",
+    "a cluster of its own",
+)
 
 
 def group(nodeid: str) -> str:

@@ -103,6 +103,11 @@ def carried(landed: Landed | None) -> dict[str, str]:
         names.SUMMARY_OFFSETS: encode_offsets(landed.offsets),
         COMMIT_ID: landed.commit_id,
         WRITER: landed.writer,
+        **(
+            {LETTERS_SINCE: str(landed.letters[0]), LETTERS_UNTIL: str(landed.letters[1])}
+            if any(landed.letters)
+            else {}
+        ),
     }
 
 

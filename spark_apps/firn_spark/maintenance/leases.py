@@ -95,6 +95,10 @@ class Files:
             yield
 
 
+_TIMED = {"_request_timeout": (5, 10)}
+"""Seconds to connect and to answer: who waits for ever on a dead connection cannot let go either."""
+
+
 class KubernetesLeases:
     """Leases of coordination.k8s.io in one namespace. ``api`` is a ``CoordinationV1Api``."""
 
@@ -105,7 +109,7 @@ class KubernetesLeases:
 
     def read(self, name: str) -> Record | None:
         """As `Store.read`."""
-        found = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace), name, 404)
+        found = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
         return None if found is None else _record(found)
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
@@ -127,17 +131,19 @@ class KubernetesLeases:
             },
         }
         if version is None:
-            written = self._call(lambda: self._api.create_namespaced_lease(self._namespace, body), name, 409)
+            written = self._call(lambda: self._api.create_namespaced_lease(self._namespace, body, **_TIMED), name, 409)
         else:
             written = self._call(
-                lambda: self._api.replace_namespaced_lease(name, self._namespace, body), name, 409, 404
+                lambda: self._api.replace_namespaced_lease(name, self._namespace, body, **_TIMED), name, 409, 404
             )
         return None if written is None else _record(written)
 
     def remove(self, name: str, version: str) -> None:
         """As `Store.remove`."""
         body = {"preconditions": _meant(version)}
-        self._call(lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body), name, 409, 404)
+        self._call(
+            lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body, **_TIMED), name, 409, 404
+        )
 
     def _call(self, call: Callable[[], Any], name: str, *none: int) -> Any | None:
         from kubernetes.client import ApiException
