@@ -211,6 +211,8 @@ def _fit(policy: Policy, topic: Entry) -> None:
             if not isinstance(kind, Primitive) or kind.name not in _TIMES:
                 raise InvalidSpecError(f"spec.rows.column: {column} is {kind}, not a timestamp, timestamptz or date")
         return
+    if policy.spec.strategy == "Sort" and not policy.spec.columns and not resource.spec.table.sort_by:
+        raise InvalidSpecError("spec.columns: strategy Sort needs them where the topic's table has no sortBy")
     for column in policy.spec.columns:
         try:
             if policy.spec.strategy == "Sort":

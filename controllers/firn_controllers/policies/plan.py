@@ -206,7 +206,8 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     maintenance = config.maintenance
     size = maintenance.sizes[size_name]
     image = maintenance.image or config.images.spark
-    volumes, mounts = manifests.secret_volumes(config.secret_names())
+    references = (it for known in run.catalogs for it in config.catalogs[known].secret_properties.values())
+    volumes, mounts = manifests.secret_volumes(sorted({reference.secret for reference in references}))
     container = {
         "name": "run",
         "image": image.image,

@@ -249,6 +249,15 @@ async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alon
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
 
 
+async def test_sorting_by_the_tables_own_order_needs_one() -> None:
+    sort = gen.policy("s", strategy="Sort", **ALL)
+    world = await world_with(sort, topics=(gen.topic(),))
+    assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+    assert "spec.columns: strategy Sort needs them" in world.message("PoliciesResolved")
+    world = await world_with(sort, topics=(gen.topic(table={"sortBy": ["id"]}),))
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
+
+
 async def test_columns_of_kafka_s_own_may_be_named() -> None:
     retention = gen.policy("r", kind=RETENTION, rows={"column": "_kafka.timestamp", "maxAge": "30d"}, **ALL)
     flat = gen.policy("s", strategy="Sort", columns=["_kafka_offset desc"], **ALL)

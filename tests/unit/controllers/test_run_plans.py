@@ -137,7 +137,12 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
 
 
 def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_secret() -> None:
-    config = gen.config(maintenance={"ttl": "2h", "image": {"image": "other:2"}, "environment": {"AWS_REGION": "r"}})
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": {"secret": "kafka-password", "key": "password"}}
+    config = gen.config(
+        maintenance={"ttl": "2h", "image": {"image": "other:2"}, "environment": {"AWS_REGION": "r"}},
+        profiles={"classic": {"bootstrapServers": "kafka:9092", "security": {"sasl": sasl}}},
+    )
+    assert "kafka-password" in config.secret_names()
     found = policy(config, run={"deadline": "30m", "retries": 5})
     batch = Batch((waiting(),), "small")
     run = plan.contract(found, batch, config)
@@ -158,7 +163,8 @@ def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_sec
     assert {"name": "AWS_REGION", "value": "r"} in container["env"]
     mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
     assert f"{mounts['run']}/run.json" == names.RUN_PATH
-    assert "/etc/firn/secrets/firn-postgres" in mounts.values()
+    secrets = {path for path in mounts.values() if path.startswith("/etc/firn/secrets/")}
+    assert secrets == {"/etc/firn/secrets/firn-postgres"}, "those of the tables' catalogs, and no others"
     contract = plan.config_map(found, run, OWNER)
     assert contract["metadata"]["name"] == job["metadata"]["name"] == run.name
     assert list(contract["data"]) == ["run.json"]
