@@ -77,9 +77,9 @@ def run(policy: str, digest: str) -> str:
     return f"firn-run-{policy[:36].rstrip('-.')}-{digest}"
 
 
-def table_lease(uid: str) -> str:
-    """Lease of the table of the topic resource with this uid."""
-    return f"firn-table-{uid}"
+def table_lease(table_uuid: str) -> str:
+    """Lease of the table with this UUID, and of its dead letters: a topic that is deleted with Retain and applied again has another uid."""
+    return f"firn-table-{table_uuid}"
 
 
 def secret_file(secret: str, key: str) -> str:

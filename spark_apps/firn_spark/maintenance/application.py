@@ -160,9 +160,9 @@ class Run:
 
     def _leased(self, work: TableWork, workers: ThreadPoolExecutor, done: Done) -> tuple[str, str]:
         self.stop.check()
-        lease = self._take(names.table_lease(work.uid))
+        lease = self._take(names.table_lease(work.table_uuid))
         if lease is None:
-            return "Busy", f"{self._leases.holder(names.table_lease(work.uid)) or 'another run'} works on it"
+            return "Busy", f"{self._leases.holder(names.table_lease(work.table_uuid)) or 'another run'} works on it"
 
         def may() -> None:
             self.stop.check()

@@ -57,6 +57,11 @@ class Topic:
     def identifier(self) -> str:
         return self.job.table.identifier
 
+    @property
+    def uuid(self) -> str:
+        """The table's."""
+        return str(self.table.operations().current().uuid())
+
     def ingest(self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON) -> None:
         """So many commits of so many rows, offsets going on."""
         for _ in range(commits):
@@ -81,7 +86,7 @@ class Topic:
     def work(self, **parts: Any) -> TableWork:
         return TableWork(
             uid=self.job.uid, namespace="tests", name=self.job.name, table=self.job.table,
-            table_uuid=str(self.table.operations().current().uuid()), **parts,
+            table_uuid=self.uuid, **parts,
         )  # fmt: skip
 
     # What is there

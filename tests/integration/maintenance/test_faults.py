@@ -82,7 +82,7 @@ def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:
     topic.ingest(4)
     # An attempt before this one, as it seems, left a lease: the run waits for it to run out.
     store = Files(str(lake.contract.leases_directory))
-    assert store.write(names.table_lease(other.job.uid), Record(f"{lake.contract.name}/x", time.time(), 600), None)
+    assert store.write(names.table_lease(other.uuid), Record(f"{lake.contract.name}/x", time.time(), 600), None)
     works = topic.work(**ALL), other.work(**ALL)
     with lake.spawn(*works, cores=1, lease_seconds=600) as run:
         await_true("the first table", lambda: topic.kinds()[-1] == "compact", 240)
@@ -132,7 +132,7 @@ def test_two_runs_at_once(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     runs = [lake.prepare(topic.work(**ALL)) for _ in range(2)]
-    busy = lake.leases("somebody").take(names.table_lease(topic.job.uid))
+    busy = lake.leases("somebody").take(names.table_lease(topic.uuid))
     assert busy is not None
     assert runs[0].work() == ExitCode.DONE
     assert [one.outcome for one in runs[0].report().tables] == ["Busy"]
@@ -248,7 +248,7 @@ def test_the_deadline_is_kept(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     store = Files(str(lake.contract.leases_directory))
-    store.write(names.table_lease(topic.job.uid), Record(f"{lake.contract.name}/before", time.time(), 600), None)
+    store.write(names.table_lease(topic.uuid), Record(f"{lake.contract.name}/before", time.time(), 600), None)
     run = lake.prepare(topic.work(**ALL), deadline_ms=300, lease_seconds=600)
     assert run.work() == ExitCode.DONE
     (report,) = run.report().tables
