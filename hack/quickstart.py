@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kubernetes.config import new_client_from_config
+from urllib3.exceptions import HTTPError
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".cluster"
@@ -171,7 +172,10 @@ def image_values() -> dict[str, str]:
 
 def progress(group: str = "default") -> Manifest | None:
     """The group's /progress document, through the API server; None while the driver does not answer."""
-    code, body = read(f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress")
+    try:
+        code, body = read(f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress")
+    except HTTPError:
+        return None
     return json.loads(body) if code == 200 else None
 
 

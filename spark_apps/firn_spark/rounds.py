@@ -538,7 +538,8 @@ class Rounds:
 
     def _fail(self, topic: Topic, error: Exception) -> None:
         failure = classify(error, topic)
-        known = isinstance(error, (FirnError, *JAVA_ERRORS))
+        # What a Python worker raised may be a bug of ours: its trace is all that tells where.
+        known = isinstance(error, (FirnError, *JAVA_ERRORS)) and not isinstance(error, PythonException)
         log.warning(
             "topic failed",
             topic=topic.job.topic,

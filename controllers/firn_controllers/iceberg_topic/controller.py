@@ -232,8 +232,13 @@ class TopicReconciler:
             if isinstance(result, FirnError) and not isinstance(result, InvalidSpecError)
         }
         recovered = {it for it in before if isinstance(found.get(it), TopicState | TableState)}
-        for other in [it for it, failed in self._failing.items() if recovered & failed.keys()]:
-            del self._failing[other]
+        for other, failed in [(it, failed) for it, failed in self._failing.items() if recovered & failed.keys()]:
+            # What else failed them is known still: a store that swallows requests is tried by one of them at a time.
+            self._failing[other] = {
+                dependency: error for dependency, error in failed.items() if dependency not in recovered
+            }
+            if not self._failing[other]:
+                del self._failing[other]
             self._wake(other)
         if not troubles:
             return None

@@ -499,6 +499,37 @@ async def test_one_at_a_time_tries_an_object_store_that_failed(monkeypatch: pyte
     assert tries == 2
 
 
+async def test_brokers_that_are_back_open_no_way_around_an_object_store_that_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names_ = ("flights", "second", "third")
+    world = await failing(*names_)
+    describe, ensure, tries, swallowed = world.topics.describe, world.tables.ensure, 0, asyncio.Event()
+
+    async def denied(profile: str, topic: str) -> None:
+        raise AccessDeniedError(f"topic {topic}: not authorized")
+
+    async def slow(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        await swallowed.wait()
+        return await ensure(*arguments)
+
+    monkeypatch.setattr(world.topics, "describe", denied)
+    for name in names_:
+        await world.operator.reconcile(("topic", "demo", name))
+    monkeypatch.setattr(world.topics, "describe", describe)
+    await world.operator.reconcile(("topic", "demo", "flights"))
+    monkeypatch.setattr(world.tables, "ensure", slow)
+    first = asyncio.create_task(world.operator.reconcile(("topic", "demo", "second")))
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await world.operator.reconcile(("topic", "demo", "third"))
+    assert tries == 1
+    swallowed.set()
+    await first
+
+
 # Conflicts
 
 
