@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
@@ -111,7 +111,7 @@ def retention(world: "World", topic: str) -> str | None:
     admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})  # kept until it has answered
     found = admin.describe_configs([resource])[resource].result()
     entry = found["retention.ms"]
-    return None if entry.is_default else entry.value
+    return entry.value if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value else None
 
 
 def test_a_policy_sets_the_logs_retention_below_the_specs_own(
