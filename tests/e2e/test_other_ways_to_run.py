@@ -5,16 +5,26 @@ import json
 import secure_kafka
 from confluent_kafka import Consumer, Producer
 from quickstart import SYSTEM, apply, await_until, kubectl
-from topics import Produce, await_ready, await_rows, numbered, topic_manifest
+from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_a_group_with_executors_lands_records(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("spread", namespace, ingestion={"group": "executors", "freshness": "5s"}))
     topic = await_ready("spread", namespace)
     produce(topic, numbered(0, 1_000))
-    await_rows(topic["status"]["table"]["identifier"], 1_000, timeout=240)
+    table = topic["status"]["table"]["identifier"]
+    await_rows(table, 1_000, timeout=240)
     pods = json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", "spark-role=executor", "-o", "json"))["items"]
     assert pods, "no executor pod ran"
+    for pod in pods:
+        given = {it["name"]: it.get("value", "") for it in pod["spec"]["containers"][0]["env"]}
+        assert given["_SPARK_AUTH_SECRET"]
+        assert {"-Dspark.authenticate=true", "-Dspark.network.crypto.enabled=true"} <= set(given.values())
+    # They are killed; others take their place, and nothing is missing or doubled.
+    kubectl("-n", SYSTEM, "delete", "pods", "-l", "spark-role=executor", "--grace-period=0", "--force")
+    produce(topic, numbered(1_000, 1_000))
+    await_rows(table, 2_000, timeout=240)
+    assert rows(f"select count(distinct id) as n from {table}") == [{"n": 2_000}]
     kubectl("-n", namespace, "delete", "icebergtopic", "spread", "--timeout=60s")
     await_until(
         "driver and executors of the unused group are gone",

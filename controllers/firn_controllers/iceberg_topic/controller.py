@@ -90,9 +90,8 @@ class TopicReconciler:
         self._created: set[str] = set()  # uids whose Kafka topic this process created
         self._invisible: dict[str, float] = {}  # by uid, since when a created topic is not described
         self._contract_gone: dict[str, datetime] = {}  # by uid, of deletions that wait
-        self._failing: dict[
-            Name, dict[str, FirnError]
-        ] = {}  # what the last look found a dependency to fail with, by dependency
+        self._failing: dict[Name, dict[str, FirnError]] = {}
+        """What dependencies failed with at the last look, by topic and dependency."""
         self._retrying: set[str] = set()  # dependencies that a topic which they failed before is trying right now
 
     @property
@@ -218,10 +217,10 @@ class TopicReconciler:
         recovered = {it for it in before if isinstance(found.get(it), TopicState | TableState)}
         for other, failed in [(it, failed) for it, failed in self._failing.items() if recovered & failed.keys()]:
             # What else failed them is known still: a store that swallows requests is tried by one of them at a time.
-            self._failing[other] = {
-                dependency: error for dependency, error in failed.items() if dependency not in recovered
-            }
-            if not self._failing[other]:
+            left = {dependency: error for dependency, error in failed.items() if dependency not in recovered}
+            if left:
+                self._failing[other] = left
+            else:
                 del self._failing[other]
             self._wake(other)
         if not troubles:

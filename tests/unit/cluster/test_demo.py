@@ -7,7 +7,10 @@ from typing import Any
 
 import produce_flights
 import pytest
+import quickstart
 from quickstart import Produced
+from urllib3 import HTTPSConnectionPool
+from urllib3.exceptions import ReadTimeoutError
 
 
 class Message:
@@ -76,3 +79,13 @@ def test_all_has_landed_when_the_table_is_as_far_as_the_brokers_acknowledged(
     landed: dict[str, Any], outstanding: int
 ) -> None:
     assert Produced(3, {0: 42, 1: 8}).outstanding(landed) == outstanding
+
+
+def test_progress_is_none_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(path: str) -> tuple[int, bytes]:
+        raise ReadTimeoutError(HTTPSConnectionPool("api"), path, "timed out")
+
+    monkeypatch.setattr(quickstart, "read", silent)
+    assert quickstart.progress() is None
+    monkeypatch.setattr(quickstart, "read", lambda path: (503, b"no endpoints available"))
+    assert quickstart.progress() is None

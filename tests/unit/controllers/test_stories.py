@@ -477,56 +477,57 @@ async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
     assert {schedule.take(), schedule.take()} == {("topic", "demo", "second"), ("topic", "demo", "third")}
 
 
+class Swallowing:
+    """An object store that takes requests and does not answer until it is ``released``; then as before."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tries = 0
+        self.released = asyncio.Event()
+        self._ensure = world.tables.ensure
+        monkeypatch.setattr(world.tables, "ensure", self._try)
+
+    async def _try(self, *arguments: Any) -> Any:
+        self.tries += 1
+        await self.released.wait()
+        return await self._ensure(*arguments)
+
+
 async def test_one_at_a_time_tries_an_object_store_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await failing("flights", "second")
-    ensure, tries, swallowed = world.tables.ensure, 0, asyncio.Event()
-
-    async def slow(*arguments: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        await swallowed.wait()
-        return await ensure(*arguments)
-
-    monkeypatch.setattr(world.tables, "ensure", slow)
+    store = Swallowing(world, monkeypatch)
     first = asyncio.create_task(world.operator.reconcile(("topic", "demo", "flights")))
     await asyncio.sleep(0.01)
     before = world.faults.writes()
     outcome = await world.operator.reconcile(("topic", "demo", "second"))
-    assert (outcome.failed, tries, world.faults.writes()) == (True, 1, before)
-    swallowed.set()
+    assert (outcome.failed, store.tries, world.faults.writes()) == (True, 1, before)
+    store.released.set()
     assert (await first).failed
     assert (await world.operator.reconcile(("topic", "demo", "second"))).failed
-    assert tries == 2
+    assert store.tries == 2
 
 
 async def test_brokers_that_are_back_open_no_way_around_an_object_store_that_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names_ = ("flights", "second", "third")
-    world = await failing(*names_)
-    describe, ensure, tries, swallowed = world.topics.describe, world.tables.ensure, 0, asyncio.Event()
+    topics = ("flights", "second", "third")
+    world = await failing(*topics)
+    describe = world.topics.describe
 
     async def denied(profile: str, topic: str) -> None:
         raise AccessDeniedError(f"topic {topic}: not authorized")
 
-    async def slow(*arguments: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        await swallowed.wait()
-        return await ensure(*arguments)
-
     monkeypatch.setattr(world.topics, "describe", denied)
-    for name in names_:
+    for name in topics:
         await world.operator.reconcile(("topic", "demo", name))
     monkeypatch.setattr(world.topics, "describe", describe)
     await world.operator.reconcile(("topic", "demo", "flights"))
-    monkeypatch.setattr(world.tables, "ensure", slow)
+    store = Swallowing(world, monkeypatch)
     first = asyncio.create_task(world.operator.reconcile(("topic", "demo", "second")))
     await asyncio.sleep(0.01)
     async with asyncio.timeout(5):
         await world.operator.reconcile(("topic", "demo", "third"))
-    assert tries == 1
-    swallowed.set()
+    assert store.tries == 1
+    store.released.set()
     await first
 
 

@@ -12,6 +12,7 @@ from pyspark.errors.exceptions.captured import (
     PythonException,
     UnsupportedOperationException,
 )
+from structlog.testing import capture_logs
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, UnavailableError
@@ -134,3 +135,12 @@ def test_what_a_python_worker_raised_stands_in_its_text() -> None:
     error = classify(captured(PythonException, text="Traceback\nOSError: no space left"), topic())
     assert "no space left" in str(error)
     assert "IllegalArgumentException: assign" in str(classify(illegal("assign"), topic()))
+
+
+def test_what_java_says_is_told_in_a_line_and_a_bug_of_a_python_worker_with_its_trace() -> None:
+    rounds = Rounds.__new__(Rounds)
+    bug, setting = captured(PythonException, text="KeyError: 'offset'"), illegal()
+    with capture_logs() as logs:
+        rounds._fail(topic(), bug)
+        rounds._fail(topic(), setting)
+    assert [log["exc_info"] for log in logs] == [bug, None]
