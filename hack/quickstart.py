@@ -50,10 +50,12 @@ def kubectl(*arguments: str, stdin: str | bytes | None = None, check: bool = Tru
 
 
 APIS = {
+    "compactionpolicy": "/apis/firn.dev/v1alpha1",
     "configmap": "/api/v1",
     "icebergtopic": "/apis/firn.dev/v1alpha1",
     "pod": "/api/v1",
     "poddisruptionbudget": "/apis/policy/v1",
+    "retentionpolicy": "/apis/firn.dev/v1alpha1",
     "secret": "/api/v1",
     "statefulset": "/apis/apps/v1",
 }
@@ -62,7 +64,8 @@ APIS = {
 
 def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
     """A live object, or None."""
-    path = f"{APIS[kind]}/namespaces/{namespace}/{kind}s/{name}"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    path = f"{APIS[kind]}/namespaces/{namespace}/{plural}/{name}"
     code, body = read(path)
     if code not in (200, 404):
         raise RuntimeError(f"GET {path}: {code}: {body[:3000].decode(errors='replace')}")

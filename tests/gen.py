@@ -89,6 +89,16 @@ def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", 
     return manifest
 
 
+def policy(name: str = "policy", *modifiers: Modifier, kind: str = "CompactionPolicy", **spec: Any) -> Manifest:
+    """A live policy as the API server gives it, with this spec."""
+    manifest = topic(name)
+    manifest |= {"kind": kind, "spec": spec}
+    manifest["metadata"]["uid"] = f"uid-{kind}-{name}"
+    for modifier in modifiers:
+        modifier(manifest)
+    return manifest
+
+
 def annotated(key: str, value: str) -> Modifier:
     """With this annotation."""
     return lambda manifest: manifest["metadata"].setdefault("annotations", {}).update({key: value})

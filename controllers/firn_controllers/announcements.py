@@ -28,6 +28,13 @@ class EventReason(StrEnum):
     PAUSED = "Paused"
     UNPAUSED = "Unpaused"
     DELETION_BLOCKED = "DeletionBlocked"
+    # Policies and their topics
+    RUN_STARTED = "RunStarted"
+    RUN_FAILED = "RunFailed"
+    RUN_OVERDUE = "RunOverdue"
+    COMPACTED = "Compacted"
+    WOULD_DELETE = "WouldDelete"
+    DELETED = "Deleted"
     # Fleets, groups and catalogs
     AVAILABLE = "Available"
     UNAVAILABLE = "Unavailable"
@@ -87,4 +94,46 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ann
         found.append(Announcement("Normal", EventReason.UNPAUSED, "reconciliation goes on"))
     if (message := flipped(ConditionType.DELETION_BLOCKED, "True")) is not None:
         found.append(Announcement("Warning", EventReason.DELETION_BLOCKED, message))
+    healthy = new.get(ConditionType.MAINTENANCE_HEALTHY, {})
+    if (message := flipped(ConditionType.MAINTENANCE_HEALTHY, "False")) and healthy["reason"] == Reason.RUN_OVERDUE:
+        found.append(Announcement("Warning", EventReason.RUN_OVERDUE, message))
+    for section in ("compaction", "retention"):
+        last, earlier_run = (
+            ((it.get("maintenance") or {}).get(section) or {}).get("lastRun") for it in (after, before)
+        )
+        if last is not None and (earlier_run is None or earlier_run["name"] != last["name"]):
+            found += run_ended(last)
     return found
+
+
+def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
+    """What to announce of a maintenance run that ended (``run`` as status has it): nothing where there was nothing to do."""
+    if run["result"] == "Failed":
+        return [Announcement("Warning", EventReason.RUN_FAILED, f"run {run['name']}: {run.get('message', 'failed')}")]
+    if run["result"] != "Succeeded":
+        return []
+    if "mode" not in run:
+        if not run.get("commits"):
+            return []
+        message = f"{run['filesBefore']} data files became {run['filesAfter']}, {run['bytesRewritten']} bytes rewritten"
+        return [Announcement("Normal", EventReason.COMPACTED, f"run {run['name']}: {message}")]
+    parts = [
+        f"{part['items'] or part['files']} {what} ({part['bytes']} bytes in {part['files']} files)"
+        + (f" such as {part['sample'][0]}" if part.get("sample") else "")
+        for key, what in _PARTS
+        if (part := run.get(key)) and (part["items"] or part["files"])
+    ]
+    if run["mode"] == "DryRun":
+        message = f"would delete {'; '.join(parts)}" if parts else "would delete nothing"
+        return [Announcement("Normal", EventReason.WOULD_DELETE, f"run {run['name']}, mode DryRun: {message}")]
+    if not parts:
+        return []
+    return [Announcement("Normal", EventReason.DELETED, f"run {run['name']}: deleted {'; '.join(parts)}")]
+
+
+_PARTS = (
+    ("rows", "rows"),
+    ("snapshots", "snapshots"),
+    ("orphanFiles", "orphan files"),
+    ("metadataFiles", "metadata files"),
+)

@@ -11,6 +11,9 @@ from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.health import Health
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.policies.index import Kind
+from firn_controllers.policies.upkeep import Upkeep
+from firn_controllers.ports import TableDebt
 
 
 @dataclass(slots=True)
@@ -22,6 +25,10 @@ class Board:
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic resource -> what the driver says of it."""
+    debts: dict[str, TableDebt] = field(default_factory=dict)
+    """Uid of a topic resource -> what maintenance its table waits for."""
+    upkeep: dict[tuple[str, Kind], Upkeep] = field(default_factory=dict)
+    """Uid of a topic resource and kind of policy -> what became of it under the policy."""
 
     def fleet(self, profile: str) -> FleetHealth:
         """Health of a profile's brokers."""

@@ -1,13 +1,15 @@
-"""What nobody wants any more: job contracts of resources that were deleted, without a finalizer, while no operator ran; and drivers of
-ingestion groups that the configuration no longer has. Fleets are no orphans, whatever the configuration says: they hold data."""
+"""What nobody wants any more: job contracts of resources that were deleted, without a finalizer, while no operator ran; contracts of
+maintenance runs whose Jobs are gone; and drivers of ingestion groups that the configuration no longer has. Fleets are no orphans,
+whatever the configuration says: they hold data."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from firn.model import names
 from firn_controllers.iceberg_topic.index import Index
 from firn_controllers.ingestion_group.controller import COMPONENT_LABELS, selector
-from firn_controllers.manifests import Owner
+from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Ports
 
 log = logging.getLogger(__name__)
@@ -57,4 +59,20 @@ async def prune_contracts(ports: Ports, owner: Owner, index: Index) -> list[str]
         await ports.cluster.delete("v1", "ConfigMap", owner.namespace, name)
         log.info("removed job contract %s of a deleted IcebergTopic %s/%s", name, topic_namespace, topic)
         pruned.append(uid)
+    return pruned
+
+
+async def prune_runs(ports: Ports, owner: Owner, making: Collection[str]) -> list[str]:
+    """Delete the contracts of runs whose Jobs are gone, most by their time to live; their names. ``making``: runs whose contract may be
+    there already and whose Job is not yet."""
+    labels = {COMPONENT: COMPONENT_RUN}
+    pruned = []
+    known = await ports.cluster.list_names("v1", "ConfigMap", labels)
+    jobs = {job.name for job in await ports.cluster.jobs(labels)}
+    for name in known:
+        if name in jobs or name in making:
+            continue
+        if await ports.cluster.get("batch/v1", "Job", owner.namespace, name) is None and name not in making:
+            await ports.cluster.delete("v1", "ConfigMap", owner.namespace, name)
+            pruned.append(name)
     return pruned

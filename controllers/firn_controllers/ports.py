@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.maintenance import CompactionWork
 from firn.model.progress import GroupProgress
 
 Manifest = dict[str, Any]
@@ -121,6 +122,27 @@ class PodState:
     restarts: int
     deleting: bool
     node: str | None = None
+    created: datetime | None = None
+    finished: datetime | None = None
+    """When the main container ended, where it does not run any more."""
+    message: str = ""
+    """The main container's termination message."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A Job, reduced to what came of it."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    created: datetime
+    finished: datetime | None = None
+    """When it was complete or failed for good; None while it is at work."""
+    succeeded: bool = False
+    failure: str = ""
+    """Kubernetes' word for why it failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +160,43 @@ class StatefulSetState:
     partition: int
     generation_observed: bool
     manifest: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDebt:
+    """What maintenance a table waits for, from its metadata alone. Counts and bytes are of the newest snapshots of the table and of its
+    dead-letter table together: a run does both."""
+
+    table_uuid: str
+    data_files: int = 0
+    data_bytes: int = 0
+    small_files: int = 0
+    """Data files below the size from which a file is left alone (`firn.model.compaction`)."""
+    delete_files: int = 0
+    """Position and equality delete files and deletion vectors."""
+    manifests: int = 0
+    snapshots: int = 0
+    metadata_bytes: int = 0
+    """Of the newest metadata file and the manifests of the newest snapshot."""
+    due_files: int = 0
+    """Data files that a compaction would rewrite now: none of those that are too young, or alone in their size."""
+    due_bytes: int = 0
+    due_for_deletes: int = 0
+    """Those of ``due_files`` that are rewritten for their deleted rows alone."""
+    oldest_due: datetime | None = None
+    """When the oldest of ``due_files`` was committed: compaction lag counts from here."""
+
+
+class Debts(Protocol):
+    """How much maintenance tables wait for. Cheap to ask again: what has not changed since is not read again."""
+
+    async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
+        """The debt of a table under the settings that govern it (the defaults where no policy does); None where there is no table."""
+        ...
+
+    def forget(self, target: TableTarget) -> None:
+        """Nobody asks for this table any more."""
+        ...
 
 
 class Cluster(Protocol):
@@ -164,12 +223,18 @@ class Cluster(Protocol):
         """Pods of the operator's namespace with all these labels."""
         ...
 
+    async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
+        """Jobs of the operator's namespace with all these labels. Those that this process made are among them at once."""
+        ...
+
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
         """Names of objects of the operator's namespace with all these labels (to prune what nobody wants)."""
         ...
 
-    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> Manifest | None:
-        """Replace an IcebergTopic's status (JSON patch that tests resourceVersion); the object as it is then, or None if it is gone.
+    async def patch_status(
+        self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
+    ) -> Manifest | None:
+        """Replace the status of a resource of ours (JSON patch that tests resourceVersion); the object as it is then, or None if it is gone.
         Raises CommitConflictError when it moved on."""
         ...
 

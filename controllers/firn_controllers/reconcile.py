@@ -1,8 +1,8 @@
 """The loop: what wakes which key, and who reconciles it.
 
-Keys: ``("topic", namespace, name)``, ``("fleet", profile)``, ``("catalog", name)``, ``("group", name)``, ``("orphans",)``. The wiring
-feeds what the watches show (`topic_seen`, `topic_gone`, `child_seen`) and calls `run`. Nothing is decided before `synced`: with half
-a list of resources, the wrong one could win a conflict, or a group look unused.
+Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog", name)``,
+``("group", name)``, ``("orphans",)``. The wiring feeds what the watches show (`topic_seen`, `policy_seen`, `child_seen` and so on) and
+calls `run`. Nothing is decided before `synced`: with half a list of resources, the wrong one could win a conflict, or a group look unused.
 """
 
 import asyncio
@@ -19,13 +19,19 @@ from firn_controllers.fleet.controller import FleetReconciler
 from firn_controllers.iceberg_topic.controller import TopicReconciler
 from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
 from firn_controllers.ingestion_group.controller import GroupReconciler
-from firn_controllers.manifests import Owner
+from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.policies import index as policy_index
+from firn_controllers.policies.controller import PolicyReconciler, RunMeter
+from firn_controllers.policies.index import KINDS, Kind, Policies, PolicyEntry
+from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports
 from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
 
 log = logging.getLogger(__name__)
 
-TOPIC, FLEET, CATALOG, GROUP, ORPHANS = "topic", "fleet", "catalog", "group", "orphans"
+TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
+TOGETHER = 2.0
+"""Seconds in which changes of debt are gathered before a policy is looked at for them."""
 ENDING = 5.0
 """Seconds between looks at drivers that have been told to end."""
 
@@ -34,10 +40,17 @@ class Controllers:
     """All reconcilers of one operator process. Use from one event loop."""
 
     def __init__(
-        self, config: Config, owner_uid: str, ports: Ports, jitter: Callable[[], float], meter: Meter | None = None
+        self,
+        config: Config,
+        owner_uid: str,
+        ports: Ports,
+        jitter: Callable[[], float],
+        meter: Meter | None = None,
+        run_meter: RunMeter | None = None,
     ) -> None:
         self.queue = WorkQueue(ports.clock, jitter, meter)
         self.index = Index()
+        self.policies = Policies()
         self.board = Board()
         self._config = config
         self._ports = ports
@@ -46,7 +59,10 @@ class Controllers:
         self._stopped = False
         self._announcements: list[Announcement] = []
         tell = self._announcements.append
-        self._topics = TopicReconciler(config, owner, ports, self.index, self.board, jitter, self._wake)
+        self._topics = TopicReconciler(config, owner, ports, self.index, self.policies, self.board, jitter, self._wake)
+        self._policies = PolicyReconciler(
+            config, owner, ports, self.index, self.policies, self.board, self._wake, jitter, run_meter
+        )
         self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
         self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
         self._groups = GroupReconciler(
@@ -64,6 +80,8 @@ class Controllers:
         affected = self.index.put(new)
         for name in affected:
             self._wake(name)
+        if old is None or old.upkeep != new.upkeep:
+            self._wake_policies(new.name[0])
         if new.name in affected:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
                 self.queue.add((GROUP, group))
@@ -75,15 +93,48 @@ class Controllers:
         old = self.index.get(name)
         for affected in self.index.remove(name, metadata["uid"]):
             self._wake(affected)
+        self._wake_policies(name[0])
         if old is not None and old.group in self._config.groups:
             self.queue.add((GROUP, old.group))
 
+    def policy_seen(self, manifest: Manifest) -> None:
+        """A policy as a list or a watch shows it."""
+        new = policy_index.entry(manifest, self._config)
+        old = self.policies.get(new.kind, new.name)
+        if old is not None and old.uid == new.uid and _older(new, old):
+            return
+        if self.policies.put(new):
+            self._policy_changed(new.kind, new.name)
+
+    def policy_gone(self, manifest: Manifest) -> None:
+        """A policy that the watch says is deleted."""
+        metadata = manifest["metadata"]
+        name = (metadata["namespace"], metadata["name"])
+        self.policies.remove(manifest["kind"], name, metadata["uid"])
+        self._policy_changed(manifest["kind"], name)
+
+    def debt_changed(self, name: Name) -> None:
+        """The board knows something new of what the table of this topic waits for."""
+        found = self.index.get(name)
+        if found is None:
+            return
+        self._counted(name)
+        for kind in KINDS:
+            policy = self.policies.resolve(kind, found).policy
+            if policy is not None:
+                self.queue.add_after((POLICY, kind, *policy.name), TOGETHER)
+
     def child_seen(self, labels: Mapping[str, str]) -> None:
-        """A StatefulSet, pod or other child changed; its labels say whose."""
+        """A StatefulSet, Job, pod or other child changed; its labels say whose."""
         profile, group = labels.get(names.LABEL_PROFILE), labels.get(names.LABEL_GROUP)
         uid = labels.get(names.LABEL_JOB)
         if uid is not None:
             return  # contracts are ours alone; a lost one is found at the next resync
+        if labels.get(COMPONENT) == COMPONENT_RUN:
+            policy = (names.LABEL_POLICY_KIND, names.LABEL_POLICY_NAMESPACE, names.LABEL_POLICY)
+            if labels.keys() >= set(policy):
+                self.queue.add((POLICY, *(labels[key] for key in policy)))
+            return
         if profile in self._config.profiles:
             self.queue.add((FLEET, str(profile)))
         if group in self._config.groups:
@@ -124,6 +175,8 @@ class Controllers:
         match key:
             case (kind, namespace, name) if kind == TOPIC:
                 outcome = await self._topics.reconcile((namespace, name))
+            case (kind, policy_kind, namespace, name) if kind == POLICY and policy_kind in KINDS:
+                outcome = await self._policies.reconcile(policy_kind, (namespace, name))
             case (kind, name) if kind == FLEET:
                 outcome = await self._fleets.reconcile(name)
             case (kind, name) if kind == CATALOG:
@@ -132,6 +185,7 @@ class Controllers:
                 outcome = await self._groups.reconcile(name)
             case _:
                 await orphans.prune_contracts(self._ports, self._owner, self.index)
+                await orphans.prune_runs(self._ports, self._owner, self._policies.making)
                 ending = await orphans.prune_groups(self._ports, self._owner, self._config.groups)
                 outcome = Outcome(after=ENDING if ending else durations.milliseconds(self._config.resync) / 1000)
         await self._announce()
@@ -156,6 +210,20 @@ class Controllers:
     def _wake(self, name: Name) -> None:
         self.queue.add((TOPIC, *name))
 
+    def _wake_policies(self, namespace: str) -> None:
+        """Have the policies of a namespace looked at: whom they govern may have changed."""
+        for kind in KINDS:
+            for policy in self.policies.of(kind, namespace):
+                self.queue.add((POLICY, kind, *policy.name))
+
+    def _policy_changed(self, kind: Kind, name: Name) -> None:
+        """A policy came, went or changed: it may have won topics from others of its kind, or lost them."""
+        self.queue.add((POLICY, kind, *name))
+        for other in self.policies.of(kind, name[0]):
+            self.queue.add((POLICY, kind, *other.name))
+        for topic in self.index.of(name[0]):
+            self._wake(topic.name)
+
     def _counted(self, name: Name) -> None:
         self.queue.add_after((TOPIC, *name), self._topics.refresh_interval)
 
@@ -174,7 +242,7 @@ class Controllers:
         self._wake_where(lambda found: found.table_claim is not None and found.table_claim[1] == catalog)
 
 
-def _older(new: Entry, old: Entry) -> bool:
+def _older(new: Entry | PolicyEntry, old: Entry | PolicyEntry) -> bool:
     """``new`` was read before ``old``. Versions are numbers in practice; where they are not, the newest message wins."""
     try:
         return int(new.resource_version) < int(old.resource_version)

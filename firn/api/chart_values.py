@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from firn.model.config import Catalog, IngestionGroup, Name, Profile, Resources, Scheduling, Settings, Storage
+from firn.model.config import (
+    Catalog,
+    IngestionGroup,
+    Maintenance,
+    Name,
+    Profile,
+    Resources,
+    Scheduling,
+    Settings,
+    Storage,
+)
 
 KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 ImageReference = Annotated[str, Field(pattern=r"^\S*$")]
@@ -43,7 +53,7 @@ class CrdValues(Settings):
     enabled: bool
     """Install and upgrade them with the chart."""
     keep: bool
-    """Leave them, and so every IcebergTopic, in the cluster when the release is uninstalled."""
+    """Leave them, and so every IcebergTopic and policy, in the cluster when the release is uninstalled."""
 
 
 class Store(Settings):
@@ -102,13 +112,15 @@ class ServiceAccounts(Settings):
     """Creates and evolves tables."""
     ingest: ServiceAccount
     """Writes tables."""
+    maintain: ServiceAccount
+    """Rewrites tables and deletes their files."""
 
 
 class Rbac(Settings):
     """Rights of people."""
 
     aggregate: bool
-    """Let the cluster's roles view, edit and admin cover IcebergTopics."""
+    """Let the cluster's roles view, edit and admin cover IcebergTopics and policies."""
 
 
 class NetworkPolicyValues(Settings):
@@ -134,6 +146,8 @@ class PrometheusRule(Settings):
     labels: dict[str, str]
     lag_seconds: int = Field(ge=5)
     """A table is this many seconds behind for ten minutes."""
+    compaction_lag_seconds: int = Field(ge=60)
+    """A file has waited this many seconds for compaction, for fifteen minutes."""
 
 
 class Metrics(Settings):
@@ -156,7 +170,7 @@ class Values(Settings):
     images: ImageValues
     crds: CrdValues
     watch_namespaces: list[KubernetesName]
-    """Namespaces whose IcebergTopics the operator serves; empty: all."""
+    """Namespaces whose IcebergTopics and policies the operator serves; empty: all."""
     default_profile: Name
     default_catalog: Name
     default_group: Name
@@ -165,6 +179,7 @@ class Values(Settings):
     catalogs: dict[Name, Catalog]
     """The quick start adds lake."""
     groups: dict[Name, IngestionGroup]
+    maintenance: Maintenance
     quick_start: QuickStart
     operator: OperatorValues
     service_accounts: ServiceAccounts

@@ -1,10 +1,18 @@
 """The CustomResourceDefinitions, made from the models."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
+from firn.api.model import ApiModel
 from firn.api.structural import Schema, structural
-from firn.api.v1alpha1 import iceberg_topic
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.api.v1alpha1 import (
+    CompactionPolicy,
+    IcebergTopic,
+    RetentionPolicy,
+    compaction_policy,
+    iceberg_topic,
+    retention_policy,
+)
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 
@@ -42,15 +50,37 @@ def _column(name: str, path: str, description: str, *, kind: str = "string", wid
     }
 
 
-def iceberg_topics() -> Manifest:
-    """The CRD of IcebergTopic."""
-    model = structural(IcebergTopic.model_json_schema(by_alias=True))
-    properties = model["properties"]
+_READY = _column("Ready", _condition("Ready", "status"), "Whether all is as the spec wants it.")
+_REASON = _column("Reason", _condition("Ready", "reason"), "Why.")
+_AGE = _column("Age", ".metadata.creationTimestamp", "Since creation.", kind="date")
+_MESSAGE = _column("Message", _condition("Ready", "message"), "Why, for people.", wide=True)
+_RUNS = (
+    _column("Topics", ".status.topics", "Topics that it governs.", kind="integer"),
+    _column("Last-Run", ".status.lastRun.finishTime", "Since the last run ended.", kind="date"),
+    _column("Result", ".status.lastRun.result", "What came of it."),
+)
+_PLANS = (
+    _column("Schedule", ".spec.schedule.cron", "When runs start.", wide=True),
+    _column("Next-Run", ".status.nextRunTime", "When the schedule is next due.", wide=True),
+    _MESSAGE,
+)
+
+
+def _crd(
+    model: type[ApiModel],
+    kind: str,
+    plural: str,
+    short: str,
+    columns: Sequence[Manifest],
+    selectable: Sequence[str] = (),
+) -> Manifest:
+    made = structural(model.model_json_schema(by_alias=True))
+    properties = made["properties"]
     schema: Schema = {
-        "description": model["description"],
+        "description": made["description"],
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": model["x-kubernetes-validations"],
+        "x-kubernetes-validations": made["x-kubernetes-validations"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
@@ -59,57 +89,82 @@ def iceberg_topics() -> Manifest:
             "status": {**properties["status"], "default": DEFAULT_STATUS},
         },
     }
+    version = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": list(columns),
+        **({"selectableFields": [{"jsonPath": path} for path in selectable]} if selectable else {}),
+        "schema": {"openAPIV3Schema": schema},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{iceberg_topic.PLURAL}.{names.GROUP}", "labels": LABELS},
+        "metadata": {"name": f"{plural}.{names.GROUP}", "labels": LABELS},
         "spec": {
             "group": names.GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": iceberg_topic.KIND,
-                "listKind": f"{iceberg_topic.KIND}List",
-                "plural": iceberg_topic.PLURAL,
-                "singular": iceberg_topic.KIND.lower(),
-                "shortNames": ["itopic"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["lakehouse"],
             },
-            "versions": [
-                {
-                    "name": names.VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        _column("Ready", _condition("Ready", "status"), "Whether all is as the spec wants it."),
-                        _column("Reason", _condition("Ready", "reason"), "Why."),
-                        _column("Profile", ".status.profile", "How the log is kept."),
-                        _column("Partitions", ".status.partitions", "Partitions of the topic.", kind="integer"),
-                        _column("Table", ".status.table.identifier", "The Iceberg table."),
-                        _column("Fresh", _condition("Fresh", "status"), "Whether the table is as fresh as promised."),
-                        _column("Age", ".metadata.creationTimestamp", "Since creation.", kind="date"),
-                        _column("Group", ".status.ingestion.group", "The ingestion group.", wide=True),
-                        _column(
-                            "Last-Commit",
-                            ".status.ingestion.lastCommitTime",
-                            "Since records last reached the table.",
-                            kind="date",
-                            wide=True,
-                        ),
-                        _column("Message", _condition("Ready", "message"), "Why, for people.", wide=True),
-                    ],
-                    "selectableFields": [
-                        {"jsonPath": ".spec.profile"},
-                        {"jsonPath": ".spec.topicName"},
-                        {"jsonPath": ".spec.ingestion.group"},
-                    ],
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
+            "versions": [version],
         },
     }
 
 
+def iceberg_topics() -> Manifest:
+    """The CRD of IcebergTopic."""
+    columns = (
+        _READY,
+        _REASON,
+        _column("Profile", ".status.profile", "How the log is kept."),
+        _column("Partitions", ".status.partitions", "Partitions of the topic.", kind="integer"),
+        _column("Table", ".status.table.identifier", "The Iceberg table."),
+        _column("Fresh", _condition("Fresh", "status"), "Whether the table is as fresh as promised."),
+        _AGE,
+        _column("Group", ".status.ingestion.group", "The ingestion group.", wide=True),
+        _column(
+            "Last-Commit",
+            ".status.ingestion.lastCommitTime",
+            "Since records last reached the table.",
+            kind="date",
+            wide=True,
+        ),
+        _column("Small-Files", ".status.maintenance.smallFiles", "Small data files.", kind="integer", wide=True),
+        _column(
+            "Lag",
+            ".status.maintenance.oldestUncompactedTime",
+            "Compaction lag: since the oldest file was written that waits for compaction.",
+            kind="date",
+            wide=True,
+        ),
+        _column("Snapshots", ".status.maintenance.snapshots", "Snapshots of the table.", kind="integer", wide=True),
+        _MESSAGE,
+    )
+    selectable = (".spec.profile", ".spec.topicName", ".spec.ingestion.group")
+    return _crd(IcebergTopic, iceberg_topic.KIND, iceberg_topic.PLURAL, "itopic", columns, selectable)
+
+
+def compaction_policies() -> Manifest:
+    """The CRD of CompactionPolicy."""
+    columns = (_READY, _REASON, _column("Strategy", ".spec.strategy", "How rows are arranged."), *_RUNS, _AGE, *_PLANS)
+    kind = compaction_policy
+    return _crd(CompactionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
+def retention_policies() -> Manifest:
+    """The CRD of RetentionPolicy."""
+    columns = (_READY, _REASON, _column("Mode", ".spec.mode", "Whether anything is deleted."), *_RUNS, _AGE, *_PLANS)
+    kind = retention_policy
+    return _crd(RetentionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
 def all_crds() -> list[Manifest]:
     """Every CRD of the API group."""
-    return [iceberg_topics()]
+    return [iceberg_topics(), compaction_policies(), retention_policies()]

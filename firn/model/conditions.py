@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """Condition types of an IcebergTopic, in the order in which status lists them."""
+    """Condition types of IcebergTopics and policies, in the order in which status lists them."""
 
     READY = "Ready"
     SPEC_VALID = "SpecValid"
@@ -12,6 +12,8 @@ class ConditionType(StrEnum):
     TABLE_READY = "TableReady"
     INGESTION_READY = "IngestionReady"
     FRESH = "Fresh"
+    POLICIES_RESOLVED = "PoliciesResolved"
+    MAINTENANCE_HEALTHY = "MaintenanceHealthy"
     # Present only while True.
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -68,6 +70,16 @@ class Reason(StrEnum):
     BACKFILLING = "Backfilling"
     NO_RECORDS = "NoRecords"
     UNKNOWN = "Unknown"
+    # PoliciesResolved
+    RESOLVED = "Resolved"
+    NO_POLICY = "NoPolicy"
+    POLICY_NOT_FOUND = "PolicyNotFound"
+    POLICY_INVALID = "PolicyInvalid"
+    # MaintenanceHealthy
+    SUCCEEDED = "Succeeded"
+    NOT_DUE = "NotDue"
+    RUN_FAILED = "RunFailed"
+    RUN_OVERDUE = "RunOverdue"
     # Reconciling, Stalled, Paused
     ROLLING_OUT = "RollingOut"
     WAITING_FOR_DEPENDENCY = "WaitingForDependency"

@@ -215,7 +215,7 @@ class Catalog(Settings):
 
 
 class Executors(Settings):
-    """Spark executors on Kubernetes for an ingestion group."""
+    """Spark executors on Kubernetes, of an ingestion group or a maintenance run."""
 
     instances: int = Field(ge=1, le=100)
     cores: int = Field(default=1, ge=1, le=64)
@@ -249,12 +249,58 @@ class IngestionGroup(Settings):
     service_account: str = "firn-ingest"
 
 
+class RunSize(Settings):
+    """Resources of a maintenance run that names this size."""
+
+    cores: int = Field(default=1, ge=1, le=64)
+    """Spark's local[N] when there are no executors; tables that are worked on at the same time either way."""
+    heap: Heap = "1g"
+    """Heap of the driver's JVM; the rest of ``memory`` is for Python and off-heap."""
+    memory: Size = "2Gi"
+    """Memory request and limit of the driver pod."""
+    cpu: str = "500m"
+    executors: Executors | None = None
+
+
+class Maintenance(Settings):
+    """The runs that carry out CompactionPolicies and RetentionPolicies."""
+
+    sizes: dict[Name, RunSize] = {"small": RunSize()}
+    """Sizes that a policy's ``run.size`` may name; ``large``, where there is one, is used for large tables by itself."""
+    large_table: Size = "16Gi"
+    """A table with so many bytes to rewrite, or in all for retention of rows and orphans, gets a run of its own."""
+    max_runs: int = Field(default=4, ge=1, le=100)
+    """Runs at the same time, of all policies together; each policy has its own limit below that."""
+    tables_per_run: int = Field(default=24, ge=1, le=24)
+    """Small tables share a run, at most so many: their reports have to fit a termination message."""
+    debt_interval: Duration = "1m"
+    """Every table's metadata is looked at so often; nothing is read where nothing was committed."""
+    lowest_orphan_age: Duration = "1d"
+    """No policy may take files younger than this for orphans: a writer may be about to commit them."""
+    lowest_snapshot_age: Duration = "5m"
+    """No policy may expire snapshots younger than this: somebody may be reading them."""
+    ttl: Duration = "1h"
+    """Finished runs stay in the cluster this long, with their logs."""
+    service_account: str = "firn-maintain"
+    image: Image | None = None
+    """Instead of ``images.spark``."""
+    spark_conf: dict[str, str] = {}
+    scheduling: Scheduling = Scheduling()
+    environment: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _has_a_size(self) -> Self:
+        if "small" not in self.sizes:
+            raise ValueError("sizes: there has to be one named small, which policies use that name none")
+        return self
+
+
 class Config(Settings):
     """The whole configuration document. `load` reads and checks it."""
 
     namespace: str
     watch_namespaces: list[str] = []
-    """Namespaces whose IcebergTopics count; empty: all."""
+    """Namespaces whose resources count; empty: all."""
     images: Images
     default_profile: str
     profiles: dict[Name, Profile]
@@ -262,6 +308,7 @@ class Config(Settings):
     catalogs: dict[Name, Catalog]
     default_group: str = "default"
     groups: dict[Name, IngestionGroup]
+    maintenance: Maintenance = Maintenance()
     resync: Duration = "5m"
     """Every resource is looked at again at least this often."""
     progress_interval: Duration = "5s"

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from firn.model import config
+from firn.model import config, names
 
 RESUME = r"^skip:[0-9]{1,10}:[0-9]{1,18}$"
 """Pattern of `IngestJob.resume`."""
@@ -147,3 +147,18 @@ class GroupSettings(Contract):
         """Every file with a secret that some connection names."""
         connections: tuple[KafkaConnection | CatalogConnection, ...] = (*self.kafka.values(), *self.catalogs.values())
         return frozenset(file for connection in connections for file in connection.secret_files)
+
+    @property
+    def application(self) -> str:
+        """Name of the Spark application."""
+        return names.ingestion(self.group)
+
+    @property
+    def driver_host(self) -> str | None:
+        """Where executors find the driver."""
+        return f"{self.application}.{self.namespace}.svc"
+
+    @property
+    def executor_labels(self) -> dict[str, str]:
+        """What tells this application's executors from others."""
+        return {names.LABEL_GROUP: self.group}

@@ -16,6 +16,11 @@ LABEL_TOPIC_NAMESPACE = f"{GROUP}/topic-namespace"
 LABEL_PROFILE = f"{GROUP}/profile"
 LABEL_GROUP = f"{GROUP}/group"
 LABEL_JOB = f"{GROUP}/job"
+LABEL_RUN = f"{GROUP}/run"
+LABEL_POLICY_KIND = f"{GROUP}/policy-kind"
+LABEL_POLICY_NAMESPACE = f"{GROUP}/policy-namespace"
+LABEL_POLICY = f"{GROUP}/policy"
+LABEL_POLICY_UID = f"{GROUP}/policy-uid"
 
 EXECUTOR_ROLE = {"spark-role": "executor"}
 """What Spark itself labels executor pods with; they carry `LABEL_GROUP` and `LABEL_MANAGED_BY` too."""
@@ -26,6 +31,7 @@ PAUSE = f"{GROUP}/pause-reconciliation"
 FORCE_DELETION = f"{GROUP}/allow-forced-deletion"
 RESUME = f"{GROUP}/resume"
 RESTART = f"{GROUP}/restart"
+RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"
 
@@ -41,6 +47,8 @@ DEAD_LETTER_SUFFIX = "__dlq"
 
 CONFIG_PATH = "/etc/firn/config.yaml"
 GROUP_PATH = "/etc/firn/group/group.json"
+RUN_PATH = "/etc/firn/run/run.json"
+"""Where a maintenance run finds its contract."""
 SECRETS_PATH = "/etc/firn/secrets"
 
 
@@ -62,6 +70,16 @@ def ingestion(group: str) -> str:
 def job(uid: str) -> str:
     """ConfigMap with the job contract of the topic resource with this uid."""
     return f"firn-job-{uid}"
+
+
+def run(policy: str, digest: str) -> str:
+    """Job and ConfigMap of a maintenance run for this policy; ``digest`` tells one run from another."""
+    return f"firn-run-{policy[:36].rstrip('-.')}-{digest}"
+
+
+def table_lease(table_uuid: str) -> str:
+    """Lease of the table with this UUID, and of its dead letters: a topic that is deleted with Retain and applied again has another uid."""
+    return f"firn-table-{table_uuid}"
 
 
 def secret_file(secret: str, key: str) -> str:

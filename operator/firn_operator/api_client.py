@@ -172,6 +172,8 @@ PLURALS = {
     ("batch/v1", "Job"): "jobs",
     ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",
     ("firn.dev/v1alpha1", "IcebergTopic"): "icebergtopics",
+    ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
+    ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
 }
 """Resource names of the kinds that the operator deals with."""
 

@@ -178,22 +178,23 @@ class _Seen:
     state: TableState
 
 
-class _Connection:
+class Connection:
     """One catalog, opened on first use and again when a secret's file changes."""
 
-    def __init__(self, name: str, connection: CatalogConnection) -> None:
+    def __init__(self, name: str, connection: CatalogConnection, threads: int = _THREADS) -> None:
         self.name = name
         self.connection = connection
         self.namespaces: dict[str, str] = {}
         """Namespaces known to exist, and where their tables go (empty: the catalog decides)."""
         self.seen: dict[TableKey, _Seen] = {}
         # Of its own: one catalog that hangs must not hold up the others.
-        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"catalog-{name}")
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"catalog-{name}")
         self._catalog: Catalog | None = None
         self._opened_with: secret_files.Signature = ()
         self._lock = threading.Lock()
 
     def catalog(self) -> Catalog:
+        """The catalog, as the secrets' files say now."""
         with self._lock:
             now = secret_files.signature(self.connection.secret_files)
             if self._catalog is None or now != self._opened_with:
@@ -201,12 +202,24 @@ class _Connection:
                 self._opened_with = now
             return self._catalog
 
+    async def call(self, subject: str, work: Callable[[], Result]) -> Result:
+        """``work`` on one of the threads. Raises what it means (UnavailableError, AccessDeniedError) with ``subject`` in its message."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        except FirnError:
+            raise
+        except Exception as error:
+            known_error = translated(subject, error)
+            if known_error is None:
+                raise
+            raise known_error from error
+
 
 class CatalogTables:
     """Port `Tables` over real catalogs. Made and used on one event loop; `close` ends its threads."""
 
     def __init__(self, connections: Mapping[str, CatalogConnection]) -> None:
-        self._connections = {name: _Connection(name, connection) for name, connection in connections.items()}
+        self._connections = {name: Connection(name, connection) for name, connection in connections.items()}
         self._places: dict[str, Batch[TableKey, str | None]] = {
             name: Batch(self._place_reader(known), _BATCH)
             for name, known in self._connections.items()
@@ -231,8 +244,8 @@ class CatalogTables:
             seen = known.seen.get(key)
             if seen is not None and seen.request == request and seen.place == place:
                 return seen.state
-        return await self._call(
-            known, f"table {target.identifier}", lambda: _Ensure(known, target, schema, owner, request).run(place)
+        return await known.call(
+            f"table {target.identifier}", lambda: _Ensure(known, target, schema, owner, request).run(place)
         )
 
     async def drop(self, target: TableTarget, owner: str) -> bool:
@@ -242,35 +255,21 @@ class CatalogTables:
         dead = (target.namespace, names.dead_letters(target.name))
         known.seen.pop(key, None)
         known.seen.pop(dead, None)
-        return await self._call(
-            known, f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner)
-        )
+        return await known.call(f"table {target.identifier}", lambda: _drop_owned(known.catalog(), key, dead, owner))
 
     async def check(self, catalog: str) -> None:
         """See `firn_controllers.ports.Tables.check`."""
         known = self._connections[catalog]
-        await self._call(known, f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
+        await known.call(f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
 
-    def _place_reader(self, known: _Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
+    def _place_reader(self, known: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
         async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
-            return await self._call(known, f"catalog {known.name}", lambda: _places(known.catalog(), keys))
+            return await known.call(f"catalog {known.name}", lambda: places(known.catalog(), keys))
 
         return read
 
-    @staticmethod
-    async def _call(known: _Connection, subject: str, work: Callable[[], Result]) -> Result:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(known.pool, work)
-        except FirnError:
-            raise
-        except Exception as error:
-            known_error = translated(subject, error)
-            if known_error is None:
-                raise
-            raise known_error from error
 
-
-def _places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:
+def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:
     """Where the tables' metadata lies, None for those that do not exist; one query."""
     assert isinstance(catalog, SqlCatalog)
     query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location).where(
@@ -286,7 +285,7 @@ class _Ensure:
     """One `ensure`, in a thread."""
 
     def __init__(
-        self, known: _Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
+        self, known: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
     ) -> None:
         self._known = known
         self._catalog = known.catalog()
@@ -315,7 +314,7 @@ class _Ensure:
                 time.sleep(0.05 * 2**attempt)
                 place = None
                 if isinstance(self._catalog, SqlCatalog):
-                    (place,) = _places(self._catalog, [self._key])
+                    (place,) = places(self._catalog, [self._key])
         raise UnavailableError(
             f"table {self._target.identifier} was changed by others {_ATTEMPTS} times in a row", reason=_UNREACHABLE
         )

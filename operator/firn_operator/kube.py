@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
-from firn_controllers.ports import PodState, StatefulSetState
-from firn_operator.api_client import APPLY, JSON_PATCH, MERGE_PATCH, Api, ApiError, Manifest, RateLimit, path
+from firn_controllers.ports import JobState, PodState, StatefulSetState
+from firn_operator.api_client import APPLY, JSON_PATCH, MERGE_PATCH, PLURALS, Api, ApiError, Manifest, RateLimit, path
 from firn_operator.workloads import Workloads
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class KubeCluster:
             APPLY,
         )
         version: str = applied["metadata"]["resourceVersion"]
-        if kind[1] == "StatefulSet" and ours:
-            self._workloads.seen({**applied, "kind": "StatefulSet"})
+        if kind[1] in ("StatefulSet", "Job") and ours:
+            self._workloads.seen({**applied, "kind": kind[1]})
         if children is not None:
             children.known[metadata["name"]] = (wanted, version)
         return version != live_version
@@ -109,20 +109,28 @@ class KubeCluster:
         """See `firn_controllers.ports.Cluster.pods`."""
         return self._workloads.pods(labels)
 
+    async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
+        """See `firn_controllers.ports.Cluster.jobs`."""
+        return self._workloads.jobs(labels)
+
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
         """See `firn_controllers.ports.Cluster.list_names`."""
         found, _ = await list_all(self._api, api_version, kind, self._namespace, labels, metadata_only=True)
         return [manifest["metadata"]["name"] for manifest in found]
 
-    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> Manifest | None:
+    async def patch_status(
+        self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
+    ) -> Manifest | None:
         """See `firn_controllers.ports.Cluster.patch_status`."""
-        return await self._patch(namespace, name, "status", "/status", status, resource_version)
+        place = path(names.API_VERSION, kind, namespace, name, "status")
+        return await self._patch(place, "/status", status, resource_version)
 
     async def set_finalizers(
         self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
     ) -> Manifest | None:
         """See `firn_controllers.ports.Cluster.set_finalizers`."""
-        return await self._patch(namespace, name, "", "/metadata/finalizers", list(finalizers), resource_version)
+        place = path(names.API_VERSION, "IcebergTopic", namespace, name)
+        return await self._patch(place, "/metadata/finalizers", list(finalizers), resource_version)
 
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
@@ -130,14 +138,11 @@ class KubeCluster:
         """See `firn_controllers.ports.Cluster.event`. Sent in the background; dropped when far too many wait."""
         self._recorder.record(_Subject(namespace, name, uid, kind), type_, reason, message)
 
-    async def _patch(
-        self, namespace: str, name: str, subresource: str, pointer: str, value: object, resource_version: str
-    ) -> Manifest | None:
+    async def _patch(self, place: str, pointer: str, value: object, resource_version: str) -> Manifest | None:
         operations = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
             {"op": "add", "path": pointer, "value": value},
         ]
-        place = path(names.API_VERSION, "IcebergTopic", namespace, name, subresource)
         try:
             return await self._api.call("PATCH", place, {"fieldManager": names.FIELD_MANAGER}, operations, JSON_PATCH)
         except ApiError as error:
@@ -145,7 +150,7 @@ class KubeCluster:
                 return None
             # 422 is also what a patch gets whose test fails; an invalid object is told by its message.
             if error.status == 409 or (error.status == 422 and "is invalid" not in error.message):
-                raise CommitConflictError(f"{namespace}/{name} changed since {resource_version}") from error
+                raise CommitConflictError(f"{place} changed since {resource_version}") from error
             raise
 
     async def _known_children(self, kind: ChildKind) -> _Children:
@@ -273,7 +278,7 @@ class _Recorder:
             self._sent[key] = sent
             return
         sent = _Sent(f"{subject.name[:200]}.{key.hex()}{time.time_ns() // 1_000_000:x}", now, 1)
-        apiversion = names.API_VERSION if subject.kind == "IcebergTopic" else "v1"
+        apiversion = next((version for version, kind in PLURALS if kind == subject.kind), "v1")
         await self._api.call(
             "POST",
             path("v1", "Event", subject.namespace),

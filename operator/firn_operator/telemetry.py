@@ -4,16 +4,20 @@ import logging
 import sys
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.policies.survey import Finding
 from firn_controllers.queue import Key, Verdict
 
 METRICS_PORT = 9090
@@ -37,6 +41,16 @@ FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
     "1 while a broker does not run, or a metadata version could not be finalised; the Event Degraded says what",
     ["profile"],
+)
+_RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
+_POLICY = ["kind", "namespace", "policy"]
+RUNS = Counter("firn_maintenance_runs_total", "Maintenance runs by what came of them", [*_POLICY, "result"])
+RUN_SECONDS = Histogram("firn_maintenance_run_seconds", "Time of one run", ["kind"], buckets=_RUN_SECONDS)
+RUN_TABLES = Counter("firn_maintenance_tables_total", "Tables that runs were for", _POLICY)
+REWRITTEN = Counter("firn_maintenance_rewritten_bytes_total", "Bytes of the files that compaction rewrote", _POLICY)
+REMOVED_FILES = Counter("firn_maintenance_removed_files_total", "Files that retention deleted", [*_POLICY, "part"])
+REMOVED_BYTES = Counter(
+    "firn_maintenance_removed_bytes_total", "Bytes of files that retention deleted", [*_POLICY, "part"]
 )
 WATCH_BEHIND = Gauge("firn_watch_behind_seconds", "For how long a watch has not delivered what a list showed")
 
@@ -67,6 +81,70 @@ def watch_fleets(profiles: Iterable[str], board: Board) -> None:
 
 def _of_fleet(board: Board, profile: str, look: Callable[[FleetHealth], bool]) -> float:
     return float(look(board.fleet(profile)))
+
+
+class RunMeter:
+    """`firn_controllers.policies.controller.RunMeter` that feeds the metrics."""
+
+    def ended(self, kind: str, namespace: str, policy: str, run: Mapping[str, Any]) -> None:
+        """See `RunMeter.ended`."""
+        labels = (kind, namespace, policy)
+        RUNS.labels(*labels, run["result"]).inc()
+        started, finished = (datetime.fromisoformat(run[key]) for key in ("startTime", "finishTime"))
+        RUN_SECONDS.labels(kind).observe((finished - started).total_seconds())
+        RUN_TABLES.labels(*labels).inc(run.get("tables", 0))
+        REWRITTEN.labels(*labels).inc(run.get("bytesRewritten", 0))
+        if run.get("mode") != "Enforce":
+            return
+        for part in ("rows", "snapshots", "orphanFiles", "metadataFiles"):
+            if part in run:
+                REMOVED_FILES.labels(*labels, part).inc(run[part]["files"])
+                REMOVED_BYTES.labels(*labels, part).inc(run[part]["bytes"])
+
+
+_DEBT = {
+    "firn_table_data_files": ("Data files of the newest snapshot", "data_files"),
+    "firn_table_data_bytes": ("Bytes of those data files", "data_bytes"),
+    "firn_table_small_files": ("Data files below three quarters of the target size", "small_files"),
+    "firn_table_delete_files": ("Delete files and deletion vectors of the newest snapshot", "delete_files"),
+    "firn_table_manifests": ("Manifests of the newest snapshot", "manifests"),
+    "firn_table_snapshots": ("Snapshots that have not expired", "snapshots"),
+    "firn_table_metadata_bytes": (
+        "Bytes of the metadata file and of the newest snapshot's manifests",
+        "metadata_bytes",
+    ),
+    "firn_compaction_due_files": ("Data files that a compaction would rewrite now", "due_files"),
+    "firn_compaction_due_bytes": ("Bytes of those files", "due_bytes"),
+}
+"""Metric -> its help, and the field of `firn_controllers.ports.TableDebt`. Table and dead-letter table together."""
+
+
+class DebtMetrics(Collector):
+    """Maintenance debt per topic, read from the newest findings when somebody scrapes: what is gone leaves no series behind."""
+
+    def __init__(
+        self, findings: Callable[[], Iterable[Finding]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._findings = findings
+        self._now = now
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See `Collector.collect`."""
+        labels = ["namespace", "topic"]
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
+        lag = GaugeMetricFamily(
+            "firn_compaction_lag_seconds",
+            "Age of the oldest data file that the topic's policy would rewrite now; 0 where it would rewrite none",
+            labels=labels,
+        )
+        now = self._now()
+        for found in self._findings():
+            for name, (_, field) in _DEBT.items():
+                families[name].add_metric(found.name, getattr(found.debt, field))
+            seconds = found.lag_seconds(now)
+            if seconds is not None:
+                lag.add_metric(found.name, seconds)
+        return [*families.values(), lag]
 
 
 class TopicTally:

@@ -1,10 +1,11 @@
 """What happens in the cluster, from kopf's watches and from lists of our own: keys and caches are fed, nothing is decided.
 
-kopf runs twice in this loop: for IcebergTopics of all (or the watched) namespaces, and for our StatefulSets and pods, which the
-operator may see in its own namespace only. A list every ``resync`` finds what a watch may have missed, and tells whether it did.
+kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for our StatefulSets, Jobs and pods,
+which the operator may see in its own namespace only. A list every ``resync`` finds what a watch may have missed, and tells whether it did.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -17,9 +18,10 @@ from kubernetes.aio.client import Configuration
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_controllers.policies.index import KINDS
 from firn_controllers.reconcile import Controllers
 from firn_operator import kube, telemetry
-from firn_operator.api_client import Api, ApiError
+from firn_operator.api_client import PLURALS, Api, ApiError
 from firn_operator.workloads import Workloads
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,8 @@ BEHIND_LIMIT = 150.0
 LOOK_AGAIN = 30.0
 """Seconds after which lists are read again because of that: what a watch owes may have been deleted while it was not connected."""
 _OURS = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
-_CHILD_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Pod"))
+_CHILD_KINDS = (("apps/v1", "StatefulSet"), ("batch/v1", "Job"), ("v1", "Pod"))
+_CHILDREN = (("apps", "v1", "statefulsets"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -103,6 +106,7 @@ class Watches:
     async def sync(self) -> None:
         """Take in everything there is, once; then tell the controllers."""
         await self._list_children()
+        await self._list_policies()
         await self._list_topics()
         self._controllers.synced()
 
@@ -117,6 +121,7 @@ class Watches:
             listed = time.monotonic()
             try:
                 await self._list_children()
+                await self._list_policies()
                 await self._list_topics()
             except (ApiError, UnavailableError, AccessDeniedError) as error:
                 log.warning("resync failed, the watches go on: %s", error)
@@ -125,18 +130,21 @@ class Watches:
     async def running(self) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
         """kopf's watches, up inside the with block; its tasks end only by an error."""
         stop = asyncio.Event()
-        topics, children = kopf.OperatorRegistry(), kopf.OperatorRegistry()
-        kopf.on.event(names.GROUP, names.VERSION, "icebergtopics", registry=topics)(self._topic_event)
-        kopf.on.event("apps", "v1", "statefulsets", registry=children)(self._child_event)
-        kopf.on.event("", "v1", "pods", registry=children)(self._child_event)
-        for registry in (topics, children):
+        resources, children = kopf.OperatorRegistry(), kopf.OperatorRegistry()
+        kopf.on.event(names.GROUP, names.VERSION, "icebergtopics", registry=resources)(self._topic_event)
+        for kind in KINDS:
+            plural = PLURALS[names.API_VERSION, kind]
+            kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._policy_event)
+        for child in _CHILDREN:
+            kopf.on.event(*child, registry=children)(self._child_event)
+        for registry in (resources, children):
             kopf.on.login(registry=registry, retries=3)(self._login)
         spaces = self._config.watch_namespaces
         ready = [asyncio.Event(), asyncio.Event()]
         tasks = [
             asyncio.create_task(
                 kopf.operator(
-                    registry=topics,
+                    registry=resources,
                     settings=self._settings(),
                     clusterwide=not spaces,
                     namespaces=spaces,
@@ -144,7 +152,7 @@ class Watches:
                     stop_flag=stop,
                     ready_flag=ready[0],
                 ),
-                name="topics",
+                name="resources",
             ),
             asyncio.create_task(
                 kopf.operator(
@@ -176,8 +184,8 @@ class Watches:
         settings.watching.client_timeout = 310
         settings.watching.connect_timeout = 30
         settings.watching.chunk_size = 200
-        settings.watching.label_selectors["apps", "statefulsets"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-        settings.watching.label_selectors["", "pods"] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        for group, _, plural in _CHILDREN:
+            settings.watching.label_selectors[group, plural] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.enforce_retry_after = True
@@ -209,6 +217,11 @@ class Watches:
         self.deliveries.delivered(manifest)
         self._feed_topic(manifest, gone=event["type"] == "DELETED")
 
+    async def _policy_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = trimmed(event["object"])
+        self.deliveries.delivered(manifest)
+        self._feed_policy(manifest, gone=event["type"] == "DELETED")
+
     async def _child_event(self, event: Mapping[str, Any], **_: Any) -> None:
         manifest = trimmed(event["object"])
         self.deliveries.delivered(manifest)
@@ -225,6 +238,27 @@ class Watches:
         else:
             self._tally.seen(manifest)
             self._controllers.topic_seen(manifest)
+
+    def _feed_policy(self, manifest: Manifest, *, gone: bool) -> None:
+        if gone:
+            self._controllers.policy_gone(manifest)
+        else:
+            self._controllers.policy_seen(manifest)
+
+    async def _list_policies(self) -> None:
+        spaces: list[str | None] = [*self._config.watch_namespaces]
+        for kind, namespace in itertools.product(KINDS, spaces or [None]):
+            found, version = await kube.list_all(self._api, names.API_VERSION, kind, namespace, {})
+            self.deliveries.listed(kind, namespace, _newest(found), version)
+            present = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in found}
+            for manifest in found:
+                self._feed_policy(trimmed(manifest), gone=False)
+            for known in self._controllers.policies.all():
+                listed = known.kind == kind and namespace in (None, known.name[0])
+                if listed and int(known.resource_version) <= version and known.name not in present:
+                    log.warning("missed the deletion of %s %s/%s", kind, *known.name)
+                    metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
+                    self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
 
     async def _list_topics(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]

@@ -9,15 +9,19 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from prometheus_client import REGISTRY
+
 from firn.model import durations, names
 from firn.model.clock import SystemClock
 from firn.model.config import Config
 from firn.model.errors import FirnError, NotReadyError
 from firn_controllers.ingestion_group import settings as group_settings
+from firn_controllers.policies.survey import Survey
 from firn_controllers.ports import Ports
 from firn_controllers.reconcile import Controllers
 from firn_operator import crd, progress, telemetry
 from firn_operator.api_client import Api, ApiError, RateLimit, login, path
+from firn_operator.debt import CatalogDebts
 from firn_operator.iceberg import CatalogTables
 from firn_operator.kafka import Brokers, KafkaTopics
 from firn_operator.kube import KubeCluster
@@ -52,6 +56,12 @@ def tables(config: Config) -> CatalogTables:
     return CatalogTables({name: group_settings.catalog(found) for name, found in config.catalogs.items()})
 
 
+def debts(config: Config) -> CatalogDebts:
+    """What measures the maintenance debt of tables, for every catalog of the configuration."""
+    connections = {name: group_settings.catalog(found) for name, found in config.catalogs.items()}
+    return CatalogDebts(connections, SystemClock())
+
+
 async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int]) -> None:
     """The operator, until SIGTERM or SIGINT. Raises what a task of it dies of."""
     stop = asyncio.Event()
@@ -73,16 +83,24 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         interval = durations.milliseconds(config.progress_interval) / 1000
         said = progress.HttpProgress(progress.service_address(config.namespace), interval)
         ports = Ports(topics(config), lake, cluster, said, SystemClock())
-        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter())
+        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
         telemetry.watch_fleets(config.profiles, controllers.board)
+        owed = debts(config)
+        survey = Survey(
+            config, owed, controllers.index, controllers.policies, controllers.board, controllers.debt_changed
+        )
+        figures = telemetry.DebtMetrics(lambda: list(survey.findings.values()))
         watches = Watches(config, api, configuration, controllers, workloads)
         health.starting = "listing resources"
         await _until(stop, health, watches.sync)
         health.checks += [_queue_moves(controllers), _watch_delivers(watches)]
+        REGISTRY.register(figures)
         try:
-            await _work(stop, health, controllers, watches, cluster)
+            await _work(stop, health, controllers, watches, cluster, survey)
         finally:
+            REGISTRY.unregister(figures)
             await said.close()
+            owed.close()
             lake.close()
     finally:
         if api is not None:
@@ -92,7 +110,12 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
 
 
 async def _work(
-    stop: asyncio.Event, health: Health, controllers: Controllers, watches: Watches, cluster: KubeCluster
+    stop: asyncio.Event,
+    health: Health,
+    controllers: Controllers,
+    watches: Watches,
+    cluster: KubeCluster,
+    survey: Survey,
 ) -> None:
     async with watches.running() as kopf_tasks:
         _on_signals(stop.set)  # kopf has put its own handlers
@@ -100,6 +123,7 @@ async def _work(
         helpers = [
             asyncio.create_task(watches.resync(), name="resync"),
             asyncio.create_task(cluster.run(), name="events"),
+            asyncio.create_task(survey.run(), name="survey"),
             asyncio.create_task(stop.wait(), name="signal"),
         ]
         health.starting = None

@@ -1,11 +1,12 @@
-"""What the watches show of StatefulSets and pods in the operator's namespace, reduced to what conditions are made of."""
+"""What the watches show of StatefulSets, Jobs and pods in the operator's namespace, reduced to what conditions are made of."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from firn.model import names
-from firn_controllers.ports import PodState, StatefulSetState
+from firn_controllers.ports import JobState, PodState, StatefulSetState
 
 Manifest = Mapping[str, Any]
 _ON_THE_WAY = frozenset({"ContainerCreating", "PodInitializing"})
@@ -15,7 +16,7 @@ _ON_THE_WAY = frozenset({"ContainerCreating", "PodInitializing"})
 class _Kept:
     version: int
     uid: str
-    state: PodState | StatefulSetState
+    state: PodState | StatefulSetState | JobState
     hash: str | None
 
 
@@ -34,7 +35,7 @@ class Workloads:
         old = self._kept.get(key)
         if old is not None and old.uid == metadata["uid"] and version <= old.version:
             return False
-        state = pod_state(manifest) if kind == "Pod" else stateful_set_state(manifest)
+        state = _READERS[kind](manifest)
         hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
         self._kept[key] = _Kept(version, metadata["uid"], state, hash_)
         return True
@@ -69,6 +70,13 @@ class Workloads:
             state for state in states if isinstance(state, PodState) and labels.items() <= dict(state.labels).items()
         ]
 
+    def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
+        """Jobs with all these labels, by name."""
+        states = (kept.state for (kind, _), kept in sorted(self._kept.items()) if kind == "Job")
+        return [
+            state for state in states if isinstance(state, JobState) and labels.items() <= dict(state.labels).items()
+        ]
+
     def stateful_set(self, name: str) -> StatefulSetState | None:
         """A StatefulSet by name."""
         kept = self._kept.get(("StatefulSet", name))
@@ -97,6 +105,7 @@ def pod_state(pod: Manifest) -> PodState:
     )
     ended = main.get("state", {}).get("terminated") or main.get("lastState", {}).get("terminated") or {}
     scheduled = conditions.get("PodScheduled", {})
+    terminated = main.get("state", {}).get("terminated") or {}
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return PodState(
         name=metadata["name"],
@@ -114,7 +123,33 @@ def pod_state(pod: Manifest) -> PodState:
         restarts=main.get("restartCount", 0),
         deleting="deletionTimestamp" in metadata,
         node=pod["spec"].get("nodeName"),
+        created=_time(metadata.get("creationTimestamp")),
+        finished=_time(terminated.get("finishedAt")),
+        message=terminated.get("message", ""),
     )
+
+
+def job_state(job: Manifest) -> JobState:
+    """A Job, reduced."""
+    metadata, status = job["metadata"], job.get("status", {})
+    true = {found["type"]: found for found in status.get("conditions", []) if found["status"] == "True"}
+    ended: Manifest = true.get("Complete") or true.get("Failed") or {}
+    created = _time(metadata["creationTimestamp"])
+    assert created is not None
+    return JobState(
+        name=metadata["name"],
+        labels=metadata.get("labels", {}),
+        annotations=metadata.get("annotations", {}),
+        created=created,
+        finished=_time(status.get("completionTime") or ended.get("lastTransitionTime")) if ended else None,
+        succeeded="Complete" in true,
+        failure=true.get("Failed", {}).get("reason", ""),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def stateful_set_state(manifest: Manifest) -> StatefulSetState:
@@ -139,3 +174,10 @@ def stateful_set_state(manifest: Manifest) -> StatefulSetState:
             "spec": spec,
         },
     )
+
+
+_READERS: Mapping[str, Callable[[Manifest], PodState | StatefulSetState | JobState]] = {
+    "Pod": pod_state,
+    "StatefulSet": stateful_set_state,
+    "Job": job_state,
+}

@@ -5,18 +5,13 @@ as table properties for the day when that snapshot has expired. It is made from 
 planned from, and the catalog takes it only if nothing came in between; commits of compaction or other engines make it try again, another
 ingestion commit makes it give up.
 
-Iceberg builds the snapshot (``newAppend().apply()``), but does not commit it: its own retries cannot tell a refusal from a commit that did
-happen and was not answered, and then delete the manifests of a snapshot that the table has. Here no exception of a commit is believed.
-Whatever it says, the table is read back, and what is found there decides:
+The change is made as `firn_spark.swaps` makes every change, and what is found when the table is read back decides:
 
 - our commit id is there: the commit happened;
 - a newer epoch, or our epoch in another writer's hand: this writer is fenced (FencedError);
-- anything else: the commit did not happen so far. A request still under way can no longer land beside the next one, because both ask the
-  catalog to replace the same metadata.
+- anything else: the commit did not happen so far.
 """
 
-import random
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +20,11 @@ from typing import Any
 import structlog
 
 from firn.model import names
-from firn.model.errors import CommitConflictError, CommitUnknownError, CorruptDataError, FencedError
+from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables import JAVA_ERRORS, Tables, java_class, translate
+from firn_spark.swaps import short, swap
+from firn_spark.tables import JAVA_ERRORS, Tables
 
 log = structlog.get_logger()
 
@@ -49,8 +45,6 @@ _KEYS = (
     LETTERS_SINCE,
     LETTERS_UNTIL,
 )
-ATTEMPTS = 12
-"""How often a commit is tried while others, that are no ingestion, get in first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,9 @@ def read_landed(table: Any) -> Landed | None:
 
 
 def newest(table: Any) -> Landed | None:
-    """The same from the metadata that ``table`` has in memory."""
+    """The same from the metadata that ``table`` has in memory. Where the ingestion commit's own snapshot has expired, it is known from what
+    later snapshots of ours carry of it (`carried`), else from the properties."""
+    bearer: Any | None = None
     snapshot = table.currentSnapshot()
     while snapshot is not None:
         summary = snapshot.summary()
@@ -85,11 +81,34 @@ def newest(table: Any) -> Landed | None:
             return _parse(
                 {key: summary.get(key) for key in _KEYS}, table, snapshot.snapshotId(), snapshot.timestampMillis()
             )
+        if bearer is None and summary.get(names.SUMMARY_OFFSETS) is not None:
+            bearer = summary
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
+    if bearer is not None:
+        return _parse({key: bearer.get(key) for key in _KEYS}, table, None, None)
     properties = table.properties()
     values = {key: properties.get(key) for key in _KEYS}
     return _parse(values, table, None, None) if values[names.SUMMARY_OFFSETS] is not None else None
+
+
+def carried(landed: Landed | None) -> dict[str, str]:
+    """What a snapshot that is no ingestion's says in its summary, so that ``landed`` is known from it when its own snapshot has expired, also
+    after a rollback that the properties know nothing of."""
+    if landed is None:
+        return {}
+    return {
+        names.SUMMARY_TOPIC_ID: landed.topic_id,
+        names.SUMMARY_EPOCH: str(landed.epoch),
+        names.SUMMARY_OFFSETS: encode_offsets(landed.offsets),
+        COMMIT_ID: landed.commit_id,
+        WRITER: landed.writer,
+        **(
+            {LETTERS_SINCE: str(landed.letters[0]), LETTERS_UNTIL: str(landed.letters[1])}
+            if any(landed.letters)
+            else {}
+        ),
+    }
 
 
 def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None, committed_ms: int | None) -> Landed:
@@ -114,13 +133,6 @@ def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None
 
 def _moved(landed: Landed | None, base: Landed | None) -> bool:
     return (landed.commit_id if landed is not None else None) != (base.commit_id if base is not None else None)
-
-
-def _refused(error: Exception | None) -> bool:
-    """True where the catalog said that the metadata is no longer the one to be replaced."""
-    return isinstance(error, CommitConflictError) or (
-        isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
-    )
 
 
 class Committer:
@@ -159,60 +171,19 @@ class Committer:
         if letters is not None:
             values |= {LETTERS_SINCE: str(letters[0]), LETTERS_UNTIL: str(letters[1])}
         self._failpoints.reach("before-commit")
-        files = [self._tables.data_file(table, descriptor) for descriptor in descriptors]
-        failure: Exception | None = None
-        for attempt in range(ATTEMPTS + 1):
-            landed = self._read_back(table, failure)
-            if landed is not None and landed.commit_id == commit_id:
-                if failure is not None:
-                    log.warning(
-                        "commit reported a failure, but it is in the table",
-                        table=str(table.name()),
-                        error=_short(failure),
-                    )
-                self._failpoints.reach("after-readback")
-                return landed
-            if _moved(landed, base):
-                self.check(landed, base, epoch, str(table.name()))
-                if self._absent(table, commit_id, base):
-                    self.discard(table, descriptors)
-                raise CommitConflictError(f"table {table.name()}: another ingestion commit came first") from failure
-            if attempt == ATTEMPTS or (attempt and not _refused(failure)):
-                break
-            if attempt:
-                time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
-            failure = self._attempt(table, files, landed, values)
-        if failure is None:
-            raise CommitConflictError(f"table {table.name()}: the commit is no longer in the table's history")
-        if _refused(failure):
-            raise CommitConflictError(f"table {table.name()}: others were faster {ATTEMPTS} times") from failure
-        if isinstance(failure, JAVA_ERRORS):
-            raise translate(failure, f"table {table.name()}, commit") from failure
-        raise failure
+        append = _Append(self, descriptors, [self.data_file(table, one) for one in descriptors], base, epoch, values)
+        swap(table, append, self._failpoints)
+        assert append.landed is not None
+        return append.landed
 
-    def _attempt(
-        self, table: Any, files: Sequence[Any], landed: Landed | None, values: Mapping[str, str]
-    ) -> Exception | None:
-        """One request to the catalog, on top of the metadata in which ``landed`` was found. Returns what went wrong, if anything."""
-        try:
-            operations = table.operations()
-            append = table.newAppend()
-            for file in files:
-                append.appendFile(file)
-            for key, value in {**values, names.SUMMARY_KIND: INGEST}.items():
-                append.set(key, value)
-            snapshot = append.apply()
-            base = operations.current()
-            # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
-            parent, seen = snapshot.parentId(), base.currentSnapshot()
-            if parent != (seen.snapshotId() if seen is not None else None) or _moved(newest(table), landed):
-                return CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
-            builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-            operations.commit(base, builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values)).build())
-            self._failpoints.reach("after-commit")
-        except Exception as error:
-            return error
-        return None
+    def data_file(self, table: Any, descriptor: str) -> Any:
+        """The Java data file of a writer's descriptor."""
+        return self._tables.data_file(table, descriptor)
+
+    def replaced(self, base: Any, snapshot: Any, values: Mapping[str, str]) -> Any:
+        """``base`` with ``snapshot`` as the newest of main, and ``values`` as properties."""
+        builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        return builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values)).build()
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
         """Raises FencedError where ``landed``, read after ``base`` was planned from, is by a writer that wins over ``epoch``."""
@@ -224,16 +195,7 @@ class Committer:
                 "another driver serves this topic"
             )
 
-    def _read_back(self, table: Any, failure: Exception | None) -> Landed | None:
-        try:
-            return read_landed(table)
-        except JAVA_ERRORS as error:
-            raise CommitUnknownError(
-                f"table {table.name()}: the commit's outcome cannot be read back: {_short(error)}",
-                reason="CatalogUnreachable",
-            ) from failure or error
-
-    def _absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
+    def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
         """True where the whole history since ``base`` is known and our commit is not in it. A refusal alone proves nothing: a catalog's client
         may have sent the request twice, and another writer may have gone on from the first."""
         snapshot = table.currentSnapshot()
@@ -255,10 +217,53 @@ class Committer:
             for descriptor in descriptors:
                 io.deleteFile(self._tables.data_file(table, descriptor).location())
         except JAVA_ERRORS as error:
-            log.warning("files without a commit could not be removed", table=str(table.name()), error=_short(error))
+            log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
 
 
-def _short(error: Exception | None) -> str:
-    if isinstance(error, JAVA_ERRORS):
-        return str(translate(error, java_class(error).rpartition(".")[2] or "py4j"))[:400]
-    return f"{type(error).__name__}: {error}"[:400]
+class _Append:
+    """Data files appended with offsets, on top of ``base`` as ingestion sees it."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        descriptors: Sequence[str],
+        files: Sequence[Any],
+        base: Landed | None,
+        epoch: int,
+        values: Mapping[str, str],
+    ) -> None:
+        self._committer = committer
+        self._descriptors = descriptors
+        self._files = files
+        self._base = base
+        self._epoch = epoch
+        self._values = values
+        self.landed: Landed | None = None
+
+    def done(self, table: Any) -> bool:
+        """As `Change.done`: our commit id is there. Another ingestion commit raises CommitConflictError or FencedError."""
+        self.landed = newest(table)
+        if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
+            return True
+        if _moved(self.landed, self._base):
+            self._committer.check(self.landed, self._base, self._epoch, str(table.name()))
+            if self._committer.absent(table, self._values[COMMIT_ID], self._base):
+                self._committer.discard(table, self._descriptors)
+            raise CommitConflictError(f"table {table.name()}: another ingestion commit came first")
+        return False
+
+    def build(self, table: Any) -> tuple[Any, Any]:
+        """As `Change.build`."""
+        operations = table.operations()
+        append = table.newAppend()
+        for file in self._files:
+            append.appendFile(file)
+        for key, value in {**self._values, names.SUMMARY_KIND: INGEST}.items():
+            append.set(key, value)
+        snapshot = append.apply()
+        base = operations.current()
+        # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
+        parent, seen = snapshot.parentId(), base.currentSnapshot()
+        if parent != (seen.snapshotId() if seen is not None else None) or _moved(newest(table), self.landed):
+            raise CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
+        return base, self._committer.replaced(base, snapshot, self._values)

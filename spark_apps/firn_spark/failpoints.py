@@ -17,16 +17,21 @@ import structlog
 from firn.model.errors import InvalidSpecError
 
 VARIABLE = "FIRN_FAILPOINTS"
-Name = Literal[
+Ingestion = Literal[
     "after-data-files",
     "before-dlq-create",
     "after-dlq-create",
     "before-dlq-commit",
     "after-dlq-commit",
     "before-commit",
+    "in-commit",
     "after-commit",
     "after-readback",
 ]
+Maintenance = Literal[
+    "before-rewrite", "after-rewrite", "in-commit", "after-commit", "after-readback", "before-deletion"
+]
+Name = Literal[Ingestion, Maintenance]
 Action = Literal["kill", "stop", "raise"]
 
 log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""The one SparkSession of an application: its configuration from `GroupSettings`, and the Iceberg catalogs behind it.
+"""The one SparkSession of an application: its configuration from `GroupSettings` or a `MaintenanceRun`, and the Iceberg catalogs behind it.
 
 Secrets are read from the files that the settings name. They reach Spark only as catalog properties whose names match
 ``spark.redaction.regex``; nothing here logs a value.
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -21,8 +21,9 @@ from py4j.protocol import Py4JJavaError
 
 from firn.model import names
 from firn.model.conditions import Reason
+from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError, NotReadyError
-from firn.model.jobs import CatalogConnection, GroupSettings
+from firn.model.jobs import CatalogConnection
 
 log = structlog.get_logger()
 
@@ -62,11 +63,51 @@ JVM_END_SECONDS = 10.0
 REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
 
 
-def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
+class Application(Protocol):
+    """What a session has to know of its application."""
+
+    @property
+    def application(self) -> str:
+        """Its name; executors are named after it."""
+        ...
+
+    @property
+    def driver_host(self) -> str | None:
+        """Where executors find the driver; None: at its pod's address."""
+        ...
+
+    @property
+    def executor_labels(self) -> dict[str, str]:
+        """What tells its executors from others."""
+        ...
+
+    @property
+    def namespace(self) -> str: ...  # noqa: D102
+    @property
+    def cores(self) -> int: ...  # noqa: D102
+    @property
+    def heap(self) -> str: ...  # noqa: D102
+    @property
+    def executors(self) -> Executors | None: ...  # noqa: D102
+    @property
+    def executor_image(self) -> str | None: ...  # noqa: D102
+    @property
+    def executor_pull_policy(self) -> str: ...  # noqa: D102
+    @property
+    def pull_secrets(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def service_account(self) -> str: ...  # noqa: D102
+    @property
+    def spark_conf(self) -> dict[str, str]: ...  # noqa: D102
+    @property
+    def catalogs(self) -> dict[str, CatalogConnection]: ...  # noqa: D102
+
+
+def spark_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
     """Spark's configuration for ``settings``. ``environment`` gives POD_NAME and POD_IP where executors are used; ``attempt`` names
     this start of the driver. ``settings.spark_conf`` wins. Raises InvalidSpecError for what cannot work."""
     conf = {
-        "spark.app.name": names.ingestion(settings.group),
+        "spark.app.name": settings.application,
         "spark.driver.memory": settings.heap,
         "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError "
         + ("-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseG1GC"),
@@ -98,7 +139,7 @@ def spark_conf(settings: GroupSettings, environment: Mapping[str, str], attempt:
     return conf | settings.spark_conf
 
 
-def catalog_conf(settings: GroupSettings) -> dict[str, str]:
+def catalog_conf(settings: Application) -> dict[str, str]:
     """What the session has to be told of the catalogs, secrets included: set on the running session, because Spark's own
     configuration stands on the JVM's command line. A catalog whose secrets are missing is left out: it stops nobody but its own topics,
     and the next start has it. Raises InvalidSpecError as `catalog_properties` does."""
@@ -115,17 +156,15 @@ def catalog_conf(settings: GroupSettings) -> dict[str, str]:
     return conf
 
 
-def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
+def _executor_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
     executors = settings.executors
     assert executors is not None
     if settings.executor_image is None or not settings.namespace:
-        raise InvalidSpecError(
-            f"group {settings.group}: executors need executor_image and namespace in the group's settings"
-        )
+        raise InvalidSpecError(f"{settings.application}: executors need executor_image and namespace in its settings")
     pod, address = environment.get("POD_NAME"), environment.get("POD_IP")
     if not pod or not address:
         raise InvalidSpecError(
-            f"group {settings.group}: executors need POD_NAME and POD_IP in the driver's environment"
+            f"{settings.application}: executors need POD_NAME and POD_IP in the driver's environment"
         )
     conf = {
         "spark.master": "k8s://https://kubernetes.default.svc",
@@ -134,11 +173,11 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.kubernetes.container.image": settings.executor_image,
         "spark.kubernetes.container.image.pullPolicy": settings.executor_pull_policy,
         "spark.kubernetes.driver.pod.name": pod,
-        "spark.kubernetes.executor.podNamePrefix": f"{names.ingestion(settings.group)}-{attempt}"[:38].rstrip("-"),
+        "spark.kubernetes.executor.podNamePrefix": f"{settings.application[:31].rstrip('-')}-{attempt}",
         "spark.kubernetes.executor.podTemplateFile": str(Path(environment.get("TMPDIR", "/tmp")) / "executor.yaml"),
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         f"spark.kubernetes.executor.label.{EXECUTOR_LABEL}": attempt,
-        f"spark.kubernetes.executor.label.{names.LABEL_GROUP}": settings.group,
+        **{f"spark.kubernetes.executor.label.{label}": value for label, value in settings.executor_labels.items()},
         f"spark.kubernetes.executor.label.{names.LABEL_MANAGED_BY}": names.MANAGED_BY,
         "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
         # The driver's account may touch pods, not ConfigMaps or volumes.
@@ -153,7 +192,7 @@ def _executor_conf(settings: GroupSettings, environment: Mapping[str, str], atte
         "spark.network.crypto.authEngineVersion": "2",
         "spark.network.crypto.saslFallback": "false",
         "spark.driver.bindAddress": address,
-        "spark.driver.host": f"{names.ingestion(settings.group)}.{settings.namespace}.svc",
+        "spark.driver.host": settings.driver_host or address,
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.executor.instances": str(executors.instances),
@@ -218,7 +257,7 @@ def read_secret(path: str) -> str:
         ) from error
 
 
-def start(settings: GroupSettings, environment: Mapping[str, str] = os.environ) -> Any:
+def start(settings: Application, environment: Mapping[str, str] = os.environ) -> Any:
     """The application's SparkSession. The heap has to be known before the JVM starts, so this has to come before any other use of Spark.
     Raises InvalidSpecError as `spark_conf` does."""
     # Spark's executors may outlive a container restart inside one pod: what carries another attempt's label is not ours.
@@ -244,21 +283,24 @@ def start(settings: GroupSettings, environment: Mapping[str, str] = os.environ) 
     return spark
 
 
-def delete_executors(settings: GroupSettings) -> None:
-    """Deletes the executor pods that earlier attempts of this group's driver left behind."""
+def delete_executors(settings: Application) -> None:
+    """Deletes the executor pods that earlier attempts of this application's driver left behind."""
     from kubernetes import client
     from kubernetes import config as kube
 
     kube.load_incluster_config()  # type: ignore[no-untyped-call]
     client.CoreV1Api().delete_collection_namespaced_pod(
-        settings.namespace, label_selector=f"{names.LABEL_GROUP}={settings.group},{EXECUTOR_LABEL}"
+        settings.namespace,
+        label_selector=",".join(
+            [*(f"{label}={value}" for label, value in settings.executor_labels.items()), EXECUTOR_LABEL]
+        ),
     )
 
 
 class Catalogs:
     """The Iceberg catalogs of an application, as Java objects. A catalog that could not be opened is tried again at its next use."""
 
-    def __init__(self, spark: Any, settings: GroupSettings) -> None:
+    def __init__(self, spark: Any, settings: Application) -> None:
         self.jvm = spark._jvm
         self._hadoop = spark._jsc.hadoopConfiguration()
         self._settings = settings
@@ -273,7 +315,7 @@ class Catalogs:
             connection = self._settings.catalogs.get(name)
             if connection is None:
                 raise InvalidSpecError(
-                    f"catalog {name} is not in the settings of group {self._settings.group}",
+                    f"catalog {name} is not in the settings of {self._settings.application}",
                     reason=Reason.CATALOG_UNREACHABLE,
                 )
             # One opener a catalog: they would race to bring its tables about. One that does not answer holds up nobody but its own.

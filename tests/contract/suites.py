@@ -1,13 +1,17 @@
-"""What `Topics` and `Tables` promise, whoever keeps the promise: the adapter of the operator, or the fake that unit tests rely on."""
+"""What `Topics`, `Tables` and `Debts` promise, whoever keeps the promise: the adapter of the operator, or the fake that unit tests rely on."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import pytest
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
-from firn_controllers.ports import Tables, Topics, TopicState
+from firn.model.maintenance import CompactionWork
+from firn_controllers.ports import Debts, Tables, Topics, TopicState
 
 PROFILE, CATALOG = "classic", "lake"
 
@@ -164,3 +168,148 @@ class TablesContract:
         anew = await tables.ensure(target, schema(INT), "uid-1")
         assert anew is not None
         assert anew.created
+
+
+MIB = 1024 * 1024
+AT_ONCE = CompactionWork(open_grace_ms=0)
+
+
+class Writers(Protocol):
+    """Other processes that write a table, as far as its metadata shows."""
+
+    def create(self, target: TableTarget) -> str:
+        """Make a table partitioned by ``n``; its UUID."""
+        ...
+
+    def append(self, target: TableTarget, sizes: Sequence[int], partition: int = 0) -> None:
+        """One commit of files of these sizes."""
+        ...
+
+    def replace(self, target: TableTarget, sizes: Sequence[int]) -> None:
+        """One commit of all files replaced by these, as a compaction does."""
+        ...
+
+    def delete_rows(self, target: TableTarget, rows: int) -> None:
+        """One commit of one delete file for all older files of partition 0, which have 100 rows each."""
+        ...
+
+    def drop(self, target: TableTarget) -> None:
+        """Drop the table."""
+        ...
+
+    def snapshots(self, target: TableTarget) -> int:
+        """How many the catalog shows: Nessie shows the newest only."""
+        ...
+
+
+class DebtsContract:
+    """Fixtures: ``debts``, ``writers`` and ``target`` of a table that does not exist."""
+
+    async def test_a_missing_table_has_none(self, debts: Debts, target: TableTarget) -> None:
+        assert await debts.measure(target, AT_ONCE) is None
+
+    async def test_an_empty_table_owes_nothing(self, debts: Debts, writers: Writers, target: TableTarget) -> None:
+        uuid = writers.create(target)
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.table_uuid, found.data_files, found.snapshots, found.manifests) == (uuid, 0, 0, 0)
+        assert (found.due_files, found.oldest_due) == (0, None)
+        assert found.metadata_bytes > 0
+
+    async def test_files_are_counted_and_those_due_named_by_their_age(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        writers.create(target)
+        before = datetime.now(UTC)
+        for _ in range(5):
+            writers.append(target, [MIB, 2 * MIB])
+        writers.append(target, [600 * MIB], partition=1)
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.data_files, found.data_bytes, found.small_files) == (11, 615 * MIB, 10)
+        assert (found.snapshots, found.manifests, found.delete_files) == (writers.snapshots(target), 6, 0)
+        assert (found.due_files, found.due_bytes, found.due_for_deletes) == (10, 15 * MIB, 0)
+        assert found.oldest_due is not None
+        assert before - timedelta(seconds=1) <= found.oldest_due <= datetime.now(UTC)
+
+    async def test_files_within_the_grace_are_small_and_not_due(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        writers.create(target)
+        writers.append(target, [MIB] * 10)
+        found = await debts.measure(target, CompactionWork(open_grace_ms=3_600_000))
+        assert found is not None
+        assert (found.small_files, found.due_files, found.oldest_due) == (10, 0, None)
+
+    async def test_other_settings_give_another_answer_about_the_same_table(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        writers.create(target)
+        writers.append(target, [10 * MIB] * 10)
+        seen = []
+        for size in (512 * MIB, 10 * MIB, 512 * MIB):
+            found = await debts.measure(target, CompactionWork(open_grace_ms=0, target_file_bytes=size))
+            assert found is not None
+            seen.append((found.small_files, found.due_files))
+        assert seen == [(10, 10), (0, 0), (10, 10)]
+
+    async def test_a_commit_is_seen_at_the_next_measure(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        writers.create(target)
+        for number in range(1, 6):
+            writers.append(target, [MIB])
+            found = await debts.measure(target, AT_ONCE)
+            assert found is not None
+            assert found.data_files == number
+            assert found.due_files == (number if number >= 4 else 0)
+        writers.replace(target, [5 * MIB])
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.data_files, found.data_bytes, found.due_files) == (1, 5 * MIB, 0)
+
+    async def test_deletes_make_large_files_due(self, debts: Debts, writers: Writers, target: TableTarget) -> None:
+        writers.create(target)
+        writers.append(target, [600 * MIB, 600 * MIB])
+        writers.append(target, [600 * MIB], partition=1)
+        writers.delete_rows(target, 20)
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.data_files, found.delete_files, found.due_files) == (3, 1, 0)
+        writers.delete_rows(target, 80)
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.delete_files, found.due_files, found.due_for_deletes, found.due_bytes) == (2, 2, 2, 1200 * MIB)
+        writers.append(target, [600 * MIB])
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.data_files, found.due_files) == (4, 2), "a later file has none of the deletes"
+
+    async def test_dead_letters_count_with_their_table(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        uuid = writers.create(target)
+        writers.append(target, [MIB] * 4)
+        alone = await debts.measure(target, AT_ONCE)
+        letters = target.model_copy(update={"name": names.dead_letters(target.name)})
+        writers.create(letters)
+        writers.append(letters, [MIB] * 5)
+        debts.forget(target)
+        both = await debts.measure(target, AT_ONCE)
+        assert alone is not None
+        assert both is not None
+        assert (alone.data_files, both.data_files, both.due_files) == (4, 9, 9)
+        assert (both.table_uuid, both.snapshots, both.manifests) == (uuid, 2, 2)
+
+    async def test_a_table_that_came_back_is_another_one(
+        self, debts: Debts, writers: Writers, target: TableTarget
+    ) -> None:
+        first = writers.create(target)
+        writers.append(target, [MIB] * 4)
+        assert await debts.measure(target, AT_ONCE) is not None
+        writers.drop(target)
+        assert await debts.measure(target, AT_ONCE) is None
+        assert writers.create(target) != first
+        found = await debts.measure(target, AT_ONCE)
+        assert found is not None
+        assert (found.table_uuid != first, found.data_files) == (True, 0)

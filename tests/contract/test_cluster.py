@@ -276,17 +276,31 @@ async def test_the_live_crd_is_the_one_that_is_needed(api: Api, server: ApiServe
     await crd.check(api)
 
 
-async def test_a_crd_that_lacks_a_field_is_told(api: Api, server: ApiServer) -> None:
+@pytest.mark.parametrize(
+    ("plural", "below", "field"),
+    [
+        ("icebergtopics", ("status",), "topicId"),
+        ("compactionpolicies", ("spec", "run"), "maxCommits"),
+        ("retentionpolicies", ("spec",), "orphanFiles"),
+    ],
+)
+async def test_a_crd_that_lacks_a_field_is_told(
+    api: Api, server: ApiServer, plural: str, below: tuple[str, ...], field: str
+) -> None:
     from firn.model.errors import NotReadyError
 
-    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{names.GROUP}"
     right = server.call("GET", place)
     older = server.call("GET", place)
-    schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    del schema["status"]["properties"]["topicId"]
+    schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for name in below:
+        schema = schema["properties"][name]
+    del schema["properties"][field]
+    schema.pop("x-kubernetes-validations", None)
+    schema.pop("default", None)
     server.call("PUT", place, older)
     try:
-        with pytest.raises(NotReadyError, match=r"status\.topicId.*CRDs"):
+        with pytest.raises(NotReadyError, match=rf"{plural}.*{below[-1]}\.{field}.*CRDs"):
             await crd.check(api)
     finally:
         right["metadata"]["resourceVersion"] = server.call("GET", place)["metadata"]["resourceVersion"]

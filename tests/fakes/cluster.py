@@ -4,11 +4,14 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError
-from firn_controllers.ports import Manifest, PodState, StatefulSetState
+from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetState
+from firn_operator.workloads import job_state
+from tests.fakes.clock import FakeClock
 from tests.fakes.faults import Faults, effect
 from tests.gen import pod
 
@@ -17,10 +20,11 @@ KIND = "IcebergTopic"
 
 
 class FakeCluster:
-    """``watch`` is told of every change of an IcebergTopic, as ``("seen" | "gone", manifest)``."""
+    """``watch`` is told of every change of a resource of ours or a Job, as ``("seen" | "gone", manifest)``."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    def __init__(self, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
         self.faults = faults or Faults()
+        self.clock = clock or FakeClock()
         self.objects: dict[Place, Manifest] = {}
         self.pod_states: dict[str, PodState] = {}
         self.events: list[tuple[str, str, str]] = []
@@ -47,6 +51,10 @@ class FakeCluster:
         new = copy.deepcopy(manifest)
         new["metadata"]["uid"] = live["metadata"]["uid"] if live else f"uid-{place[3]}"
         new["metadata"]["resourceVersion"] = self._next()
+        if place[1] == "Job":
+            new["metadata"]["creationTimestamp"] = (
+                (live or {}).get("metadata", {}).get("creationTimestamp", time_text(self.clock.now()))
+            )
         if live is not None and "status" in live:
             new["status"] = live["status"]
         self.objects[place] = new
@@ -57,8 +65,11 @@ class FakeCluster:
 
     @effect
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
-        if self.objects.pop((api_version, kind, namespace, name), None) is not None:
+        live = self.objects.pop((api_version, kind, namespace, name), None)
+        if live is not None:
             self.faults.log.append(f"delete {kind} {name}")
+            if kind == "Job":
+                self.drop_job(live)
             for it in [it for it in self.pod_states.values() if it.name.rsplit("-", 1)[0] == name]:
                 self.pod_states[it.name] = replace(it, deleting=True)
 
@@ -85,6 +96,10 @@ class FakeCluster:
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
         return [it for it in self.pod_states.values() if labels.items() <= it.labels.items()]
 
+    async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
+        found = [live for place, live in sorted(self.objects.items()) if place[1] == "Job"]
+        return [job_state(it) for it in found if labels.items() <= it["metadata"]["labels"].items()]
+
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
         return [
             place[3]
@@ -93,8 +108,10 @@ class FakeCluster:
         ]
 
     @effect
-    async def patch_status(self, namespace: str, name: str, status: Manifest, resource_version: str) -> Manifest | None:
-        live = self._checked(namespace, name, resource_version)
+    async def patch_status(
+        self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = KIND
+    ) -> Manifest | None:
+        live = self._checked(namespace, name, resource_version, kind)
         if live is None:
             return None
         live["status"] = json.loads(json.dumps(status))
@@ -128,17 +145,25 @@ class FakeCluster:
         self.objects[_place(live)] = live
         self._changed(live)
 
-    def edit(self, name: str, change: Callable[[Manifest], Any], namespace: str = "demo", *, spec: bool = True) -> None:
+    def edit(
+        self,
+        name: str,
+        change: Callable[[Manifest], Any],
+        namespace: str = "demo",
+        *,
+        spec: bool = True,
+        kind: str = KIND,
+    ) -> None:
         """kubectl edit (or annotate: ``spec=False``)."""
-        live = self.topic(name, namespace)
+        live = self.resource(kind, name, namespace)
         change(live)
         if spec:
             live["metadata"]["generation"] += 1
         self._changed(live)
 
-    def remove(self, name: str, namespace: str = "demo") -> None:
+    def remove(self, name: str, namespace: str = "demo", kind: str = KIND) -> None:
         """kubectl delete."""
-        live = self.topic(name, namespace)
+        live = self.resource(kind, name, namespace)
         if live["metadata"].get("finalizers"):
             live["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
             live["metadata"]["generation"] += 1
@@ -146,15 +171,23 @@ class FakeCluster:
         else:
             self._remove(live)
 
+    def resource(self, kind: str, name: str, namespace: str = "demo") -> Manifest:
+        """A live resource itself."""
+        return self.objects[(names.API_VERSION, kind, namespace, name)]
+
     def topic(self, name: str, namespace: str = "demo") -> Manifest:
         """The live IcebergTopic itself."""
-        return self.objects[(names.API_VERSION, KIND, namespace, name)]
+        return self.resource(KIND, name, namespace)
+
+    def all(self, kind: str) -> list[Manifest]:
+        """All live objects of a kind, as a list call gives them."""
+        return [copy.deepcopy(it) for place, it in self.objects.items() if place[1] == kind]
 
     def topics(self) -> list[Manifest]:
         """All live IcebergTopics, as a list call gives them."""
-        return [copy.deepcopy(it) for place, it in self.objects.items() if place[1] == KIND]
+        return self.all(KIND)
 
-    def jobs(self) -> dict[str, Manifest]:
+    def contracts(self) -> dict[str, Manifest]:
         """Job contracts by uid."""
         prefix = names.job("")
         return {place[3].removeprefix(prefix): it for place, it in self.objects.items() if place[3].startswith(prefix)}
@@ -194,10 +227,45 @@ class FakeCluster:
             return pod(name, labels=labels, template_hash=hash_, ready=False, running=False, restarts=2, **trouble)
         return pod(name, labels=labels, template_hash=hash_)
 
-    def _checked(self, namespace: str, name: str, resource_version: str) -> Manifest | None:
-        live = self.objects.get((names.API_VERSION, KIND, namespace, name))
+    def end_job(
+        self, name: str, message: str | None = "", *, failure: str = "", exit_code: int = 0, attempt: int = 0
+    ) -> None:
+        """The Job's pod ends with this termination message (None: the pod is gone), and so does the Job; ``failure``: why it failed."""
+        live = next(it for place, it in self.objects.items() if place[1] == "Job" and place[3] == name)
+        now = self.clock.now()
+        if message is not None:
+            labels = live["spec"]["template"]["metadata"]["labels"]
+            ended = pod(
+                f"{name}-{attempt}",
+                labels=labels,
+                ready=False,
+                running=False,
+                phase="Failed" if failure else "Succeeded",
+            )
+            self.pod_states[ended.name] = replace(
+                ended, created=now, finished=now, message=message, last_exit_code=exit_code
+            )
+        condition = {
+            "type": "Failed" if failure else "Complete",
+            "status": "True",
+            "lastTransitionTime": time_text(now),
+        }
+        live["status"] = {"conditions": [condition | ({"reason": failure} if failure else {})]}
+        self._changed(live)
+
+    def drop_job(self, live: Manifest) -> None:
+        """A Job is gone, and its pods with it, as the watch shows."""
+        name = live["metadata"]["name"]
+        self.objects.pop(_place(live), None)
+        for gone in [it for it in self.pod_states.values() if it.labels.get(names.LABEL_RUN) == name]:
+            del self.pod_states[gone.name]
+        for told in self.watch:
+            told("gone", copy.deepcopy(live))
+
+    def _checked(self, namespace: str, name: str, resource_version: str, kind: str = KIND) -> Manifest | None:
+        live = self.objects.get((names.API_VERSION, kind, namespace, name))
         if live is not None and live["metadata"]["resourceVersion"] != resource_version:
-            raise CommitConflictError(f"IcebergTopic {namespace}/{name} has moved on")
+            raise CommitConflictError(f"{kind} {namespace}/{name} has moved on")
         return live
 
     def _changed(self, live: Manifest) -> Manifest:
@@ -219,6 +287,11 @@ class FakeCluster:
 def _place(manifest: Manifest) -> Place:
     metadata = manifest["metadata"]
     return (manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
+
+
+def time_text(moment: datetime) -> str:
+    """As Kubernetes writes times."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _template_hash(live: Manifest) -> str:

@@ -6,12 +6,14 @@ from typing import Any
 from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import IngestJob
-from firn_controllers.ports import Manifest, Ports
+from firn_controllers.policies.index import KINDS
+from firn_controllers.ports import Manifest, Ports, TableDebt
 from firn_controllers.reconcile import Controllers
 from tests import gen
 from tests.fakes.clock import FakeClock
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.faults import Faults, Killed
+from tests.fakes.maintainer import FakeMaintainer
 from tests.fakes.progress import FakeDriver, FakeProgress
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
@@ -28,9 +30,11 @@ class World:
         self.faults = Faults()
         self.topics = FakeTopics(self.faults)
         self.tables = FakeTables(self.faults)
-        self.cluster = FakeCluster(self.faults)
+        self.cluster = FakeCluster(self.faults, self.clock)
+        self.maintainer = FakeMaintainer(self.cluster)
         self.progress = FakeProgress()
         self.driver = FakeDriver(self.progress, self.tables, self.clock)
+        self.debts: dict[tuple[str, str], TableDebt] = {}
         self.pods_run = True
         self.start()
 
@@ -40,8 +44,11 @@ class World:
         ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.clock)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5)
         self.cluster.watch = [self._watched]
-        for manifest in self.cluster.topics():
-            self.operator.topic_seen(manifest)
+        for kind in ("Job", *KINDS, "IcebergTopic"):
+            for manifest in self.cluster.all(kind):
+                self._watched("seen", manifest)
+        for namespace, name in self.debts:
+            self._measure(namespace, name)
         self.operator.begin()
 
     async def settle(self, seconds: float = 3600.0, restart: bool = True) -> None:
@@ -71,8 +78,12 @@ class World:
             for it in self.cluster.pod_states.values()
             if it.running and names.LABEL_GROUP in it.labels
         }
-        jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.jobs().values()]
+        jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.contracts().values()]
         self.driver.run(running, jobs)
+        self.maintainer.run()
+        for namespace, name in self.debts:
+            if f"uid-{namespace}-{name}" not in self.operator.board.debts:
+                self._measure(namespace, name)
 
     async def operator_only(self) -> None:
         """The operator works off what waits, while nothing else moves."""
@@ -81,20 +92,32 @@ class World:
         while (key := schedule.take()) is not None:
             schedule.done(key, await self.operator.reconcile(key))
 
-    def conditions(self, name: str = "flights", namespace: str = "demo") -> dict[str, tuple[str, str]]:
+    def owes(self, name: str = "flights", namespace: str = "demo", **debt: Any) -> None:
+        """The table of a topic waits for this much maintenance."""
+        uuid = self.cluster.topic(name, namespace)["status"]["table"]["uuid"]
+        self.debts[namespace, name] = TableDebt(table_uuid=uuid, **debt)
+        self._measure(namespace, name)
+
+    def _measure(self, namespace: str, name: str) -> None:
+        self.operator.board.debts[f"uid-{namespace}-{name}"] = self.debts[namespace, name]
+        self.operator.debt_changed((namespace, name))
+
+    def conditions(
+        self, name: str = "flights", namespace: str = "demo", kind: str = "IcebergTopic"
+    ) -> dict[str, tuple[str, str]]:
         """Status and reason by condition type."""
-        status = self.cluster.topic(name, namespace)["status"]
+        status = self.cluster.resource(kind, name, namespace)["status"]
         return {it["type"]: (it["status"], it["reason"]) for it in status["conditions"]}
 
-    def message(self, kind: str, name: str = "flights") -> str:
+    def message(self, kind: str, name: str = "flights", of: str = "IcebergTopic") -> str:
         """A condition's message."""
-        status = self.cluster.topic(name)["status"]
+        status = self.cluster.resource(of, name)["status"]
         found: str = next(it["message"] for it in status["conditions"] if it["type"] == kind)
         return found
 
     def job(self, uid: str = "uid-demo-flights") -> IngestJob:
         """A job contract in force."""
-        return IngestJob.model_validate_json(self.cluster.jobs()[uid]["data"]["job.json"])
+        return IngestJob.model_validate_json(self.cluster.contracts()[uid]["data"]["job.json"])
 
     def state(self) -> dict[str, Any]:
         """All that is there, without what may differ between two histories that come out the same."""
@@ -107,10 +130,17 @@ class World:
         return found
 
     def _watched(self, what: str, manifest: Manifest) -> None:
-        if what == "seen":
-            self.operator.topic_seen(manifest)
-        else:
-            self.operator.topic_gone(manifest)
+        match manifest["kind"], what:
+            case "Job", _:
+                self.operator.child_seen(manifest["metadata"]["labels"])
+            case "IcebergTopic", "seen":
+                self.operator.topic_seen(manifest)
+            case "IcebergTopic", _:
+                self.operator.topic_gone(manifest)
+            case _, "seen":
+                self.operator.policy_seen(manifest)
+            case _:
+                self.operator.policy_gone(manifest)
 
 
 def _stable(value: Any) -> Any:

@@ -1,4 +1,5 @@
--- Health of an IcebergTopic for Argo CD (key resource.customizations.health.firn.dev_IcebergTopic of the ConfigMap argocd-cm).
+-- Health of IcebergTopics, CompactionPolicies and RetentionPolicies for Argo CD (keys resource.customizations.health.firn.dev_KIND of the
+-- ConfigMap argocd-cm).
 -- Argo CD runs it in Lua 5.1 with `obj`, the live resource, and takes the table that it returns.
 
 local function progressing(message)
@@ -64,6 +65,11 @@ if is_true("Paused") then
 end
 if ready.reason == "Suspended" then
   return { status = "Suspended", message = message_of("Ready") }
+end
+-- A policy whose runs fail, or do not start, does not do what it is for. Of a topic that is no more than a reason for an alert.
+local maintenance = conditions["MaintenanceHealthy"]
+if obj.kind ~= "IcebergTopic" and maintenance ~= nil and maintenance.status == "False" then
+  return { status = "Degraded", message = message_of("MaintenanceHealthy") }
 end
 if ready.status == "True" then
   return { status = "Healthy", message = message_of("Ready") }

@@ -134,6 +134,7 @@ defaultCatalog: {{ .Values.defaultCatalog }}
 catalogs: {{- toPrettyJson $lake.catalogs | nindent 2 }}
 defaultGroup: {{ .Values.defaultGroup }}
 groups: {{- toPrettyJson .Values.groups | nindent 2 }}
+maintenance: {{- toPrettyJson .Values.maintenance | nindent 2 }}
 resync: {{ .Values.operator.resync }}
 progressInterval: {{ .Values.operator.progressInterval }}
 workers: {{ .Values.operator.workers }}

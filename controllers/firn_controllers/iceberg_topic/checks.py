@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from firn.model import evolution, rows, transforms, types
+from firn.model import evolution, rows, transforms
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, TableTarget
-from firn.model.transforms import PartitionTerm
-from firn.model.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers.columns import fit
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.iceberg_topic.observed import Observed
 
@@ -29,10 +28,6 @@ Check = Callable[[Observed], Failure | None]
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
-_BUCKETS = frozenset(
-    {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"}
-)  # and decimal, fixed
-_TRUNCATES = frozenset({"int", "long", "string", "binary"})  # and decimal
 
 
 def profile_exists(observed: Observed) -> Failure | None:
@@ -137,7 +132,7 @@ def partitioning_fits(observed: Observed) -> Failure | None:
         field = f"spec.table.partitionBy: {text!r}"
         try:
             term = transforms.parse(text)
-            _fit(term, columns)
+            fit(term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.partitionBy: {error}")
         if term.field_name in names:
@@ -166,7 +161,7 @@ def sorting_fits(observed: Observed) -> Failure | None:
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
     for text in observed.target.sort_by:
         try:
-            _fit(transforms.parse_sort(text).term, columns)
+            fit(transforms.parse_sort(text).term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.sortBy: {error}")
     return None
@@ -206,41 +201,3 @@ def _conflict(what: str, rival: Entry) -> Failure:
         Reason.RESOURCE_CONFLICT,
         f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of them, or name another topic and table",
     )
-
-
-def _column_type(path: str, columns: tuple[Column, ...]) -> Type:
-    """The type of a column or of a member of a struct column. Raises InvalidSpecError (UnknownColumn)."""
-    first, *rest = path.split(".")
-    found = next((column for column in columns if column.name == first), None)
-    if found is None:
-        known = ", ".join(column.name for column in columns)
-        raise InvalidSpecError(f"{path!r} is no column of the table, which has {known}", reason=Reason.UNKNOWN_COLUMN)
-    kind = types.parse(found.type)
-    for member in rest:
-        if not isinstance(kind, Struct) or member not in dict(kind.fields):
-            raise InvalidSpecError(
-                f"{path!r} is no member of column {first} ({found.type})", reason=Reason.UNKNOWN_COLUMN
-            )
-        kind = dict(kind.fields)[member]
-    return kind
-
-
-def _fit(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
-    """Raises InvalidSpecError where the column is unknown, or the transform is not defined for its type
-    (Iceberg spec, "Partition Transforms")."""
-    kind = _column_type(term.column, columns)
-    nested = isinstance(kind, Struct | ListOf | MapOf)
-    name = kind.name if isinstance(kind, Primitive) else ""
-    match term.transform:
-        case "identity" | "void":
-            fits = not nested
-        case "bucket":
-            fits = name in _BUCKETS or isinstance(kind, Decimal | Fixed)
-        case "truncate":
-            fits = name in _TRUNCATES or isinstance(kind, Decimal)
-        case "year" | "month" | "day":
-            fits = name in ("date", "timestamp", "timestamptz")
-        case "hour":
-            fits = name in ("timestamp", "timestamptz")
-    if not fits:
-        raise InvalidSpecError(f"{term}: {term.transform} is not defined for {kind}", reason=Reason.BAD_TRANSFORM)

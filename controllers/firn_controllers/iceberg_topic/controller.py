@@ -26,7 +26,12 @@ from firn_controllers.iceberg_topic.status import Findings, Verdict
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.controller import selector
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.manifests import Owner
+from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.policies import runs
+from firn_controllers.policies.index import KINDS, Policies
+from firn_controllers.policies.log import Log
+from firn_controllers.policies.runs import COMPONENT_RUN
+from firn_controllers.policies.upkeep import Bound, Maintained
 from firn_controllers.ports import Manifest, Ports, TableState, TopicState
 from firn_controllers.queue import Outcome
 
@@ -58,6 +63,7 @@ class Visit:
 
     uid: str
     generation: int
+    log: Log
     at: float
     topic: TopicState
     table: TableState | None
@@ -72,6 +78,7 @@ class TopicReconciler:
         owner: Owner,
         ports: Ports,
         index: Index,
+        policies: Policies,
         board: Board,
         jitter: Callable[[], float],
         wake: Callable[[Name], None],
@@ -80,6 +87,7 @@ class TopicReconciler:
         self._owner = owner
         self._ports = ports
         self._index = index
+        self._policies = policies
         self._board = board
         self._jitter = jitter
         self._wake = wake
@@ -158,7 +166,15 @@ class TopicReconciler:
             progress=self._board.topic_progress(found.group, found.uid),
             job=await self._live_job(found),
             now=self._ports.clock.now(),
+            maintained=self._maintained(found),
         )
+
+    def _maintained(self, found: Entry) -> Maintained:
+        bounds = {
+            kind: Bound(self._policies.resolve(kind, found), self._board.upkeep.get((found.uid, kind)))
+            for kind in KINDS
+        }
+        return Maintained(bounds, self._board.debts.get(found.uid))
 
     def _rival(self, found: Entry, claim: tuple[str, ...] | None) -> Entry | None:
         holder = self._index.holder(claim) if claim is not None else None
@@ -248,11 +264,11 @@ class TopicReconciler:
         spec = observed.resource.spec
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._config.profiles[profile].default_partitions
-        owned = observed.job.owned_config if observed.job else frozenset()
+        config = observed.log.over(spec.config)
         topics = self._ports.topics
         try:
             live = await topics.describe(profile, topic)
-            steps = plan.topic(live, spec.partitions, default, spec.config, owned)
+            steps = plan.topic(live, spec.partitions, default, config, observed.owned_config)
             for step in steps:
                 match step:
                     case plan.CreateTopic(partitions, configs):
@@ -276,7 +292,9 @@ class TopicReconciler:
         elif origin is None:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
-        done += _topic_announcements(topic, steps, repaired=_settled(observed))
+        done += _topic_announcements(topic, steps, self._settled(observed))
+        if proposal := observed.log.proposal(spec.config, live.configs):
+            done.append(Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}"))
         return replace(findings, topic=live, topic_origin=origin)
 
     async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
@@ -359,8 +377,17 @@ class TopicReconciler:
         visit = self._visits.get(observed.entry.name)
         if visit is None or visit.uid != observed.entry.uid or visit.generation != observed.entry.generation:
             return None
+        if visit.log != observed.log:
+            return None
         content = observed.progress is None or observed.progress.state in SETTLED
         return visit if content and self._recent(visit) else None
+
+    def _settled(self, observed: Observed) -> bool:
+        """Spec and policy were followed before as they are now: what differs was changed from outside."""
+        if observed.job is None or observed.job.job.generation != observed.entry.generation:
+            return False
+        visit = self._visits.get(observed.entry.name)
+        return visit is None or visit.uid != observed.entry.uid or visit.log == observed.log
 
     def _remember(self, observed: Observed, findings: Findings) -> None:
         name = observed.entry.name
@@ -373,7 +400,12 @@ class TopicReconciler:
             table = findings.table if isinstance(findings.table, TableState) else None
             settled = replace(table, created=False, changed=()) if table else None
             self._visits[name] = Visit(
-                observed.entry.uid, observed.entry.generation, self._ports.clock.monotonic(), findings.topic, settled
+                observed.entry.uid,
+                observed.entry.generation,
+                observed.log,
+                self._ports.clock.monotonic(),
+                findings.topic,
+                settled,
             )
 
     def _forget(self, name: Name, uid: str) -> None:
@@ -410,6 +442,10 @@ class TopicReconciler:
                 findings = replace(findings, blocked=blocked if waited > BLOCKED_AFTER else before)
                 await self._report(observed.entry, status.document(observed, findings))
                 return Outcome(after=DELETION_POLL)
+            if policy.table == "Delete" and not forced and await self._maintenance_runs(uid):
+                blocked = self._blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still has the table")
+                await self._report(observed.entry, status.document(observed, replace(findings, blocked=blocked)))
+                return Outcome(after=DELETION_POLL)
             problem = await self._drop(observed, done)
             if problem is not None and not forced:
                 findings = replace(findings, blocked=problem)
@@ -436,6 +472,12 @@ class TopicReconciler:
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
                 return False
         return True
+
+    async def _maintenance_runs(self, uid: str) -> bool:
+        """A run works on the table. None begins any more: the resource is being deleted."""
+        jobs = await self._ports.cluster.jobs({COMPONENT: COMPONENT_RUN})
+        found = (runs.read(job, ()) for job in jobs)
+        return any(run is not None and run.active and uid in run.uids for run in found)
 
     async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
         """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None.
@@ -562,12 +604,7 @@ def _reason(error: InvalidSpecError) -> Reason:
     return Reason.BAD_TOPIC_CONFIG if found is Reason.INVALID_SPEC else found
 
 
-def _settled(observed: Observed) -> bool:
-    """This generation was followed before: what differs now was changed from outside."""
-    return observed.job is not None and observed.job.job.generation == observed.entry.generation
-
-
-def _topic_announcements(topic: str, steps: tuple[plan.TopicStep, ...], *, repaired: bool) -> list[Announcement]:
+def _topic_announcements(topic: str, steps: tuple[plan.TopicStep, ...], repaired: bool) -> list[Announcement]:
     found = []
     for step in steps:
         match step:

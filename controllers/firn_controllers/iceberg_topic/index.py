@@ -20,7 +20,7 @@ Name = tuple[str, str]
 """Namespace and name of a resource."""
 Claim = tuple[str, ...]
 
-ANNOTATIONS = (names.PAUSE, names.FORCE_DELETION, names.RESUME, names.RESTART)
+ANNOTATIONS = (names.PAUSE, names.FORCE_DELETION, names.RESUME, names.RESTART, names.RUN_NOW)
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -53,6 +53,11 @@ class Entry:
         """Sorts older resources first."""
         return (self.created, self.uid)
 
+    @property
+    def upkeep(self) -> tuple[object, ...]:
+        """What of it policies look at."""
+        return (self.trigger, (self.status.get("table") or {}).get("uuid"))
+
 
 def entry(manifest: Manifest, config: Config) -> Entry:
     """The entry for a live object."""
@@ -65,6 +70,7 @@ def entry(manifest: Manifest, config: Config) -> Entry:
         metadata.get("deletionTimestamp"),
         tuple(metadata.get("finalizers") or ()),
         tuple(annotations.get(key) for key in ANNOTATIONS),
+        tuple(sorted((metadata.get("labels") or {}).items())),
     )
     resource, problem = None, None
     profile, group = config.default_profile, config.default_group
@@ -109,6 +115,7 @@ class Index:
         self._by_name: dict[Name, Entry] = {}
         self._by_uid: dict[str, Name] = {}
         self._by_claim: defaultdict[Claim, set[Name]] = defaultdict(set)
+        self._by_namespace: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
         self._gone: defaultdict[Name, set[str]] = defaultdict(set)
 
     def __len__(self) -> int:
@@ -129,6 +136,7 @@ class Index:
         if old is not None:
             self._by_uid.pop(old.uid, None)
         self._by_name[new.name] = new
+        self._by_namespace[new.name[0]][new.name[1]] = new
         self._by_uid[new.uid] = new.name
         return affected
 
@@ -140,6 +148,7 @@ class Index:
         if old is None or old.uid != uid:
             return affected
         del self._by_name[name]
+        del self._by_namespace[name[0]][name[1]]
         self._by_uid.pop(uid, None)
         for claim in old.claims:
             affected |= self._leave(claim, name)
@@ -157,6 +166,10 @@ class Index:
     def all(self) -> Iterable[Entry]:
         """Every resource."""
         return self._by_name.values()
+
+    def of(self, namespace: str) -> Iterable[Entry]:
+        """The resources of a namespace."""
+        return self._by_namespace.get(namespace, {}).values()
 
     def holder(self, claim: Claim) -> Entry | None:
         """The oldest resource that lays this claim."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,17 @@ from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.health import Health
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.policies import log
+from firn_controllers.policies.log import Log
+from firn_controllers.policies.upkeep import Maintained
 from firn_controllers.ports import Manifest
 
 OWNED_CONFIG = f"{names.GROUP}/topic-config"
 """Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one can be unset."""
 SEEN_RESUME = f"{names.GROUP}/resume-seen"
 """Annotation of a job ConfigMap: the resume annotation that has been acted upon."""
+POLICY_CONFIG = f"{names.GROUP}/topic-config-of-policy"
+"""Annotation of a job ConfigMap: names of the topic configs that a RetentionPolicy has set."""
 TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
 TABLE_ORIGIN = f"{names.GROUP}/table-origin"
 
@@ -38,6 +43,7 @@ class LiveJob:
     topic_origin: str | None = None
     """``Created`` or ``Adopted``: how this resource came by its Kafka topic."""
     table_origin: str | None = None
+    policy_config: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, config_map: Manifest | None) -> "LiveJob | None":
@@ -48,6 +54,7 @@ class LiveJob:
         try:
             job = IngestJob.model_validate_json((config_map.get("data") or {})["job.json"])
             owned = json.loads(annotations.get(OWNED_CONFIG, "[]"))
+            of_policy = json.loads(annotations.get(POLICY_CONFIG, "[]"))
         except (KeyError, ValidationError, ValueError):
             return None
         return cls(
@@ -56,6 +63,7 @@ class LiveJob:
             annotations.get(SEEN_RESUME),
             annotations.get(TOPIC_ORIGIN),
             annotations.get(TABLE_ORIGIN),
+            frozenset(of_policy),
         )
 
 
@@ -78,11 +86,25 @@ class Observed:
     progress: TopicProgress | None
     job: LiveJob | None
     now: datetime
+    maintained: Maintained = field(default_factory=Maintained)
+    """Policies that govern it, and what its table waits for."""
 
     @property
     def annotations(self) -> Mapping[str, str]:
         """The resource's annotations."""
         return self.resource.metadata.annotations
+
+    @property
+    def log(self) -> Log:
+        """What a RetentionPolicy says of the Kafka topic's configs."""
+        return log.of(self.maintained)
+
+    @property
+    def owned_config(self) -> frozenset[str]:
+        """Topic configs that are unset unless spec or policy want them."""
+        if self.job is None:
+            return frozenset()
+        return self.job.owned_config | (frozenset() if self.log.held else self.job.policy_config)
 
     @property
     def paused(self) -> bool:

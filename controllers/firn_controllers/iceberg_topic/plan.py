@@ -11,6 +11,7 @@ from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
 from firn_controllers import manifests
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
+    POLICY_CONFIG,
     SEEN_RESUME,
     TABLE_ORIGIN,
     TOPIC_ORIGIN,
@@ -149,7 +150,7 @@ def contract(
         if live is None:
             return None
         job = live.job.model_copy(update={"suspended": suspended, "resume": marked, "restart": restart})
-        return LiveJob(job, live.owned_config, seen, live.topic_origin, live.table_origin)
+        return replace(live, job=job, seen_resume=seen)
     resource = observed.resource
     namespace, name = observed.entry.name
     job = IngestJob(
@@ -170,7 +171,9 @@ def contract(
         resume=marked,
         restart=restart,
     )
-    return LiveJob(job, frozenset(resource.spec.config), seen, topic_origin, table_origin)
+    config = resource.spec.config
+    of_policy = observed.log.owned(config, live.policy_config if live else frozenset())
+    return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
 
 
 def config_map(live: LiveJob, owner: manifests.Owner) -> Manifest:
@@ -187,6 +190,7 @@ def config_map(live: LiveJob, owner: manifests.Owner) -> Manifest:
         SEEN_RESUME: live.seen_resume,
         TOPIC_ORIGIN: live.topic_origin,
         TABLE_ORIGIN: live.table_origin,
+        POLICY_CONFIG: json.dumps(sorted(live.policy_config)) if live.policy_config else None,
     }
     annotations = {key: value for key, value in marks.items() if value is not None}
     data = {"job.json": job.model_dump_json()}

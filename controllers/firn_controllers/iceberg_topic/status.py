@@ -19,6 +19,7 @@ from firn_controllers.iceberg_topic.checks import Failure
 from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.observed import LiveJob, Observed
 from firn_controllers.pods import FAST_FAILURES
+from firn_controllers.policies import upkeep
 from firn_controllers.ports import Manifest, TableState, TopicState
 
 Status = Literal["True", "False", "Unknown"]
@@ -69,6 +70,9 @@ def document(observed: Observed, findings: Findings) -> Manifest:
     if table:
         status["table"] = table
     status["ingestion"] = _ingestion(observed, findings, previous)
+    maintenance = upkeep.document(observed.maintained, previous.get("maintenance") or {})
+    if maintenance:
+        status["maintenance"] = maintenance
     return status
 
 
@@ -82,8 +86,9 @@ def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Ve
         ConditionType.INGESTION_READY: _ingestion_ready(observed, findings),
     }
     stalled = _stalled(observed, findings, parts)
+    governed = _governed(observed, findings)
     ready = _ready(observed, parts, stalled)
-    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings)}
+    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
     if stalled is not None:
         found[ConditionType.STALLED] = stalled
     else:
@@ -123,12 +128,16 @@ def rendered(
 def paused(observed: Observed) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused. ``observedGeneration`` stays too: what the rest says is of
     that one, and who asks whether a newer spec is followed (kstatus) has to hear that it is not."""
-    previous = observed.entry.status
     message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
     if observed.deleting:
         message += "; the deletion waits for it too"
+    return paused_over(observed.entry.status, observed.entry.generation, message, observed.now)
+
+
+def paused_over(previous: Mapping[str, Any], generation: int, message: str, now: datetime) -> Manifest:
+    """``previous`` with the condition Paused."""
     verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
-    mine = rendered({ConditionType.PAUSED: verdict}, previous, observed.entry.generation, observed.now)
+    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, now)
     others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
     order = {str(kind): number for number, kind in enumerate(ConditionType)}
     merged = sorted([*others, *mine], key=lambda item: order.get(item["type"], len(order)))
@@ -157,6 +166,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
+    copy["maintenance"] = upkeep.significant(copy.get("maintenance") or {})
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
     return copy
 
@@ -342,6 +352,26 @@ def _fresh(observed: Observed, findings: Findings) -> Verdict:
     if progress.backfilling:
         return Verdict("False", Reason.BACKFILLING, "records that were there before are being landed")
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
+
+
+def _governed(observed: Observed, findings: Findings) -> dict[ConditionType, Verdict]:
+    """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
+    found = {}
+    resolved = upkeep.resolved(observed.maintained)
+    if resolved is not None:
+        status, reason, message = resolved
+        if isinstance(findings.topic, TopicState):
+            proposal = observed.log.proposal(observed.resource.spec.config, findings.topic.configs)
+            message += f"; DryRun {proposal} on the Kafka topic" if proposal else ""
+        found[ConditionType.POLICIES_RESOLVED] = Verdict(status, reason, message)
+    healthy = upkeep.healthy(observed.maintained)
+    if healthy is not None:
+        found[ConditionType.MAINTENANCE_HEALTHY] = Verdict(*healthy)
+    elif upkeep.pending(observed.maintained):
+        before = as_before(observed, ConditionType.MAINTENANCE_HEALTHY)
+        if before is not None:
+            found[ConditionType.MAINTENANCE_HEALTHY] = before
+    return found
 
 
 def _ready(observed: Observed, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:

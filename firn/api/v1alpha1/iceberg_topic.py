@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Duration, ObjectMeta, Rule
+from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names, types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -32,7 +33,6 @@ Retention = Literal["Retain", "Delete"]
 BoundedText = Annotated[str, Field(max_length=4096)]
 Term = Annotated[str, Field(min_length=1, max_length=256)]
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128)]
-ConfiguredName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 ResourceName = Annotated[str, Field(max_length=253)]
 
 
@@ -193,6 +193,14 @@ class DeletionPolicy(ApiModel):
     )
 
 
+class PolicyRef(ApiModel):
+    """A policy of the same namespace, by name."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=52)] = Field(
+        description="Its metadata.name."
+    )
+
+
 class IcebergTopicSpec(ApiModel):
     """What is wanted."""
 
@@ -240,6 +248,13 @@ class IcebergTopicSpec(ApiModel):
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
     ingestion: IngestionSpec = Field(default=IngestionSpec(), description="From topic to table.")
+    compaction_policy_ref: PolicyRef | None = Field(
+        default=None, description="The CompactionPolicy that governs the table; unset: one whose selector fits, if any."
+    )
+    retention_policy_ref: PolicyRef | None = Field(
+        default=None,
+        description="The RetentionPolicy that governs topic and table; unset: one whose selector fits, if any.",
+    )
     suspend: bool = Field(default=False, description="Stops ingestion; topic and table stay.")
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy(), description="What deleting this resource does to its data."
@@ -279,6 +294,52 @@ class IngestionStatus(ApiModel):
     halted_at: HaltedAt | None = Field(default=None, description="The record that ingestion stopped at.")
 
 
+class PolicyBinding(ApiModel):
+    """The policy of one kind that governs the topic, and what came of it."""
+
+    policy: str = Field(max_length=253, description="Its name.")
+    because: Literal["NamedByTopic", "Selected"] = Field(
+        description="NamedByTopic: the topic's spec names it. Selected: its selector fits, and no other that fits goes before it."
+    )
+    last_run: RunStatus | None = Field(default=None, description="The last run, as far as this table is concerned.")
+    failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
+    last_schedule_time: datetime | None = Field(
+        default=None,
+        description="The last time of the schedule that a run has answered, or that was past when the policy took the topic over.",
+    )
+    next_run_time: datetime | None = Field(
+        default=None, description="When the schedule is next due, or a run is tried again."
+    )
+    last_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
+        default_factory=dict,
+        description="Values of the annotation firn.dev/run-now that runs have answered: the topic's and the policy's.",
+    )
+
+
+class MaintenanceStatus(ApiModel):
+    """What the table's upkeep waits for, and the policies. Figures are written at most once a minute; live ones are metrics."""
+
+    data_files: int | None = Field(default=None, description="Data files.", json_schema_extra={"format": "int64"})
+    data_bytes: int | None = Field(default=None, description="Their bytes.", json_schema_extra={"format": "int64"})
+    small_files: int | None = Field(
+        default=None, description="Data files below the target size.", json_schema_extra={"format": "int64"}
+    )
+    delete_files: int | None = Field(
+        default=None, description="Delete files and deletion vectors.", json_schema_extra={"format": "int64"}
+    )
+    manifests: int | None = Field(default=None, description="Manifests of the newest snapshot.")
+    snapshots: int | None = Field(default=None, description="Snapshots.")
+    metadata_bytes: int | None = Field(
+        default=None, description="Bytes of the newest metadata.", json_schema_extra={"format": "int64"}
+    )
+    oldest_uncompacted_time: datetime | None = Field(
+        default=None,
+        description="When the oldest data file that waits for compaction was written: compaction lag counts from here.",
+    )
+    compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs.")
+    retention: PolicyBinding | None = Field(default=None, description="The RetentionPolicy that governs.")
+
+
 class IcebergTopicStatus(ApiModel):
     """What is."""
 
@@ -299,6 +360,9 @@ class IcebergTopicStatus(ApiModel):
     bootstrap_servers: str | None = Field(default=None, max_length=2048, description="Where clients connect.")
     table: TableStatus | None = Field(default=None, description="The table as it is.")
     ingestion: IngestionStatus | None = Field(default=None, description="Coarse figures of ingestion.")
+    maintenance: MaintenanceStatus | None = Field(
+        default=None, description="Policies that govern the table, and what it waits for."
+    )
 
 
 class IcebergTopic(ApiModel):

@@ -40,6 +40,8 @@ def allowed(
         ("delete", "configmaps", "firn-system", ""),
         ("create", "poddisruptionbudgets", "firn-system", "policy"),
         ("create", "jobs", "firn-system", "batch"),
+        ("watch", "jobs", "firn-system", "batch"),
+        ("delete", "jobs", "firn-system", "batch"),
         ("watch", "pods", "firn-system", ""),
     ],
 )
@@ -58,8 +60,6 @@ def test_operator_may(api: ApiServer, verb: str, resource: str, namespace: str, 
         ("get", "statefulsets", "apps"),
         ("delete", "poddisruptionbudgets", "policy"),
         ("watch", "poddisruptionbudgets", "policy"),
-        ("delete", "jobs", "batch"),
-        ("watch", "jobs", "batch"),
     ],
 )
 def test_operator_may_not_do_what_it_never_does(api: ApiServer, verb: str, resource: str, group: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from firn.model import names
+from firn.model.jobs import TableTarget
 from firn_controllers.fleet import config_map, disruption_budget, metadata_version, services, stateful_set
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.iceberg_topic import plan
@@ -14,6 +15,10 @@ from firn_controllers.ingestion_group import service, settings
 from firn_controllers.ingestion_group import stateful_set as driver
 from firn_controllers.ingestion_group.controller import selector
 from firn_controllers.manifests import Owner
+from firn_controllers.policies import plan as policy_plan
+from firn_controllers.policies.due import Due
+from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import Manifest
 from firn_spark import session
 from tests import apiserver, gen
@@ -56,11 +61,21 @@ def children() -> list[Manifest]:
             }
         },
         groups={"default": {"executors": {"instances": 1}, "environment": {"A": "b"}}},
+        maintenance={
+            "sizes": {"small": {}, "large": {"executors": {"instances": 2}}},
+            "environment": {"A": "b"},
+            "scheduling": {"nodeSelector": {"disk": "fast"}},
+        },
     )
     fleet = Fleet.of(config, "classic", OWNER, None)
     found = settings.settings(config, "default")
     labels = selector("default")
     observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
+    assert isinstance(observed.target, TableTarget)
+    maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
+    due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
+    batch = Batch((Waiting(observed.entry, observed.target, "uuid", None, due, ""),), "large")
+    run = policy_plan.contract(maintained, batch, config)
     job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
     assert job is not None
     return [
@@ -75,6 +90,8 @@ def children() -> list[Manifest]:
         service.build("default", OWNER, labels),
         driver.build(config, found, OWNER, labels, in_use=True),
         plan.config_map(job, OWNER),
+        policy_plan.config_map(maintained, run, OWNER),
+        policy_plan.job(maintained, batch, run, config, OWNER),
     ]
 
 
@@ -86,9 +103,8 @@ EACH = pytest.mark.parametrize("manifest", CHILDREN, ids=[f"{it['kind']} {it['me
 def api() -> Iterator[ApiServer]:
     with apiserver.running() as server:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
-        account = {"metadata": {"name": "firn-ingest"}}
-        server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
-        server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "default"}})
+        for account in ("firn-ingest", "firn-maintain", "default"):
+            server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": account}})
         yield server
 
 

@@ -371,6 +371,46 @@ STATUS: Manifest = {
         "deadLetters": 2**40,
         "haltedAt": {"partition": 2, "offset": 2**53 + 1},
     },
+    "maintenance": {
+        "dataFiles": 2**40,
+        "dataBytes": 2**50,
+        "smallFiles": 120,
+        "deleteFiles": 3,
+        "manifests": 12,
+        "snapshots": 40,
+        "metadataBytes": 2**33,
+        "oldestUncompactedTime": "2024-01-01T00:00:00Z",
+        "compaction": {
+            "policy": "nightly",
+            "because": "NamedByTopic",
+            "lastRun": {
+                "name": "firn-run-nightly-0123456789",
+                "startTime": "2024-01-01T00:00:00Z",
+                "finishTime": "2024-01-01T00:10:00Z",
+                "result": "Succeeded",
+                "commits": 1,
+                "filesBefore": 200,
+                "filesAfter": 1,
+                "bytesRewritten": 2**40,
+                "deleteFilesRemoved": 0,
+            },
+            "failures": 2,
+            "lastScheduleTime": "2024-01-01T00:00:00Z",
+            "nextRunTime": "2024-01-02T00:00:00Z",
+            "lastRequest": {"topic": "1", "policy": "2024-01-01"},
+        },
+        "retention": {
+            "policy": "legal",
+            "because": "Selected",
+            "lastRun": {
+                "name": "firn-run-legal-0123456789",
+                "mode": "DryRun",
+                "result": "Failed",
+                "message": "for people",
+                "rows": {"items": 1, "files": 2, "bytes": 3, "sample": ["s3://a/b"]},
+            },
+        },
+    },
 }
 
 
@@ -397,6 +437,7 @@ def test_status_is_a_resource_of_its_own(api: ApiServer) -> None:
     shown = {name: cell for name, (_, cell) in columns.items()}
     assert shown.pop("Age")
     assert shown.pop("Last-Commit")
+    assert shown.pop("Lag")
     assert shown == {
         "Name": "status",
         "Ready": "True",
@@ -406,6 +447,8 @@ def test_status_is_a_resource_of_its_own(api: ApiServer) -> None:
         "Table": "lake.demo.status",
         "Fresh": "True",
         "Group": "default",
+        "Small-Files": 120,
+        "Snapshots": 40,
         "Message": "for people",
     }
 

@@ -55,7 +55,7 @@ def topic_with(world: World, records: Sequence[bytes]) -> tuple[str, IngestJob]:
     return topic, job
 
 
-@pytest.mark.parametrize("name", get_args(failpoints.Name))
+@pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
 def test_a_failure_at_each_place(world: World, name: str) -> None:
     topic = world.topic()
     job = world.job(topic)
@@ -112,7 +112,7 @@ def test_kill_9_around_the_commits(world: World) -> None:
 @pytest.mark.long
 def test_kill_9_at_each_place(world: World) -> None:
     # With a dead-letter table, a new driver's first commit claims it, without rows; its making is passed once in a topic's life.
-    dead_letters = [name for name in get_args(failpoints.Name) if name not in TABLE_PLACES]
+    dead_letters = [name for name in get_args(failpoints.Ingestion) if name not in TABLE_PLACES]
     killed(world, [*TABLE_PLACES, *dead_letters])
 
 

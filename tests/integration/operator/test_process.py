@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from firn.model import names
-from firn_operator import crd
 from tests.servers.process import await_true, stop, tail
 
 if TYPE_CHECKING:
@@ -67,10 +66,13 @@ def test_only_watched_namespaces_count(world: "World", name: str) -> None:
         world.await_made(name)
 
 
+TOPICS_CRD = "icebergtopics.firn.dev"
+
+
 def test_a_missing_crd_is_waited_for(world: "World") -> None:
     from tests.integration.operator.conftest import install_crds
 
-    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{TOPICS_CRD}"
     world.api.call("DELETE", place)
     await_true("the CRD is gone", lambda: world.find(place) is None)
     running = world.start(world.configuration())
@@ -79,7 +81,7 @@ def test_a_missing_crd_is_waited_for(world: "World") -> None:
         def told() -> bool:
             assert running.process.poll() is None, tail(running.log)
             answer = running.probe("readyz")
-            return answer is not None and answer.status_code == 503 and crd.NAME in answer.text
+            return answer is not None and answer.status_code == 503 and TOPICS_CRD in answer.text
 
         await_true("the missing CRD is told", told)
         alive = running.probe("livez")

@@ -10,6 +10,7 @@ from bench.files import numbers
 from bench.ingest import FIGURES, Run, compared
 from bench.process_tree import Sample, Usage
 from bench.scale import Reading, reading
+from bench.sustained import Seen
 from bench.trickle import share_fresh
 
 
@@ -167,3 +168,9 @@ firn_kubernetes_requests_total{code="200",method="PATCH"} 20.0
 firn_kubernetes_requests_total{code="409",method="POST"} 3.0
 """
     assert reading(text, 7.0) == Reading(time=7.0, cpu=12.5, resident_bytes=2e8, writes=23.0)
+
+
+def test_growth_is_measured_once_settled() -> None:
+    seen = Seen(at=[0, 15, 30, 45, 60], small=[100, 0, 2, 4, 6])
+    assert seen.slope(seen.small, 15) == 8
+    assert seen.slope(seen.small, 45) is None

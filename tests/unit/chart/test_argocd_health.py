@@ -98,10 +98,37 @@ def test_health(obj: dict[str, Any], expected: tuple[str, str]) -> None:
     assert health(obj) == expected
 
 
+FAILED = condition("MaintenanceHealthy", "False", Reason.RUN_FAILED, "topic demo/flights: no")
+
+
+@pytest.mark.parametrize(
+    ("obj", "expected"),
+    [
+        (topic(READY, condition("MaintenanceHealthy", "True", Reason.SUCCEEDED)), ("Healthy", "All is well")),
+        (topic(READY, FAILED), ("Degraded", "topic demo/flights: no")),
+        (
+            topic(
+                condition("Ready", "False", Reason.INVALID_SPEC, "spec.schedule.cron: no"),
+                condition("Stalled", "True", Reason.INVALID_SPEC, "spec.schedule.cron: no"),
+            ),
+            ("Degraded", "spec.schedule.cron: no"),
+        ),
+        (topic(condition("Ready", "False", Reason.SUSPENDED, "suspended"), FAILED), ("Suspended", "suspended")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])
+def test_health_of_a_policy(kind: str, obj: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert health({**obj, "kind": kind}) == expected
+
+
+def test_a_failed_run_does_not_change_the_health_of_its_topic() -> None:
+    assert health({**topic(READY, FAILED), "kind": "IcebergTopic"}) == ("Healthy", "All is well")
+
+
 def test_script_names_only_conditions_and_reasons_that_exist() -> None:
     known = {*ConditionType, *Reason}
     used = {"DeletionBlocked", "Ready", "Stalled", "InvalidSpec", "ResourceConflict", "IngestionReady"}
-    used |= {"BadRecordHalt", "Paused", "Suspended"}
+    used |= {"BadRecordHalt", "Paused", "Suspended", "MaintenanceHealthy"}
     assert all(f'"{word}"' in SCRIPT for word in used)
     assert used <= known
 
@@ -110,4 +137,5 @@ def test_documented_snippet_holds_the_script() -> None:
     text = (ROOT / "docs" / "gitops.md").read_text()
     block = text.split("<!-- argocd-cm -->\n```yaml\n")[1].split("```")[0]
     data = yaml.safe_load(block)["data"]
-    assert data["resource.customizations.health.firn.dev_IcebergTopic"].strip() == SCRIPT.strip()
+    for kind in ("IcebergTopic", "CompactionPolicy", "RetentionPolicy"):
+        assert data[f"resource.customizations.health.firn.dev_{kind}"].strip() == SCRIPT.strip()

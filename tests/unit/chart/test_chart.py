@@ -25,7 +25,9 @@ EVERYTHING_ON = {
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
+    "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}},
 }
+KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies")
 
 
 def config_of(objects: list[Manifest]) -> Config:
@@ -196,7 +198,7 @@ def test_production_bundles_no_store() -> None:
 
 
 @pytest.mark.parametrize("values", [IMAGES, EVERYTHING_ON, {**IMAGES, "watchNamespaces": ["a", "b"]}])
-@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])
+@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "firn-maintain", "spark"])
 def test_no_long_lived_account_may_touch_secrets_or_everything(values: dict[str, Any], account: str) -> None:
     for _, rule in rules_of(manifests(render(values)), account):
         assert not {"secrets", "*", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
@@ -208,8 +210,7 @@ def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere() -> Non
     rules = rules_of(manifests(render(IMAGES)), "firn-operator")
     everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
     assert everywhere == {
-        "icebergtopics",
-        "icebergtopics/status",
+        *(f"{kind}{part}" for kind in KINDS for part in ("", "/status")),
         "events",
         "customresourcedefinitions",
     }
@@ -222,7 +223,7 @@ def test_operator_with_watched_namespaces_has_no_right_elsewhere() -> None:
     ]
     assert topics == ["a", "b"]
     [(_, crd)] = [(namespace, rule) for namespace, rule in rules_of(objects, "firn-operator") if namespace is None]
-    assert (crd["verbs"], crd["resourceNames"]) == (["get"], ["icebergtopics.firn.dev"])
+    assert (crd["verbs"], crd["resourceNames"]) == (["get"], [f"{kind}.firn.dev" for kind in KINDS])
 
 
 def test_driver_may_only_read_config_maps() -> None:
@@ -243,6 +244,20 @@ def test_driver_with_executors_may_make_pods_and_the_others_still_may_not() -> N
     assert {"create", "delete", "deletecollection", "get", "list", "watch", "patch"} <= set(pods["spark"])
 
 
+def test_a_maintenance_run_may_hold_leases_and_with_executors_make_pods() -> None:
+    leases = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update", "delete"],
+    }
+    assert rules_of(manifests(render(IMAGES)), "firn-maintain") == [("firn-system", leases)]
+    found = rules_of(manifests(render(EVERYTHING_ON)), "firn-maintain")
+    assert [rule["resources"] for _, rule in found] == [["leases"], ["pods"]]
+    named = manifests(render({**IMAGES, "maintenance": {"serviceAccount": "mine"}}))
+    assert rules_of(named, "mine") == [("firn-system", leases)]
+    assert config_of(named).maintenance.service_account == "mine"
+
+
 def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
     objects = manifests(render(EVERYTHING_ON))
     holders = [
@@ -258,7 +273,7 @@ def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
 
 def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
-    for account in ("firn-operator", "firn-ingest"):
+    for account in ("firn-operator", "firn-ingest", "firn-maintain"):
         annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
         assert annotations == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::111122223333:role/{account}"}
 
@@ -334,12 +349,11 @@ def test_pull_secrets_reach_every_pod() -> None:
 # CRDs
 
 
-def test_crds_come_with_the_chart_and_stay() -> None:
-    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
+@pytest.mark.parametrize("kind", KINDS)
+def test_crds_come_with_the_chart_and_stay(kind: str) -> None:
+    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", f"{kind}.firn.dev")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    unkept = one(
-        manifests(render({**IMAGES, "crds": {"keep": False}})), "CustomResourceDefinition", "icebergtopics.firn.dev"
-    )
+    unkept = one(manifests(render({**IMAGES, "crds": {"keep": False}})), "CustomResourceDefinition", f"{kind}.firn.dev")
     assert "annotations" not in unkept["metadata"]
     assert "CustomResourceDefinition" not in {item["kind"] for item in manifests(render(WITHOUT_CRDS))}
 
@@ -362,6 +376,7 @@ def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
         ({**IMAGES, "groups": {"default": {"corse": 2}}}, "'corse' not allowed"),
         ({**IMAGES, "groups": {"default": {"executors": {"instances": 0}}}}, "minimum: got 0, want 1"),
         ({**IMAGES, "operator": {"resync": "soon"}}, "does not match pattern"),
+        ({**IMAGES, "maintenance": {"tablesPerRun": 25}}, "maximum: got 25, want 24"),
         ({**IMAGES, "profiles": {"Upper": {}}}, "'Upper'"),
         ({**IMAGES, "catalogs": {"other": {"type": "hive", "uri": "u", "warehouse": "w"}}}, "'sql', 'rest'"),
         ({**IMAGES, "catalogs": {"other": {"type": "rest"}}}, "missing properties 'uri', 'warehouse'"),

@@ -117,7 +117,7 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
 
     # Contracts are those of live resources, one at most for a table.
     live = {it["metadata"]["uid"]: it for it in world.cluster.topics()}
-    contracts = world.cluster.jobs()
+    contracts = world.cluster.contracts()
     assert contracts.keys() <= live.keys()
     tables = [world.job(uid).table.identifier for uid in contracts]
     assert len(tables) == len(set(tables))

@@ -93,7 +93,7 @@ async def test_killed_at_any_call_of_a_deletion_nothing_is_left(after_effect: bo
         await world.settle()
         assert not world.topics.topics
         assert not world.tables.tables
-        assert not world.cluster.jobs()
+        assert not world.cluster.contracts()
         assert not world.cluster.topics()
         if world.faults.calls < first + number:
             break
@@ -104,12 +104,12 @@ async def test_a_resource_deleted_while_no_operator_ran_leaves_no_contract() -> 
     world = World()
     created(world)
     await world.settle()
-    assert world.cluster.jobs()
+    assert world.cluster.contracts()
     world.cluster.watch = []
     world.cluster.remove("flights")
     world.start()
     await world.settle()
-    assert not world.cluster.jobs()
+    assert not world.cluster.contracts()
     assert world.topics.topics
     assert world.tables.tables
 
@@ -118,11 +118,11 @@ async def test_a_contract_of_a_live_resource_is_not_an_orphan_though_the_index_l
     world = World()
     created(world)
     await world.settle()
-    before = copy.deepcopy(world.cluster.jobs())
+    before = copy.deepcopy(world.cluster.contracts())
     world.operator.index.remove(("demo", "flights"), "uid-demo-flights")
     world.operator.index.cleared(("demo", "flights"), "uid-demo-flights")
     await world.operator.reconcile(("orphans",))
-    assert world.cluster.jobs() == before
+    assert world.cluster.contracts() == before
 
 
 async def test_a_recreated_resource_takes_over_what_was_kept() -> None:
@@ -135,7 +135,7 @@ async def test_a_recreated_resource_takes_over_what_was_kept() -> None:
     again["metadata"]["uid"] = "uid-2"
     world.cluster.create(again)
     await world.settle()
-    assert list(world.cluster.jobs()) == ["uid-2"]
+    assert list(world.cluster.contracts()) == ["uid-2"]
     assert world.topics.topics["classic", "flights"].topic_id == kept.topic_id
     assert world.conditions()["TopicReady"] == ("True", "Adopted")
     assert world.conditions()["TableReady"] == ("True", "Adopted")
@@ -155,7 +155,7 @@ async def test_dependencies_that_come_and_go_are_said_and_forgotten() -> None:
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
     assert world.conditions()["Ready"] == ("False", "NotReady")
     assert world.conditions()["Reconciling"] == ("True", "WaitingForDependency")
-    assert world.cluster.jobs(), "ingestion goes on as far as it can"
+    assert world.cluster.contracts(), "ingestion goes on as far as it can"
     world.topics.problem.clear()
     world.tables.problem.clear()
     await world.settle()
@@ -183,4 +183,4 @@ async def test_a_new_template_hash_of_the_operator_alone_touches_no_pod() -> Non
     world.start()
     await world.settle()
     assert world.cluster.pod_states == before
-    assert all(names.TEMPLATE_HASH in it["metadata"]["annotations"] for it in world.cluster.jobs().values())
+    assert all(names.TEMPLATE_HASH in it["metadata"]["annotations"] for it in world.cluster.contracts().values())

@@ -460,7 +460,7 @@ async def test_a_metadata_version_that_cannot_be_finalised_is_said_until_it_is_c
     world.operator.board.fleets["classic"] = found
     await world.settle()
     assert world.operator.board.fleet("classic").degraded == ""
-    assert told(world)[-1] == "Recovered"
+    assert told(world).count("Recovered") == 1
 
 
 def finalise(tmp_path: Path, mapping: str) -> list[str]:

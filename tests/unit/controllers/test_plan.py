@@ -98,11 +98,19 @@ def test_a_status_alone_wakes_nobody() -> None:
     again = resource("a")
     again["status"] = {"observedGeneration": 1}
     again["metadata"]["resourceVersion"] = "2"
-    again["metadata"]["labels"] = {"team": "x"}
+    again["metadata"]["annotations"] = {"team": "x"}
     assert put(index, again) == set()
     found = index.get(("demo", "a"))
     assert found is not None
     assert found.resource_version == "2"
+
+
+def test_new_labels_wake_a_topic_as_another_policy_may_select_it() -> None:
+    index = Index()
+    put(index, resource("a"))
+    again = resource("a")
+    again["metadata"]["labels"] = {"team": "x"}
+    assert put(index, again) == {"a"}
 
 
 def test_another_resource_of_the_same_name_leaves_the_old_uid_to_be_cleared() -> None:

@@ -51,7 +51,7 @@ async def test_a_manifest_becomes_topic_table_contract_and_ready() -> None:
     assert (job.topic, job.topic_id, job.table.identifier, job.freshness_ms) == (
         "flights", live.topic_id, "lake.demo.flights", 60_000,
     )  # fmt: skip
-    labels = world.cluster.jobs()[UID]["metadata"]["labels"]
+    labels = world.cluster.contracts()[UID]["metadata"]["labels"]
     assert labels[names.LABEL_GROUP] == "default"
     assert world.conditions()["Ready"] == ("True", "AllReady")
     assert reasons(world) == ["Created", "Ready"]
@@ -108,7 +108,7 @@ async def test_a_config_that_kafka_refuses_is_the_specs_fault() -> None:
     world = await settled(config={"no.such.config": "1"})
     assert world.conditions()["SpecValid"] == ("False", "BadTopicConfig")
     assert "no.such.config" in world.message("SpecValid")
-    assert not world.cluster.jobs()
+    assert not world.cluster.contracts()
 
 
 async def test_a_field_is_added_and_the_contract_follows() -> None:
@@ -144,7 +144,7 @@ async def test_a_table_that_was_there_and_does_not_fit() -> None:
     await world.settle()
     assert world.conditions()["TableReady"] == ("False", "SchemaIncompatible")
     assert world.conditions()["Stalled"] == ("True", "InvalidSpec")
-    assert not world.cluster.jobs()
+    assert not world.cluster.contracts()
 
 
 async def test_suspending_stops_ingestion_and_nothing_else() -> None:
@@ -180,7 +180,7 @@ async def test_another_group_takes_the_topic_over() -> None:
     world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "big"}))
     await world.settle()
     assert world.job().group == "big"
-    assert world.cluster.jobs()[UID]["metadata"]["labels"][names.LABEL_GROUP] == "big"
+    assert world.cluster.contracts()[UID]["metadata"]["labels"][names.LABEL_GROUP] == "big"
     assert world.cluster.topic("flights")["status"]["ingestion"]["group"] == "big"
     assert set(world.progress.documents) == {"big"}, "the group that nobody uses has no pod"
     assert world.conditions()["Ready"] == ("True", "AllReady")
@@ -289,7 +289,7 @@ async def test_keeping_needs_no_finalizer_and_deletion_removes_only_the_contract
     assert not world.cluster.topic("flights")["metadata"].get("finalizers")
     world.cluster.remove("flights")
     await world.settle()
-    assert not world.cluster.jobs()
+    assert not world.cluster.contracts()
     assert world.topics.topics
     assert world.tables.tables
 
@@ -332,7 +332,7 @@ async def test_data_is_dropped_only_after_the_driver_has_let_go() -> None:
         await world.operator_only()
         world.progress.documents["default"] = (document, world.clock.now())
         world.clock.advance(5.0)
-    assert not world.cluster.jobs()
+    assert not world.cluster.contracts()
     assert world.topics.topics
     assert world.tables.tables
     assert world.conditions()["Ready"] == ("False", "Deleting")
@@ -547,11 +547,11 @@ async def test_the_older_resource_keeps_topic_and_table_and_the_other_takes_over
     await world.settle()
     assert world.conditions("flights")["Ready"] == ("True", "AllReady")
     assert world.conditions("second")["Ready"] == ("False", "ResourceConflict")
-    assert list(world.cluster.jobs()) == [UID]
+    assert list(world.cluster.contracts()) == [UID]
     world.cluster.remove("flights")
     await world.settle()
     assert world.conditions("second")["Ready"] == ("True", "AllReady")
-    assert list(world.cluster.jobs()) == ["uid-demo-second"]
+    assert list(world.cluster.contracts()) == ["uid-demo-second"]
 
 
 async def test_deleting_the_loser_deletes_nothing_of_the_winners() -> None:

@@ -104,6 +104,17 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("groups.default.memory", "2 gigabytes"), "groups.default.memory: Value error"),
         (_set("groups.default.bytesPerCommit", "1.5Gi"), "groups.default.bytesPerCommit: Value error"),
         (_set("groups.default.executors.instances", 0), "groups.default.executors.instances"),
+        (_set("maintenance", {"sizes": {"small": {}, "large": {"executors": {"instances": 3}}}}), ""),
+        (
+            _set("maintenance", {"sizes": {"large": {}}}),
+            "maintenance: Value error, sizes: there has to be one named small",
+        ),
+        (_set("maintenance", {"sizes": {"small": {"memory": "2 GB"}}}), "maintenance.sizes.small.memory: Value error"),
+        (
+            _set("maintenance", {"tablesPerRun": 25}),
+            "maintenance.tablesPerRun: Input should be less than or equal to 24",
+        ),
+        (_set("maintenance", {"lowestOrphanAge": "0s"}), "maintenance.lowestOrphanAge: Value error"),
         (_set("resync", "5 minutes"), "resync: Value error, '5 minutes' is not a duration"),
         (_set("workers", "many"), "workers: Input should be a valid integer"),
         (_set("images", None), "images: Input should be"),

@@ -1,6 +1,7 @@
 """What is kept of watched objects, and whether a watch delivers."""
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -129,6 +130,43 @@ def test_pods_are_found_by_all_their_labels() -> None:
     assert len(workloads.pods({names.LABEL_GROUP: "default"})) == 1
 
 
+def job(version: int, *true: str, name: str = "firn-run-p-1", **status: Any) -> Manifest:
+    moment = "2026-03-01T12:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "reason": "DeadlineExceeded", "lastTransitionTime": moment} for kind in true
+    ]
+    metadata = {
+        "name": name, "uid": "uid-1", "resourceVersion": str(version), "creationTimestamp": moment,
+        "labels": {"app.kubernetes.io/component": "maintenance"}, "annotations": {"firn.dev/run": "{}"},
+    }  # fmt: skip
+    return {"kind": "Job", "metadata": metadata, "spec": {}, "status": {"conditions": conditions, **status}}
+
+
+def test_a_job_works_until_it_is_complete_or_failed_for_good() -> None:
+    workloads = Workloads()
+    found = []
+    for version, true in ((1, ()), (2, ("FailureTarget",)), (3, ("FailureTarget", "Failed"))):
+        workloads.seen(job(version, *true))
+        (state,) = workloads.jobs({"app.kubernetes.io/component": "maintenance"})
+        found.append((state.finished is not None, state.succeeded, state.failure))
+    assert found == [(False, False, ""), (False, False, ""), (True, False, "DeadlineExceeded")]
+    workloads.seen(job(4, "Complete", name="other", completionTime="2026-03-01T12:34:56Z"))
+    (other,) = (it for it in workloads.jobs({}) if it.name == "other")
+    assert (other.succeeded, other.failure) == (True, "")
+    assert other.finished == datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
+    assert workloads.jobs({"app.kubernetes.io/component": "broker"}) == []
+    workloads.gone(job(5, name="other"))
+    assert [it.name for it in workloads.jobs({})] == ["firn-run-p-1"]
+
+
+def test_a_pod_that_ended_has_left_its_last_words() -> None:
+    ended = {"exitCode": 0, "finishedAt": "2026-03-01T12:00:05Z", "message": "words"}
+    state = pod_state(pod(1, containerStatuses=[container(state={"terminated": ended})]))
+    assert (state.finished, state.message) == (datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC), "words")
+    again = pod_state(pod(1, containerStatuses=[container(state={"running": {}}, lastState={"terminated": ended})]))
+    assert (again.finished, again.message) == (None, "")
+
+
 def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
@@ -193,7 +231,8 @@ async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: 
     """One object is deleted before its watch is connected: nobody takes the watch for dead, and nobody waits for the next resync."""
     monkeypatch.setattr("firn_operator.watches.LOOK_AGAIN", 0.02)
     api = Lists([pod(5)])
-    controllers = SimpleNamespace(child_seen=lambda labels: None, index=SimpleNamespace(all=list), synced=lambda: None)
+    empty = SimpleNamespace(all=list)
+    controllers = SimpleNamespace(child_seen=lambda labels: None, index=empty, policies=empty, synced=lambda: None)
     config = gen.config(namespace="firn-system")
     watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads())
     await watches.sync()

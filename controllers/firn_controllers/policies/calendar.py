@@ -1,0 +1,123 @@
+"""Times that a policy names: slots of its schedule, with time zone and jitter, and windows in which runs may start.
+
+Around changes of the clock a slot is where Debian's cron has it (library cronsim): one that the clock skips comes right after, one that
+the clock has twice comes once.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from firn.api.v1alpha1.policy import Schedule, Window
+from firn.model import durations
+from firn.model.errors import InvalidSpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron expression in a time zone. `parse` checks it."""
+
+    expression: str
+    zone: ZoneInfo
+
+    @classmethod
+    def parse(cls, expression: str, time_zone: str, field: str) -> "Cron":
+        """Raises InvalidSpecError that names the part of ``field``."""
+        try:
+            zone = ZoneInfo(time_zone)
+        except (OSError, ValueError, KeyError) as error:
+            message = f"{field}.timeZone: {time_zone!r} is not a zone of the IANA database, such as Europe/Berlin"
+            raise InvalidSpecError(message) from error
+        words = " ".join(expression.split())
+        try:
+            next(CronSim(words, datetime(2000, 1, 1, tzinfo=UTC)))
+        except CronSimError as error:
+            raise InvalidSpecError(f"{field}.cron: {expression!r}: {error}") from error
+        except StopIteration as error:
+            raise InvalidSpecError(f"{field}.cron: {expression!r} is never due") from error
+        return cls(words, zone)
+
+    def last(self, at: datetime) -> datetime:
+        """The newest slot that is not after ``at``, in UTC."""
+        # cronsim leaves out the moment that it is given; it counts whole minutes.
+        given = at.astimezone(self.zone).replace(microsecond=0) + timedelta(seconds=1)
+        return next(CronSim(self.expression, given, reverse=True)).astimezone(UTC)
+
+    def next(self, at: datetime) -> datetime:
+        """The oldest slot after ``at``, in UTC."""
+        return next(CronSim(self.expression, at.astimezone(self.zone))).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """A schedule's slots. Each is due a little later, by a share of ``jitter`` that depends on slot and ``seed`` alone."""
+
+    cron: Cron
+    jitter: timedelta
+    seed: str
+
+    @classmethod
+    def parse(cls, schedule: Schedule, seed: str) -> "Slots":
+        """Raises InvalidSpecError that names the field."""
+        jitter = durations.parse(schedule.jitter) if schedule.jitter else timedelta()
+        return cls(Cron.parse(schedule.cron, schedule.time_zone, "spec.schedule"), jitter, seed)
+
+    def due(self, slot: datetime) -> datetime:
+        """When runs of this slot start."""
+        text = f"{self.seed} {slot.timestamp():.0f}"
+        share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
+        return slot + timedelta(seconds=int(self.jitter.total_seconds() * share))
+
+    def last(self, now: datetime) -> datetime:
+        """The newest slot that is due."""
+        slot = self.cron.last(now)
+        return slot if self.due(slot) <= now else self.cron.last(slot - timedelta(seconds=1))
+
+    def next(self, now: datetime) -> datetime:
+        """When the next slot that is not due yet will be."""
+        slot = self.cron.last(now)
+        return self.due(slot) if self.due(slot) > now else self.due(self.cron.next(now))
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One window."""
+
+    cron: Cron
+    duration: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Times in which runs may start. None at all: any time."""
+
+    openings: tuple[Opening, ...] = ()
+
+    @classmethod
+    def parse(cls, windows: tuple[Window, ...]) -> "Windows":
+        """Raises InvalidSpecError that names the field."""
+        return cls(
+            tuple(
+                Opening(
+                    Cron.parse(window.cron, window.time_zone, f"spec.windows[{number}]"),
+                    durations.parse(window.duration),
+                )
+                for number, window in enumerate(windows)
+            )
+        )
+
+    def opened(self, now: datetime) -> datetime | None:
+        """Since when runs may start, or None while they may not."""
+        if not self.openings:
+            return datetime.min.replace(tzinfo=UTC)
+        since = [slot for it in self.openings if now < (slot := it.cron.last(now)) + it.duration]
+        return min(since, default=None)
+
+    def first(self, at: datetime) -> datetime:
+        """The first time from ``at`` on at which runs may start."""
+        if self.opened(at) is not None:
+            return at
+        return min(it.cron.next(at) for it in self.openings)

@@ -1,0 +1,109 @@
+"""When a table is due under a policy. Pure.
+
+What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. A slot of
+the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Slots that were past when the policy
+took the topic over are nobody's (`firn_controllers.policies.runs.History.begun`). Triggers wait for ``minInterval``
+from the end of the last run. After a failure, slots and triggers wait, each time twice as long.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from firn_controllers.policies.runs import History
+from firn_controllers.policies.terms import Terms, Triggers
+from firn_controllers.ports import TableDebt
+
+FIRST_RETRY = timedelta(minutes=1)
+LONGEST_RETRY = timedelta(hours=6)
+BUSY_RETRY = timedelta(seconds=30)
+"""Another run, perhaps of a process that is gone, has the table's lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A run is due: ``since`` when, as far as can be told, and why."""
+
+    since: datetime
+    why: str
+    slot: datetime | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def everything(self) -> bool:
+        """By the schedule or on demand, not by a trigger: Sort and ZOrder take in all files."""
+        return self.slot is not None or bool(self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``due`` now, or ``next`` at the earliest, as far as can be told."""
+
+    due: Due | None = None
+    next: datetime | None = None
+
+
+def decide(
+    terms: Terms,
+    now: datetime,
+    *,
+    history: History,
+    debt: TableDebt | None,
+    requests: Mapping[str, str],
+) -> Decision:
+    """Whether a table is due. ``requests``: values of run-now of topic and policy."""
+    if terms.idle or terms.suspended:
+        return Decision()
+    asked = {who: value for who, value in requests.items() if value != history.requests.get(who)}
+    slot = terms.slots.last(now) if terms.slots is not None else None
+    if slot is not None and (history.slot is None or slot <= history.slot):
+        slot = None
+    busy_until = history.finished + BUSY_RETRY if history.result == "Busy" and history.finished else now
+    ready = max(busy_until, _retry(history, now))
+    next_slot = terms.windows.first(max(ready, terms.slots.next(now))) if terms.slots is not None else None
+    if asked:
+        if now < busy_until:
+            return Decision(next=busy_until)
+        return Decision(Due(now, "a run was asked for", slot, asked), next_slot)
+    found: list[Due] = []
+    times = [] if next_slot is None else [next_slot]
+    if slot is not None:
+        assert terms.slots is not None
+        found.append(Due(terms.slots.due(slot), "the schedule is due", slot))
+    if terms.triggers is not None and debt is not None:
+        rested = max(ready, history.finished + terms.triggers.min_interval if history.finished else now)
+        triggered = _triggered(terms.triggers, debt, now)
+        if triggered is not None and rested <= now:
+            found.append(triggered)
+        elif triggered is not None:
+            times.append(terms.windows.first(rested))
+        elif debt.oldest_due is not None and terms.triggers.max_age is not None:
+            times.append(terms.windows.first(max(rested, debt.oldest_due + terms.triggers.max_age)))
+    opened = terms.windows.opened(now)
+    if found and ready <= now and opened is not None:
+        first = min(found, key=lambda due: due.since)
+        return Decision(Due(max(first.since, opened), first.why, slot), min(times, default=None))
+    if found:
+        times.append(terms.windows.first(max(ready, now)))
+    return Decision(next=min(times, default=None))
+
+
+def _retry(history: History, now: datetime) -> datetime:
+    if not history.failures or history.finished is None:
+        return now
+    pause = FIRST_RETRY * (1 << min(history.failures - 1, 16))
+    return history.finished + min(pause, LONGEST_RETRY)
+
+
+def _triggered(triggers: Triggers, debt: TableDebt, now: datetime) -> Due | None:
+    if not debt.due_files:
+        return None
+    if triggers.max_age is not None and debt.oldest_due is not None and debt.oldest_due + triggers.max_age <= now:
+        return Due(debt.oldest_due + triggers.max_age, "a file waits for longer than triggers.maxAge")
+    if triggers.small_files is not None and debt.due_files >= triggers.small_files:
+        return Due(now, "as many small files as triggers.smallFiles wait")
+    if triggers.small_bytes is not None and debt.due_bytes >= triggers.small_bytes:
+        return Due(now, "as many bytes as triggers.smallBytes wait in small files")
+    if triggers.deletes and debt.due_for_deletes:
+        return Due(now, "deleted rows have reached triggers.deleteFileRatio")
+    return None

@@ -1,0 +1,230 @@
+"""All policies as the watch last showed them, and which of them governs a topic."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
+from firn.model import names, rows, transforms
+from firn.model.conditions import Reason
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn.model.types import ListOf, MapOf, Primitive, Struct
+from firn_controllers import columns as table_columns
+from firn_controllers.iceberg_topic.index import EPOCH, Entry, Name
+from firn_controllers.policies import terms as policy_terms
+from firn_controllers.policies.terms import Policy, Terms
+from firn_controllers.ports import Manifest
+
+Kind = Literal["CompactionPolicy", "RetentionPolicy"]
+KINDS: tuple[Kind, ...] = ("CompactionPolicy", "RetentionPolicy")
+MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
+    "CompactionPolicy": CompactionPolicy,
+    "RetentionPolicy": RetentionPolicy,
+}
+_MISFITS_KEPT = 20_000
+_TIMES = ("date", "timestamp", "timestamptz")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """One policy. ``terms`` is None where it cannot be followed (``problem`` says why), ``resource`` too where it cannot be read."""
+
+    kind: Kind
+    name: Name
+    uid: str
+    created: datetime
+    generation: int
+    resource_version: str
+    status: Mapping[str, Any]
+    request: str | None
+    """Value of the annotation ``firn.dev/run-now``."""
+    paused: bool
+    """Reconciliation is paused by annotation."""
+    resource: Policy | None
+    terms: Terms | None
+    problem: InvalidSpecError | None
+    trigger: tuple[object, ...]
+    """What of the object, beside its status, a reconcile looks at."""
+
+
+def entry(manifest: Manifest, config: Config) -> PolicyEntry:
+    """The entry for a live object."""
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
+    kind: Kind = manifest["kind"]
+    resource: Policy | None = None
+    terms, problem = None, None
+    try:
+        resource = MODELS[kind].model_validate(manifest)
+        terms = policy_terms.read(resource, metadata.get("uid", ""), config)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        problem = InvalidSpecError("; ".join(problems))
+    except InvalidSpecError as error:
+        problem = error
+    return PolicyEntry(
+        kind=kind,
+        name=(metadata["namespace"], metadata["name"]),
+        uid=metadata.get("uid", ""),
+        created=(resource.metadata.creation_timestamp if resource else None) or EPOCH,
+        generation=metadata.get("generation", 0),
+        resource_version=metadata.get("resourceVersion", ""),
+        status=manifest.get("status") or {},
+        request=annotations.get(names.RUN_NOW),
+        paused=annotations.get(names.PAUSE) == "true",
+        resource=resource,
+        terms=terms,
+        problem=problem,
+        trigger=(
+            metadata.get("uid"),
+            metadata.get("generation"),
+            annotations.get(names.RUN_NOW),
+            annotations.get(names.PAUSE),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Which policy of a kind governs a topic. ``reason`` and ``message`` say why it is not followed, or why there is none that was named."""
+
+    policy: PolicyEntry | None = None
+    because: Literal["NamedByTopic", "Selected"] | None = None
+    reason: Reason | None = None
+    message: str = ""
+
+    @property
+    def followed(self) -> bool:
+        """A policy governs, and can be followed for this topic."""
+        return self.policy is not None and self.reason is None
+
+
+class Policies:
+    """Entries by kind and namespace. Use from one event loop."""
+
+    def __init__(self) -> None:
+        self._known: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
+        self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
+
+    def put(self, new: PolicyEntry) -> bool:
+        """Take in what the watch shows; whether it differs in more than its status."""
+        known = self._known[new.kind, new.name[0]]
+        old = known.get(new.name[1])
+        known[new.name[1]] = new
+        return old is None or old.trigger != new.trigger
+
+    def remove(self, kind: Kind, name: Name, uid: str) -> bool:
+        """The policy is gone; whether it was known."""
+        known = self._known[kind, name[0]]
+        old = known.get(name[1])
+        if old is None or old.uid != uid:
+            return False
+        del known[name[1]]
+        return True
+
+    def get(self, kind: Kind, name: Name) -> PolicyEntry | None:
+        """The policy of this name."""
+        return self._known[kind, name[0]].get(name[1])
+
+    def of(self, kind: Kind, namespace: str) -> Iterable[PolicyEntry]:
+        """The policies of a namespace."""
+        return self._known[kind, namespace].values()
+
+    def all(self) -> Iterable[PolicyEntry]:
+        """Every policy."""
+        return [policy for known in self._known.values() for policy in known.values()]
+
+    def resolve(self, kind: Kind, topic: Entry) -> Resolution:
+        """The policy that governs ``topic``: the one that it names; else, of those whose selector fits, the highest priority, then the
+        older one, then the name."""
+        if topic.resource is None:
+            return Resolution()
+        spec = topic.resource.spec
+        reference = spec.compaction_policy_ref if kind == "CompactionPolicy" else spec.retention_policy_ref
+        if reference is not None:
+            named = self.get(kind, (topic.name[0], reference.name))
+            if named is None:
+                message = f"{kind} {reference.name}, which the topic names, does not exist in namespace {topic.name[0]}"
+                return Resolution(reason=Reason.POLICY_NOT_FOUND, message=message)
+            return self._checked(Resolution(named, "NamedByTopic"), topic)
+        labels = topic.resource.metadata.labels
+        fitting = [
+            policy
+            for policy in self.of(kind, topic.name[0])
+            if policy.resource is not None
+            and policy.resource.spec.selector is not None
+            and policy.resource.spec.selector.matches(labels)
+        ]
+        if not fitting:
+            return Resolution()
+        return self._checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
+
+    def _checked(self, found: Resolution, topic: Entry) -> Resolution:
+        """``found``, or why its policy is not followed for this topic."""
+        policy = found.policy
+        assert policy is not None
+        problem = policy.problem or self._misfit(policy, topic)
+        if problem is None:
+            return found
+        return Resolution(policy, found.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}")
+
+    def _misfit(self, policy: PolicyEntry, topic: Entry) -> InvalidSpecError | None:
+        """Why the policy does not fit this topic. Kept: asked for every topic at every look, it would be most of a reconcile."""
+        key = (policy.uid, policy.generation, topic.uid, topic.generation)
+        if key not in self._misfits:
+            if len(self._misfits) >= _MISFITS_KEPT:
+                self._misfits.clear()
+            self._misfits[key] = _misfit(policy.resource, topic) if policy.resource is not None else None
+        return self._misfits[key]
+
+
+def _precedence(policy: PolicyEntry) -> tuple[int, datetime, str]:
+    assert policy.resource is not None
+    return (-policy.resource.spec.priority, policy.created, policy.name[1])
+
+
+def _misfit(policy: Policy, topic: Entry) -> InvalidSpecError | None:
+    try:
+        _fit(policy, topic)
+    except InvalidSpecError as error:
+        return error
+    return None
+
+
+def _fit(policy: Policy, topic: Entry) -> None:
+    """Raises InvalidSpecError where the policy names a column that the topic's table lacks, or that has an unfit type."""
+    resource = topic.resource
+    assert resource is not None
+    try:
+        columns = rows.table_columns(resource.record_schema(), resource.spec.table.metadata_columns)
+    except InvalidSpecError:
+        return  # what is wrong with the topic is said elsewhere
+    if isinstance(policy, RetentionPolicy):
+        if policy.spec.rows is not None:
+            column = policy.spec.rows.column
+            kind = _named("spec.rows.column", column, columns)
+            if not isinstance(kind, Primitive) or kind.name not in _TIMES:
+                raise InvalidSpecError(f"spec.rows.column: {column} is {kind}, not a timestamp, timestamptz or date")
+        return
+    if policy.spec.strategy == "Sort" and not policy.spec.columns and not resource.spec.table.sort_by:
+        raise InvalidSpecError("spec.columns: strategy Sort needs them where the topic's table has no sortBy")
+    for column in policy.spec.columns:
+        try:
+            if policy.spec.strategy == "Sort":
+                table_columns.fit(transforms.parse_sort(column).term, columns)
+            elif isinstance(_named("spec.columns", column, columns), Struct | ListOf | MapOf):
+                raise InvalidSpecError(f"{column} is no single value, which a Z-order needs")
+        except InvalidSpecError as error:
+            raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
+
+
+def _named(field: str, column: str, columns: tuple[Any, ...]) -> object:
+    try:
+        return table_columns.column_type(column, columns)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{field}: {error}") from error

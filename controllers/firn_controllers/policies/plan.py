@@ -1,0 +1,261 @@
+"""Which tables share a run, and the run's ConfigMap and Job. Pure.
+
+Image contract: an entry point that runs its arguments, with ``firn-maintain FILE`` on PATH.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
+from firn.model import durations, names, quantities
+from firn.model.config import Config
+from firn.model.errors import ExitCode
+from firn.model.jobs import TableTarget
+from firn.model.maintenance import MaintenanceRun, TableWork
+from firn_controllers import manifests
+from firn_controllers.iceberg_topic.index import Entry
+from firn_controllers.ingestion_group.settings import catalog
+from firn_controllers.ingestion_group.stateful_set import UID
+from firn_controllers.policies.due import Due
+from firn_controllers.policies.index import PolicyEntry
+from firn_controllers.policies.runs import COMPONENT_RUN, LONGEST_REQUEST, MARK, Mark, MarkedTable
+from firn_controllers.ports import Manifest, TableDebt
+
+LARGE = "large"
+GRACE_SECONDS = 60
+"""Beyond ``run.deadline`` before Kubernetes ends a run that has not ended itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A table that is due."""
+
+    topic: Entry
+    target: TableTarget
+    table_uuid: str
+    debt: TableDebt | None
+    due: Due
+    last_run: str
+    """Name of the table's last run; empty where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tables of one run, and the size of its pod."""
+
+    tables: tuple[Waiting, ...]
+    size: str
+
+
+def batches(policy: PolicyEntry, waiting: Sequence[Waiting], config: Config, free: int) -> list[Batch]:
+    """At most ``free`` runs: who was asked for first, then who has waited longest. Small tables share one, a large one has its own."""
+    assert policy.terms is not None
+    maintenance = config.maintenance
+    limit = quantities.size(maintenance.large_table)
+    line = sorted(waiting, key=lambda it: (not it.due.requests, it.due.since, it.topic.name))
+    found: list[Batch] = []
+    small: list[Waiting] = []
+    place = 0
+    for table in line:
+        if _bytes(policy, table) >= limit:
+            found.append(Batch((table,), LARGE if LARGE in maintenance.sizes else policy.terms.size))
+            continue
+        if not small:
+            place = len(found)
+        small.append(table)
+        if len(small) == maintenance.tables_per_run:
+            found.insert(place, Batch(tuple(small), policy.terms.size))
+            small = []
+    if small:
+        found.insert(place, Batch(tuple(small), policy.terms.size))
+    return found[: max(0, free)]
+
+
+def _bytes(policy: PolicyEntry, table: Waiting) -> int:
+    """What a run has to read of it, at most."""
+    if table.debt is None:
+        return 0
+    resource = policy.resource
+    if isinstance(resource, CompactionPolicy):
+        everything = resource.work(everything=table.due.everything).everything
+        return table.debt.data_bytes if everything else table.debt.due_bytes
+    return table.debt.data_bytes if resource is not None and resource.spec.rows is not None else 0
+
+
+def name(policy: PolicyEntry, batch: Batch) -> str:
+    """Name of the run: the same for the same tables, slot and requests after the same runs, so that none is made twice."""
+    tables = sorted(
+        (table.topic.uid, str(table.due.slot), sorted(table.due.requests.items()), table.last_run)
+        for table in batch.tables
+    )
+    return names.run(policy.name[1], manifests.digest([policy.uid, tables])[:10])
+
+
+def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRun:
+    """What the run is to do."""
+    resource, terms = policy.resource, policy.terms
+    assert resource is not None
+    assert terms is not None
+    size = config.maintenance.sizes[batch.size]
+    image = config.maintenance.image or config.images.spark
+    tables = []
+    for table in batch.tables:
+        work: dict[str, Any] = (
+            {"compaction": resource.work(everything=table.due.everything)}
+            if isinstance(resource, CompactionPolicy)
+            else {"retention": resource.work()}
+        )
+        namespace, topic = table.topic.name
+        tables.append(
+            TableWork(
+                uid=table.topic.uid,
+                namespace=namespace,
+                name=topic,
+                table=table.target,
+                table_uuid=table.table_uuid,
+                **work,
+            )
+        )
+    used = sorted({table.target.catalog for table in batch.tables})
+    return MaintenanceRun(
+        name=name(policy, batch),
+        namespace=config.namespace,
+        tables=tuple(tables),
+        catalogs={known: catalog(config.catalogs[known]) for known in used},
+        deadline_ms=round(terms.deadline.total_seconds() * 1000),
+        cores=size.cores,
+        heap=size.heap,
+        executors=size.executors,
+        executor_image=image.image if size.executors else None,
+        executor_pull_policy=image.pull_policy,
+        pull_secrets=tuple(config.images.pull_secrets) if size.executors else (),
+        service_account=config.maintenance.service_account,
+        spark_conf=config.maintenance.spark_conf,
+    )
+
+
+def selector(policy: PolicyEntry) -> dict[str, str]:
+    """Labels of the runs of a policy of this name, whatever its uid."""
+    namespace, named = policy.name
+    return labels_of(policy.kind, namespace, named)
+
+
+def labels_of(kind: str, namespace: str, named: str) -> dict[str, str]:
+    """Labels of the runs of a policy."""
+    return {
+        manifests.COMPONENT: COMPONENT_RUN,
+        names.LABEL_POLICY_KIND: kind,
+        names.LABEL_POLICY_NAMESPACE: namespace,
+        names.LABEL_POLICY: named,
+    }
+
+
+def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: manifests.Owner) -> Manifest:
+    """The ConfigMap with the run's contract."""
+    labels = {**selector(policy), names.LABEL_RUN: run.name}
+    data = {names.RUN_PATH.rsplit("/", 1)[1]: run.model_dump_json()}
+    return manifests.child("v1", "ConfigMap", run.name, owner, labels, data=data)
+
+
+def mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
+    """Whether the policy's runs delete anything; None where that is not the question."""
+    return policy.resource.spec.mode if isinstance(policy.resource, RetentionPolicy) else None
+
+
+def mark(policy: PolicyEntry, batch: Batch) -> Mark:
+    """What the Job says of the run."""
+    return Mark(
+        kind=policy.kind,
+        mode=mode(policy),
+        tables=tuple(
+            MarkedTable(uid=table.topic.uid, slot=table.due.slot, requests=dict(table.due.requests))
+            for table in batch.tables
+        ),
+    )
+
+
+def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, owner: manifests.Owner) -> Manifest:
+    """The run's Job. A pod that ends with an exit code that no repetition cures ends it; one that a node lost does not count."""
+    terms = policy.terms
+    assert terms is not None
+    labels = {**selector(policy), names.LABEL_RUN: run.name, names.LABEL_POLICY_UID: policy.uid}
+    hopeless = [int(ExitCode.CONFIGURATION), int(ExitCode.CORRUPT)]
+    spec = {
+        "backoffLimit": terms.retries,
+        "activeDeadlineSeconds": math.ceil(terms.deadline.total_seconds()) + GRACE_SECONDS,
+        "ttlSecondsAfterFinished": durations.milliseconds(config.maintenance.ttl) // 1000,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": "run", "operator": "In", "values": hopeless},
+                },
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+            ]
+        },
+        "template": _template(batch.size, run, config, labels),
+    }
+    annotations = {MARK: mark(policy, batch).model_dump_json(exclude_defaults=True)}
+    return manifests.child("batch/v1", "Job", run.name, owner, labels, annotations=annotations, spec=spec)
+
+
+def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[str, str]) -> Manifest:
+    maintenance = config.maintenance
+    size = maintenance.sizes[size_name]
+    image = maintenance.image or config.images.spark
+    references = (it for known in run.catalogs for it in config.catalogs[known].secret_properties.values())
+    volumes, mounts = manifests.secret_volumes(sorted({reference.secret for reference in references}))
+    container = {
+        "name": "run",
+        "image": image.image,
+        "imagePullPolicy": image.pull_policy,
+        "args": ["firn-maintain", names.RUN_PATH],
+        "env": _environment(maintenance.environment),
+        "resources": {
+            "requests": {"cpu": size.cpu, "memory": size.memory},
+            "limits": {"memory": size.memory},
+        },
+        # A run that could not pack a report has its last lines of log there.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": manifests.container_security(),
+        "volumeMounts": [
+            {"name": "run", "mountPath": names.RUN_PATH.rsplit("/", 1)[0], "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *mounts,
+        ],
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "serviceAccountName": maintenance.service_account,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": manifests.pod_security(UID),
+        **manifests.scheduling(maintenance.scheduling),
+        **manifests.pull_secrets(config.images.pull_secrets),
+        "containers": [container],
+        "volumes": [
+            {"name": "run", "configMap": {"name": run.name}},
+            {"name": "tmp", "emptyDir": {}},
+            *volumes,
+        ],
+    }
+    return manifests.pod_template(labels, {}, spec)
+
+
+def _environment(more: dict[str, str]) -> list[dict[str, Any]]:
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
+    ours = {"HOME": "/tmp", "SPARK_LOCAL_DIRS": "/tmp"} | more
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *({"name": name, "value": value} for name, value in sorted(ours.items())),
+    ]
+
+
+def requests(policy: PolicyEntry, topic: Entry) -> dict[str, str]:
+    """Values of the annotation run-now that concern a topic."""
+    mine = topic.resource.metadata.annotations.get(names.RUN_NOW) if topic.resource else None
+    given = {"topic": mine, "policy": policy.request}
+    return {who: value[:LONGEST_REQUEST] for who, value in given.items() if value}

@@ -1,0 +1,257 @@
+"""Runs as their Jobs and pods show them, and a table's history, into which what came of a run is folded.
+
+A Job carries, in one annotation, all that has to be known of its run later: so nothing is remembered elsewhere, and an operator that
+starts again knows which tables are being worked on and what has been answered.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from firn.model import names
+from firn.model.jobs import Contract
+from firn.model.maintenance import Removed, RunReport, TableReport, unpack
+from firn_controllers.iceberg_topic.messages import steady
+from firn_controllers.ports import JobState, Manifest, PodState
+
+MARK = f"{names.GROUP}/run"
+"""Annotation of a run's Job: a `Mark`."""
+COMPONENT_RUN = "maintenance"
+"""Label ``app.kubernetes.io/component`` of runs."""
+LONGEST_REQUEST = 128
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+_SETTLED = ("Done", "Nothing", "Gone")
+
+
+class MarkedTable(Contract):
+    """One table of a run: which slot of the schedule and which requests the run answers for it."""
+
+    uid: str
+    slot: datetime | None = None
+    requests: dict[str, str] = Field(default_factory=dict)
+
+
+class Mark(Contract):
+    """What a run's Job says of itself."""
+
+    kind: str
+    mode: Literal["DryRun", "Enforce"] | None = None
+    tables: tuple[MarkedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of some policy."""
+
+    job: JobState
+    mark: Mark
+    reports: Mapping[str, TableReport] = field(default_factory=dict)
+    """By uid of the topic; those that the run could tell of."""
+    reported: bool = False
+    """The run's last word is here, or will not come any more."""
+    last_words: str = ""
+    """What a pod that left no report said last."""
+    uids: frozenset[str] = frozenset()
+    """Topics whose tables it is for."""
+    trouble: str = ""
+    """Why its pod does not run."""
+
+    @property
+    def name(self) -> str:
+        """Name of the Job."""
+        return self.job.name
+
+    @property
+    def active(self) -> bool:
+        """It works, or may still."""
+        return self.job.finished is None
+
+    def outcome(self, uid: str) -> TableReport:
+        """What came of one table; one that the report does not tell of is unfinished."""
+        found = self.reports.get(uid, TableReport(uid=uid))
+        if found.outcome != "Unfinished" or found.message:
+            return found
+        return found.model_copy(update={"message": self._unfinished()})
+
+    def _unfinished(self) -> str:
+        if self.job.succeeded:
+            return "the run did not come to this table"
+        why = {
+            "DeadlineExceeded": "it took longer than spec.run.deadline",
+            "BackoffLimitExceeded": "it failed more often than spec.run.retries allows",
+            "PodFailurePolicy": "it refuses its configuration or what it read",
+        }.get(self.job.failure, self.job.failure or "its pods are gone")
+        return f"the run ended without a word of this table: {why}" + (
+            f" ({self.last_words})" if self.last_words else ""
+        )
+
+
+def read(job: JobState, pods: Iterable[PodState]) -> Run | None:
+    """The run of a Job, with the reports of its pods, oldest first; None where it is not one of ours."""
+    try:
+        mark = Mark.model_validate_json(job.annotations[MARK])
+    except (KeyError, ValidationError):
+        return None
+    reports: dict[str, TableReport] = {}
+    last_words = ""
+    ended = sorted((pod for pod in pods if pod.finished is not None), key=lambda pod: (pod.finished, pod.name))
+    for pod in ended:
+        try:
+            report = unpack(pod.message)
+        except ValueError:
+            last_words = steady(pod.message.strip().rpartition("\n")[2])[:300] or pod.last_exit_reason or ""
+            continue
+        last_words = ""
+        _merge(reports, report)
+    running = any(pod.finished is None and not pod.deleting for pod in pods)
+    return Run(
+        job,
+        mark,
+        reports,
+        reported=bool(ended) and not running,
+        last_words=last_words,
+        uids=frozenset(table.uid for table in mark.tables),
+    )
+
+
+def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
+    """A later attempt's word counts, but for tables that an earlier one has done and that it found nothing to do with."""
+    for table in report.tables:
+        before = reports.get(table.uid)
+        done_before = before is not None and before.outcome in _SETTLED
+        if not done_before or table.outcome == "Done":
+            reports[table.uid] = table
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What has become of one topic under the policies of one kind, as its status keeps it."""
+
+    last: Manifest | None = None
+    """The last run, as ``status`` has it (`firn.api.v1alpha1.policy.RunStatus`)."""
+    failures: int = 0
+    slot: datetime | None = None
+    """The last slot of a schedule that a run has answered, or that was past when the policy took the topic over."""
+    requests: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> "History":
+        """The history in ``status.maintenance.compaction`` or ``.retention``."""
+        slot = section.get("lastScheduleTime")
+        return cls(
+            section.get("lastRun"),
+            section.get("failures", 0),
+            datetime.fromisoformat(slot) if slot else None,
+            section.get("lastRequest") or {},
+        )
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the last run ended."""
+        text = (self.last or {}).get("finishTime")
+        return datetime.fromisoformat(text) if text else None
+
+    @property
+    def result(self) -> str | None:
+        """What came of the last run: Succeeded, Failed or Busy."""
+        found: str | None = (self.last or {}).get("result")
+        return found
+
+    @property
+    def message(self) -> str:
+        """What the last run says."""
+        found: str = (self.last or {}).get("message", "")
+        return found
+
+    def begun(self, slot: datetime) -> "History":
+        """The history of a topic that a policy with a schedule governs: with the slot that was past at its first look at it."""
+        return self if self.slot is not None else replace(self, slot=slot)
+
+    def after(self, run: Run, uid: str) -> "History":
+        """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
+        finished = run.job.finished
+        if finished is None:
+            return self
+        if (finished, run.name) <= (self.finished or EARLIEST, (self.last or {}).get("name", "")):
+            return self
+        marked = next((table for table in run.mark.tables if table.uid == uid), None)
+        if marked is None:
+            return self
+        report = run.outcome(uid)
+        last = document(run, [report])
+        if last["result"] == "Busy":
+            return History(last, self.failures, self.slot, self.requests)
+        requests = {**self.requests, **marked.requests}
+        if last["result"] == "Failed":
+            return History(last, self.failures + 1, self.slot, requests)
+        return History(last, 0, marked.slot or self.slot, requests)
+
+    def section(self) -> Manifest:
+        """As ``status`` keeps it."""
+        found: Manifest = {}
+        if self.last is not None:
+            found["lastRun"] = self.last
+        if self.failures:
+            found["failures"] = self.failures
+        if self.slot is not None:
+            found["lastScheduleTime"] = time_text(self.slot)
+        if self.requests:
+            found["lastRequest"] = dict(self.requests)
+        return found
+
+
+def time_text(moment: datetime) -> str:
+    """As Kubernetes writes times: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
+    """A run as ``status`` has it, summed over these tables."""
+    failed = [report for report in reports if report.outcome in ("Failed", "Unfinished")]
+    found: Manifest = {"name": run.name, "startTime": time_text(run.job.created)}
+    if run.mark.mode is not None:
+        found["mode"] = run.mark.mode
+    if run.job.finished is None:
+        return found | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
+    found["finishTime"] = time_text(run.job.finished)
+    busy = all(report.outcome == "Busy" for report in reports)
+    found["result"] = "Failed" if failed else "Busy" if busy else "Succeeded"
+    told = failed or [report for report in reports if report.message]
+    if told and (message := _sentence(told[0])):
+        found["message"] = message
+    if run.mark.kind == "CompactionPolicy":
+        found["commits"] = sum(report.commits for report in reports)
+        found["filesBefore"] = sum(report.files_before for report in reports)
+        found["filesAfter"] = sum(report.files_after for report in reports)
+        found["bytesRewritten"] = sum(report.bytes_rewritten for report in reports)
+        found["deleteFilesRemoved"] = sum(report.delete_files_removed for report in reports)
+    else:
+        parts = (
+            ("rows", "rows"),
+            ("snapshots", "snapshots"),
+            ("orphanFiles", "orphans"),
+            ("metadataFiles", "metadata"),
+        )
+        for key, name in parts:
+            removed: list[Removed] = [part for report in reports if (part := getattr(report, name)) is not None]
+            if removed:
+                found[key] = _removed(removed)
+    return found
+
+
+def _sentence(report: TableReport) -> str:
+    reason = f"{report.reason}: " if report.reason and report.message else report.reason
+    return steady(f"{reason}{report.message}")
+
+
+def _removed(parts: Sequence[Removed]) -> Manifest:
+    found: Manifest = {
+        "items": sum(part.items for part in parts),
+        "files": sum(part.files for part in parts),
+        "bytes": sum(part.bytes for part in parts),
+    }
+    sample = [item[:1024] for part in parts for item in part.sample][:5]
+    return found | ({"sample": sample} if sample else {})

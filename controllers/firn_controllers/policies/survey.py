@@ -1,0 +1,165 @@
+"""Keeps the board's debts true: measures the table of every topic again and again, under the policy that governs it.
+
+Beside the queue of reconciles, not in it: a measurement waits for catalog and object store, and must hold up nothing that a user asked for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from firn.api.v1alpha1 import CompactionPolicy
+from firn.model import durations
+from firn.model.config import Config
+from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.jobs import TableTarget
+from firn.model.maintenance import CompactionWork
+from firn_controllers.board import Board
+from firn_controllers.iceberg_topic.index import Entry, Index, Name
+from firn_controllers.policies.index import Policies
+from firn_controllers.ports import Debts, TableDebt
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Measurements that are asked for at the same time: what a catalog can answer with one query. How many of them read objects at the same
+time is the adapter's to bound."""
+GIVEN_UP = 5
+"""So many failures in a row, and a catalog's other tables are left for the next round: each might wait for a time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was measured of a topic's table."""
+
+    name: Name
+    target: TableTarget
+    debt: TableDebt
+    governed: bool
+    """A CompactionPolicy is followed: what is due will be done, and there is a lag."""
+
+    def lag_seconds(self, now: datetime) -> float | None:
+        """Compaction lag: how long ago the oldest data file was committed that the governing policy would rewrite now. None without
+        a policy: nobody owes the work."""
+        if not self.governed:
+            return None
+        oldest = self.debt.oldest_due
+        return max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0
+
+
+class Survey:
+    """Measures; ``changed`` is told of each topic of which there is something new on the board."""
+
+    def __init__(
+        self,
+        config: Config,
+        debts: Debts,
+        index: Index,
+        policies: Policies,
+        board: Board,
+        changed: Callable[[Name], None],
+    ) -> None:
+        self._config = config
+        self._debts = debts
+        self._index = index
+        self._policies = policies
+        self._board = board
+        self._changed = changed
+        self._interval = durations.milliseconds(config.maintenance.debt_interval) / 1000
+        self._first = 0
+        self._failures: dict[str, int] = {}
+        self._failing: dict[str, str] = {}
+        self.findings: dict[str, Finding] = {}
+        """By uid of the topic resource."""
+
+    async def run(self) -> None:
+        """Measure everything, and again each interval, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await self.round()
+            await asyncio.sleep(max(0.0, begun + self._interval - loop.time()))
+
+    async def round(self) -> None:
+        """Measure every table once."""
+        tables = list(self._tables())
+        self._failures.clear()
+        self._forget({entry.uid: target for entry, target in tables})
+        # Another one is first each time, so that none is always behind those that a catalog is given up for.
+        self._first = (self._first + AT_ONCE) % max(1, len(tables))
+        waiting = iter(tables[self._first :] + tables[: self._first])
+
+        async def work() -> None:
+            for entry, target in waiting:
+                if self._failures.get(target.catalog, 0) < GIVEN_UP:
+                    await self._measure(entry, target)
+
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(tables)))))
+
+    def _tables(self) -> Iterator[tuple[Entry, TableTarget]]:
+        for entry in self._index.all():
+            resource = entry.resource
+            if resource is None or entry.table_claim is None or resource.metadata.deletion_timestamp is not None:
+                continue
+            holder = self._index.holder(entry.table_claim)
+            if holder is None or holder.uid != entry.uid:
+                continue
+            try:
+                target = resource.table_target(self._config.default_catalog)
+            except InvalidSpecError:
+                continue
+            if target.catalog in self._config.catalogs:
+                yield entry, target
+
+    def _forget(self, tables: dict[str, TableTarget]) -> None:
+        for uid in self.findings.keys() - tables.keys():
+            self._drop(uid)
+        for uid in self._failing.keys() - tables.keys():
+            del self._failing[uid]
+
+    def _drop(self, uid: str) -> None:
+        gone = self.findings.pop(uid, None)
+        self._board.debts.pop(uid, None)
+        if gone is not None:
+            self._debts.forget(gone.target)
+
+    def _work(self, entry: Entry) -> tuple[CompactionWork, bool]:
+        """The settings to measure by, and whether a policy that is followed gave them."""
+        resolution = self._policies.resolve("CompactionPolicy", entry)
+        if resolution.followed and resolution.policy is not None:
+            resource = resolution.policy.resource
+            if isinstance(resource, CompactionPolicy):
+                return resource.work(), True
+        return CompactionWork(), False
+
+    async def _measure(self, entry: Entry, target: TableTarget) -> None:
+        work, governed = self._work(entry)
+        try:
+            debt = await self._debts.measure(target, work)
+        except FirnError as error:
+            self._failures[target.catalog] = self._failures.get(target.catalog, 0) + 1
+            self._fail(entry, str(error))
+            return
+        except Exception:
+            # One table that cannot be read must not leave all others unmeasured.
+            log.exception("maintenance debt of topic %s/%s", *entry.name)
+            return
+        self._failures[target.catalog] = 0
+        self._failing.pop(entry.uid, None)
+        now = self._index.get(entry.name)
+        if now is None or now.uid != entry.uid:
+            return
+        if debt is None:
+            self._drop(entry.uid)
+            return
+        self.findings[entry.uid] = Finding(entry.name, target, debt, governed)
+        if self._board.debts.get(entry.uid) != debt:
+            self._board.debts[entry.uid] = debt
+            self._changed(entry.name)
+
+    def _fail(self, entry: Entry, problem: str) -> None:
+        """What was measured before stays. A problem is logged when it begins."""
+        if self._failing.get(entry.uid) != problem:
+            self._failing[entry.uid] = problem
+            log.warning("%s", problem)

@@ -1,0 +1,136 @@
+"""CompactionPolicy: small files become large ones, and deleted rows leave their files, for every topic that it governs."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from firn.api.model import ApiModel, Duration, ObjectMeta, Rule
+from firn.api.v1alpha1.policy import (
+    NAME_RULE,
+    ByteSize,
+    CompactionRun,
+    PolicyStatus,
+    Schedule,
+    TopicSelection,
+    Window,
+)
+from firn.model import durations, quantities
+from firn.model.maintenance import CompactionWork
+
+KIND = "CompactionPolicy"
+PLURAL = "compactionpolicies"
+SHORT_NAME = "cpol"
+
+Ratio = Annotated[
+    str,
+    Field(pattern=r"^(0\.[0-9]{1,4}|1|1\.0{1,4})$", max_length=6),
+    Rule("double(self) > 0.0", "a ratio is above 0 and at most 1"),
+]
+
+
+class Triggers(ApiModel):
+    """What makes a table due; any one of those that are set. Counted are files that a rewrite would take in."""
+
+    small_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
+        default=None, description="So many small files."
+    )
+    small_bytes: ByteSize | None = Field(default=None, description="So many bytes in small files.")
+    delete_file_ratio: Ratio | None = Field(
+        default=None, description="A data file with so many deleted rows, as a share of its own."
+    )
+    max_age: Duration | None = Field(
+        default=None, description="A small file that waits so long: the bound of the compaction lag."
+    )
+    min_interval: Duration = Field(default="10m", description="From the end of a table's run to its next by a trigger.")
+
+
+class CompactionPolicySpec(TopicSelection):
+    """What is wanted."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.strategy != 'BinPack' || !has(self.columns) || self.columns.size() == 0",
+            "strategy BinPack takes no columns",
+        ),
+        Rule(
+            "self.strategy != 'ZOrder' || (has(self.columns) && self.columns.size() > 0)",
+            "strategy ZOrder needs columns",
+        ),
+        Rule(
+            "self.strategy != 'ZOrder' || !has(self.columns) || self.columns.all(column, !column.contains(' '))",
+            "columns of strategy ZOrder are names alone",
+        ),
+    )
+
+    triggers: Triggers | None = Field(
+        default=None,
+        description='What makes a table due. Unset: {smallFiles: 100, smallBytes: 1Gi, deleteFileRatio: "0.3", maxAge: 1h},'
+        " or none where there is a schedule.",
+    )
+    schedule: Schedule | None = Field(default=None, description="Times at which every table is due.")
+    windows: Annotated[tuple[Window, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Runs start only inside one of these, but for those of the annotation firn.dev/run-now; none: at any time.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
+        default="BinPack",
+        description="How rows are arranged: as they are, sorted, or along a Z-order curve. Sort and ZOrder take in all files"
+        " when the schedule is due or a run is asked for, and small ones otherwise.",
+    )
+    columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
+        default=(),
+        description="For Sort, as in table.sortBy (none: the table's own order), and for ZOrder names of columns.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    target_file_size: Annotated[
+        ByteSize,
+        Rule(
+            "quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('16Gi')) <= 0",
+            "targetFileSize is between 1Mi and 16Gi",
+        ),
+    ] = Field(default="512Mi", description="Size of the files that are written.")
+    open_grace: Duration = Field(default="5m", description="Files younger than this are left to the writer.")
+    rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
+        default="WhenFragmented", description="Whether manifests are rewritten, grouped by partition."
+    )
+    run: CompactionRun = Field(default=CompactionRun(), description="How runs are carried out.")
+
+
+DEFAULT_TRIGGERS = Triggers(small_files=100, small_bytes="1Gi", delete_file_ratio="0.3", max_age="1h")
+
+
+class CompactionPolicy(ApiModel):
+    """Compaction of the tables of topics: when, how, and with what."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
+
+    metadata: ObjectMeta
+    spec: CompactionPolicySpec = Field(default_factory=CompactionPolicySpec)
+    status: PolicyStatus = Field(default_factory=PolicyStatus)
+
+    @property
+    def triggers(self) -> Triggers | None:
+        """The triggers that count."""
+        spec = self.spec
+        if spec.triggers is None:
+            return DEFAULT_TRIGGERS if spec.schedule is None else None
+        named = spec.triggers.model_dump(exclude={"min_interval"}, exclude_none=True)
+        if not named and spec.schedule is None:
+            return DEFAULT_TRIGGERS.model_copy(update={"min_interval": spec.triggers.min_interval})
+        return spec.triggers
+
+    def work(self, *, everything: bool = False) -> CompactionWork:
+        """What a run does to a table. ``everything``: by schedule or on demand, which Sort and ZOrder take for all files."""
+        spec = self.spec
+        ratio = self.triggers.delete_file_ratio if self.triggers else None
+        return CompactionWork(
+            strategy=spec.strategy,
+            columns=spec.columns,
+            target_file_bytes=quantities.size(spec.target_file_size),
+            open_grace_ms=durations.milliseconds(spec.open_grace),
+            delete_file_ratio=float(ratio or DEFAULT_TRIGGERS.delete_file_ratio or 0.3),
+            rewrite_manifests=spec.rewrite_manifests,
+            max_commits=spec.run.max_commits,
+            everything=everything and spec.strategy != "BinPack",
+        )

@@ -1,0 +1,189 @@
+"""Which data files of a table are rewritten together: pure planning, the same in the operator (what would be rewritten: debt) and in a run.
+
+The rule for small files is size-tiered: a file is rewritten only together with at least as much again. Every rewrite at least doubles the
+file that a row lies in, so a row is rewritten a number of times that is logarithmic in target size / first size, however the table is
+written. What cannot be merged under that rule grows by size class, so the small files that stay are logarithmically many too. Iceberg's own
+planner takes every group of five, the largest of them over and over.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from firn.model.maintenance import CompactionWork
+
+MIN_FILES = 4
+"""A group that does not fill a file has at least so many: fewer are not worth a commit."""
+MAX_FILES = 2_000
+"""A group is closed at so many files: what one task can open in seconds. Its output is merged further by a later plan."""
+MANY_DELETE_FILES = 10
+"""A file that so many delete files apply to is rewritten whatever they delete: a reader opens all of them for it."""
+QUIET_MS = 86_400_000
+"""A partition without a new file for so long is taken for closed: what the size rule left there is merged."""
+ARRANGED_TARGETS = 64
+"""A group of Sort or ZOrder is at most so many target files: what is arranged together, not only rewritten together."""
+MANIFEST_BYTES = 8 * 1024 * 1024
+"""Iceberg's ``commit.manifest.target-size-bytes``."""
+SPARE_MANIFESTS = 10
+"""Manifests are fragmented when rewriting them would leave so many fewer, and less than half."""
+
+Reason = Literal["SmallFiles", "Settled", "Deletes", "Arrange"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A live data file of the table's current snapshot."""
+
+    path: str
+    bytes: int
+    records: int
+    partition: str
+    """Partition tuple as text. Only compared."""
+    spec_id: int
+    added_ms: int
+    """Commit time of the snapshot that added it, epoch milliseconds; that of the oldest snapshot known where it has expired."""
+    deletes: int = 0
+    """Rows of it that are deleted, as `firn.model.deletes` estimates them."""
+    delete_files: int = 0
+    """Delete files and deletion vectors that apply to it."""
+    eq_deletes: bool = False
+    """Equality deletes are among them."""
+    arranged: bool = False
+    """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
+    sequence: int = 0
+    """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes, less the share of deleted rows."""
+        if self.deletes <= 0:
+            return self.bytes
+        return self.bytes * max(self.records - self.deletes, 0) // max(self.records, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of one partition and spec that are rewritten together, in the order to read them."""
+
+    partition: str
+    spec_id: int
+    files: tuple[DataFile, ...]
+    reason: Reason
+    outputs: int
+    """How many files to write."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the oldest of them was added: since then this work is owed."""
+        return min(file.added_ms for file in self.files)
+
+
+def is_small(size: int, target_bytes: int) -> bool:
+    """Whether a file is too small for the target: below three quarters, as Iceberg's own rewrite has it."""
+    return size * 4 < target_bytes * 3
+
+
+def is_worn(file: DataFile, work: CompactionWork) -> bool:
+    """Whether its deletes alone are reason enough to rewrite a file."""
+    if file.delete_files >= MANY_DELETE_FILES:
+        return True
+    return file.deletes > 0 and file.deletes >= work.delete_file_ratio * file.records
+
+
+def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[Group, ...]:
+    """What to rewrite now, most files saved first. A file is in one group at most. Files within ``open_grace_ms`` are never in one.
+
+    Files that are neither small nor have deletes may be left out of ``files``, but for the newest of each partition, unless
+    ``work.everything``.
+    """
+    partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
+    for file in files:
+        partitions[file.spec_id, file.partition].append(file)
+    groups = [group for members in partitions.values() for group in _partition(members, work, now_ms)]
+    groups.sort(
+        key=lambda group: (group.outputs - len(group.files), group.spec_id, group.partition, group.files[0].path)
+    )
+    return tuple(groups)
+
+
+def lag_ms(groups: Iterable[Group], now_ms: int) -> int:
+    """Compaction lag: the age of the oldest data file that would be rewritten now; 0 where nothing would."""
+    return max((now_ms - group.oldest_ms for group in groups), default=0)
+
+
+def manifests_fragmented(lengths: Sequence[int]) -> bool:
+    """Whether a snapshot's manifests, given by their lengths in bytes, are worth rewriting."""
+    needed = -(-sum(lengths) // MANIFEST_BYTES)
+    return len(lengths) - needed >= SPARE_MANIFESTS and len(lengths) > 2 * needed
+
+
+def _partition(members: list[DataFile], work: CompactionWork, now_ms: int) -> list[Group]:
+    reach = [file for file in members if file.added_ms <= now_ms - work.open_grace_ms]
+    if work.everything:
+        if all(file.arranged and not is_worn(file, work) for file in reach):
+            return []
+        return _filled(reach, work, "Arrange", work.target_file_bytes * ARRANGED_TARGETS)
+    worn = [file for file in reach if is_worn(file, work)]
+    groups = _filled(worn, work, "Deletes", work.target_file_bytes)
+    small = [file for file in reach if is_small(file.bytes, work.target_file_bytes) and not is_worn(file, work)]
+    tiers = _tiers(small, work)
+    quiet = max(file.added_ms for file in members) <= now_ms - max(QUIET_MS, work.open_grace_ms)
+    if quiet and small and not tiers:
+        rest = _group(_by_time(small), work, "Settled")
+        if len(small) - rest.outputs >= MIN_FILES - 1:
+            tiers.append(rest)
+    return groups + tiers
+
+
+def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:
+    """Groups of small files by the size rule. Within a size class they are in order of time, so that the rewritten files keep narrow
+    ranges of it."""
+    ordered = sorted(small, key=lambda file: (file.bytes.bit_length(), file.added_ms, file.path))
+    groups: list[Group] = []
+    start = cut = total = largest = 0
+    for end, file in enumerate(ordered, 1):
+        total += file.bytes
+        largest = max(largest, file.bytes)
+        count = end - start
+        full = total >= work.target_file_bytes
+        if count < 2 or total < 2 * largest or not (full or count >= MIN_FILES):
+            continue
+        cut = end
+        if full or count >= MAX_FILES:
+            groups.append(_group(_by_time(ordered[start:end]), work, "SmallFiles"))
+            start, total, largest = end, 0, 0
+    if cut > start:
+        groups.append(_group(_by_time(ordered[start:cut]), work, "SmallFiles"))
+    return groups
+
+
+def _filled(files: list[DataFile], work: CompactionWork, reason: Reason, limit: int) -> list[Group]:
+    """All the files, in order of time, in groups of about ``limit`` live bytes."""
+    groups: list[Group] = []
+    current: list[DataFile] = []
+    total = 0
+    for file in _by_time(files):
+        current.append(file)
+        total += file.live_bytes
+        if total >= limit:
+            groups.append(_group(current, work, reason))
+            current, total = [], 0
+    if current:
+        groups.append(_group(current, work, reason))
+    return groups
+
+
+def _group(files: Sequence[DataFile], work: CompactionWork, reason: Reason) -> Group:
+    live = sum(file.live_bytes for file in files)
+    outputs = max(1, (2 * live + work.target_file_bytes) // (2 * work.target_file_bytes))
+    return Group(files[0].partition, files[0].spec_id, tuple(files), reason, outputs)
+
+
+def _by_time(files: Iterable[DataFile]) -> list[DataFile]:
+    return sorted(files, key=lambda file: (file.added_ms, file.path))

@@ -1,0 +1,90 @@
+"""Which delete files apply to which data files, and how many rows of each they delete: Iceberg's rules, from metadata alone."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from firn.model.compaction import DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A position or equality delete file, or a deletion vector."""
+
+    records: int
+    """Positions, or rows of values."""
+    sequence: int
+    """Data sequence number."""
+    spec_id: int
+    partition: str
+    equality: bool = False
+    everywhere: bool = False
+    """Equality deletes written under an unpartitioned spec apply to every partition."""
+    target: str | None = None
+    """Path of the only data file that it is about: deletion vectors, and position deletes of one file."""
+
+    @property
+    def reach(self) -> int:
+        """The highest data sequence number of files that it applies to: equality deletes spare rows committed with them."""
+        return self.sequence - 1 if self.equality else self.sequence
+
+
+def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[DataFile]:
+    """The files with ``deletes``, ``delete_files`` and ``eq_deletes`` filled in, in the order given.
+
+    What a delete file of many data files deletes is spread over them by their records: for position deletes that is their sum exactly,
+    for equality deletes it is at most that, as a row of values may match none.
+    """
+    ordered = list(files)
+    by_target: dict[str, list[DeleteFile]] = defaultdict(list)
+    by_partition: dict[tuple[int, str], list[DeleteFile]] = defaultdict(list)
+    everywhere: list[DeleteFile] = []
+    for delete in deletes:
+        if delete.target is not None:
+            by_target[delete.target].append(delete)
+        elif delete.everywhere:
+            everywhere.append(delete)
+        else:
+            by_partition[delete.spec_id, delete.partition].append(delete)
+    members: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
+    for file in ordered if by_partition else ():
+        members[file.spec_id, file.partition].append(file)
+    shares = {key: _Scope(members[key], found) for key, found in by_partition.items()}
+    common = _Scope(ordered, everywhere) if everywhere else None
+    out = []
+    for file in ordered:
+        direct = [delete for delete in by_target.get(file.path, ()) if delete.reach >= file.sequence]
+        rows = float(sum(delete.records for delete in direct))
+        count, equality = len(direct), False
+        for scope in (shares.get((file.spec_id, file.partition)), common):
+            if scope is not None:
+                more, weight, has_equality = scope.of(file)
+                count, rows, equality = count + more, rows + weight * file.records, equality or has_equality
+        if count:
+            known = min(file.records, max(1, round(rows)))
+            file = replace(file, deletes=known, delete_files=count, eq_deletes=equality)
+        out.append(file)
+    return out
+
+
+class _Scope:
+    """Deletes that apply to all older files of a set. Sums are kept by sequence number, so that many deletes over many files take
+    no product of the two."""
+
+    def __init__(self, files: Sequence[DataFile], deletes: list[DeleteFile]) -> None:
+        aged = sorted(files, key=lambda file: file.sequence)
+        sequences = [file.sequence for file in aged]
+        records = [0, *accumulate(file.records for file in aged)]
+        deletes = sorted(deletes, key=lambda delete: delete.reach)
+        self._reaches = [delete.reach for delete in deletes]
+        totals = [records[bisect_right(sequences, reach)] for reach in self._reaches]
+        weights = [delete.records / total if total else 0.0 for delete, total in zip(deletes, totals, strict=True)]
+        self._weights = [*reversed(list(accumulate(reversed(weights)))), 0.0]
+        self._last_equality = max((n for n, delete in enumerate(deletes) if delete.equality), default=-1)
+
+    def of(self, file: DataFile) -> tuple[int, float, bool]:
+        """Delete files that apply, the share of the file's rows that they delete, and whether equality deletes are among them."""
+        first = bisect_left(self._reaches, file.sequence)
+        return len(self._reaches) - first, self._weights[first], self._last_equality >= first

@@ -1,0 +1,348 @@
+"""How much maintenance tables wait for (port `Debts`), from metadata alone: one row of the catalog, the metadata file, the manifest list,
+and those manifests that were not read before.
+
+Manifests never change, so what was found in one is kept: a table that is committed to every few seconds costs its newest manifests. A
+table that nobody committed to costs a share of one query, until a file of it comes of age. Calls block, so they run on a few threads of
+their own, which is also what bounds the requests to catalog and object store.
+"""
+
+import asyncio
+import gzip
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg import exceptions as iceberg_errors
+from pyiceberg.io import FileIO
+
+from firn.model import compaction, deletes, names
+from firn.model.clock import Clock
+from firn.model.compaction import DataFile
+from firn.model.conditions import Reason
+from firn.model.deletes import DeleteFile
+from firn.model.errors import UnavailableError
+from firn.model.jobs import CatalogConnection, TableTarget
+from firn.model.maintenance import CompactionWork
+from firn_controllers.ports import TableDebt
+from firn_operator import file_io, manifests
+from firn_operator.batches import Batch
+from firn_operator.iceberg import Connection, TableKey, places
+from firn_operator.manifests import Manifest
+
+_THREADS = 3
+_BATCH = 500
+_ATTEMPTS = 3
+_KEPT_FILES = 200_000
+"""Files that are remembered of manifests, of all tables together; about 200 bytes each."""
+_PLANNED_FILES = 200_000
+"""Files of one table that are planned with. Of a table with more small ones, the rest is counted as small, but not as due."""
+_ABSENT_MS = 600_000
+"""A REST catalog is asked so often whether a table has dead letters by now; a SQL catalog answers that with the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one manifest holds. ``files`` are those that planning may need: all of them, or small ones and the newest of each partition."""
+
+    files: tuple[DataFile, ...] = ()
+    deletes: tuple[DeleteFile, ...] = ()
+    data_files: int = 0
+    data_bytes: int = 0
+    small_files: int = 0
+
+
+class _Manifests:
+    """What was found in manifests, the least recently used forgotten first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[tuple[str, int], _Found] = OrderedDict()
+        self.weight = 0
+        """Files remembered now, and a little for each manifest."""
+        self._lock = threading.Lock()
+        self.read = 0
+        """Manifests that had to be read so far."""
+
+    def get(self, manifest: Manifest, kind: int, read: Callable[[], _Found]) -> _Found:
+        """What is in the manifest; ``kind`` tells apart what different readings keep of it."""
+        key = (manifest.path, kind)
+        with self._lock:
+            if (known := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return known
+            self.read += 1
+        found = read()
+        weight = _weight(found)
+        with self._lock:
+            if key not in self._kept and weight <= self._limit // 4:
+                self._kept[key] = found
+                self.weight += weight
+                while self.weight > self._limit:
+                    _, gone = self._kept.popitem(last=False)
+                    self.weight -= _weight(gone)
+        return found
+
+
+def _weight(found: _Found) -> int:
+    return 4 + len(found.files) + len(found.deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The last answer for a table, true until ``until_ms`` while the tables' metadata lies where it did."""
+
+    places: tuple[str | None, ...]
+    work: CompactionWork
+    debt: TableDebt | None
+    until_ms: int
+
+
+class CatalogDebts:
+    """Port `Debts` over real catalogs. Made and used on one event loop; `close` ends its threads."""
+
+    def __init__(
+        self, connections: Mapping[str, CatalogConnection], clock: Clock, kept_files: int = _KEPT_FILES
+    ) -> None:
+        self._connections = {name: Connection(name, known, _THREADS) for name, known in connections.items()}
+        self._places: dict[str, Batch[TableKey, str | None]] = {
+            name: Batch(_place_reader(known), _BATCH)
+            for name, known in self._connections.items()
+            if known.connection.type == "sql"
+        }
+        self._clock = clock
+        self._measured: dict[str, _Measured] = {}
+        self._without_letters: dict[str, int] = {}
+        """REST tables without dead letters, and when to ask again."""
+        self.manifests = _Manifests(kept_files)
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing."""
+        for known in self._connections.values():
+            known.pool.shutdown(wait=False, cancel_futures=True)
+
+    def forget(self, target: TableTarget) -> None:
+        """See `firn_controllers.ports.Debts.forget`."""
+        self._measured.pop(target.identifier, None)
+        self._without_letters.pop(target.identifier, None)
+
+    async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
+        """See `firn_controllers.ports.Debts.measure`."""
+        known = self._connections[target.catalog]
+        work = work.model_copy(update={"everything": False})
+        for attempt in range(_ATTEMPTS):
+            found = await self._locate(known, target)
+            now = self._now()
+            last = self._measured.get(target.identifier)
+            lie = tuple(place for place, _ in found if place is not None)
+            if last is not None and last.places == lie and last.work == work and now < last.until_ms:
+                return last.debt
+            subject = f"maintenance debt of table {target.identifier}"
+            try:
+                debt, until = await known.call(subject, lambda found=found, now=now: self._both(found, work, now))  # type: ignore[misc]
+            except _Moved as error:
+                # Expired or dropped while it was read: look where it lies now.
+                if attempt == _ATTEMPTS - 1:
+                    raise UnavailableError(
+                        f"{subject}: a file that its metadata names is missing: {error}",
+                        reason=Reason.CATALOG_UNREACHABLE,
+                    ) from error
+                continue
+            self._measured[target.identifier] = _Measured(lie, work, debt, until)
+            return debt
+        raise AssertionError("the last attempt returns or raises")
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+    async def _locate(self, known: Connection, target: TableTarget) -> list[tuple[str | None, FileIO]]:
+        """Where the metadata of the table and of its dead letters lies, and how to read there."""
+        keys = [(target.namespace, target.name), (target.namespace, names.dead_letters(target.name))]
+        if (batch := self._places.get(target.catalog)) is not None:
+            lie = await asyncio.gather(*(batch.submit(key) for key in keys))
+            return [(place, file_io.ObjectFileIO(known.catalog().properties)) for place in lie]
+        if self._without_letters.get(target.identifier, 0) > self._now():
+            keys.pop()
+        found = await known.call(
+            f"maintenance debt of table {target.identifier}", lambda: [_load(known, key) for key in keys]
+        )
+        if len(found) > 1 and found[1][0] is None:
+            self._without_letters[target.identifier] = self._now() + _ABSENT_MS
+        return found
+
+    def _both(
+        self, found: Sequence[tuple[str | None, FileIO]], work: CompactionWork, now: int
+    ) -> tuple[TableDebt | None, int]:
+        """The debt of table and dead letters together, and until when it stays if nothing is committed."""
+        (place, io), *letters = found
+        if place is None:
+            return None, _NEVER
+        debt, until = self._one(place, io, work, now)
+        for other, other_io in letters:
+            if other is not None:
+                more, sooner = self._one(other, other_io, work, now)
+                debt, until = _sum(debt, more), min(until, sooner)
+        return debt, until
+
+    def _one(self, place: str, io: FileIO, work: CompactionWork, now: int) -> tuple[TableDebt, int]:
+        try:
+            document, size = _read_metadata(io, place)
+            return self._measure(document, size, io, work, now)
+        except FileNotFoundError as error:
+            raise _Moved(str(error).partition("\n")[0]) from error
+
+    def _measure(
+        self, document: Mapping[str, Any], size: int, io: FileIO, work: CompactionWork, now: int
+    ) -> tuple[TableDebt, int]:
+        snapshots = {found["snapshot-id"]: found for found in document.get("snapshots") or ()}
+        debt = TableDebt(table_uuid=document["table-uuid"], snapshots=len(snapshots), metadata_bytes=size)
+        current = snapshots.get(document.get("current-snapshot-id"))
+        if current is None:
+            return debt, _NEVER
+        listed = manifests.read_list(io, current["manifest-list"])
+        committed = {number: found["timestamp-ms"] for number, found in snapshots.items()}
+        plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
+        removed = [
+            delete
+            for manifest in listed
+            if manifest.deletes
+            for delete in self.manifests.get(manifest, _DELETES, _delete_reader(io, manifest, plain)).deletes
+        ]
+        # Where there are deletes, any file may have to be rewritten; where there are none, only small ones.
+        kind = _ALL if removed else work.target_file_bytes
+        oldest = min(committed.values())
+        found = [
+            self.manifests.get(
+                manifest, kind, _data_reader(io, manifest, committed, oldest, work.target_file_bytes, kind == _ALL)
+            )
+            for manifest in listed
+            if not manifest.deletes
+        ]
+        files = [file for part in found for file in part.files]
+        small = sum(part.small_files for part in found)
+        if kind == _ALL:
+            files = deletes.applied(files, removed)
+            small = sum(compaction.is_small(file.bytes, work.target_file_bytes) for file in files)
+        groups = compaction.plan(files[:_PLANNED_FILES], work, now)
+        due = [file for group in groups for file in group.files]
+        debt = replace(
+            debt,
+            data_files=sum(part.data_files for part in found),
+            data_bytes=sum(part.data_bytes for part in found),
+            small_files=small,
+            delete_files=len(removed),
+            manifests=len(listed),
+            metadata_bytes=size + sum(manifest.length for manifest in listed),
+            due_files=len(due),
+            due_bytes=sum(file.bytes for file in due),
+            due_for_deletes=sum(len(group.files) for group in groups if group.reason == "Deletes"),
+            oldest_due=_time(min((file.added_ms for file in due), default=None)),
+        )
+        return debt, _until(files, work, now)
+
+
+_DELETES, _ALL = -1, -2
+"""Kinds of what is kept of a manifest; a target size is the third: files that are small by it."""
+_NEVER = 2**62
+_GZIP = b"\x1f\x8b"
+
+
+class _Moved(Exception):
+    """A file that the metadata names is not there."""
+
+
+def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
+    """When the plan may change by the passing of time alone: a file outgrows the grace, or a partition has been quiet for long enough."""
+    newest: dict[tuple[int, str], int] = {}
+    soonest = _NEVER
+    for file in files:
+        key = (file.spec_id, file.partition)
+        newest[key] = max(newest.get(key, 0), file.added_ms)
+        if (grown := file.added_ms + work.open_grace_ms) > now:
+            soonest = min(soonest, grown)
+    quiet = max(compaction.QUIET_MS, work.open_grace_ms)
+    return min((soonest, *(moment + quiet for moment in newest.values() if moment + quiet > now)))
+
+
+def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Found]:
+    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain)))
+
+
+def _data_reader(
+    io: FileIO, manifest: Manifest, committed: Mapping[int, int], oldest: int, target: int, whole: bool
+) -> Callable[[], _Found]:
+    def read() -> _Found:
+        kept: list[DataFile] = []
+        newest: dict[str, DataFile] = {}
+        count = size = small = 0
+        for file in manifests.read_data(io, manifest, committed, oldest):
+            count += 1
+            size += file.bytes
+            is_small = compaction.is_small(file.bytes, target)
+            small += is_small
+            if whole:
+                kept.append(file)
+                continue
+            # Without deletes nobody asks which file it is.
+            file = replace(file, path="")
+            if is_small:
+                kept.append(file)
+            elif (rival := newest.get(file.partition)) is None or rival.added_ms < file.added_ms:
+                newest[file.partition] = file
+        return _Found((*kept, *newest.values()), (), count, size, small)
+
+    return read
+
+
+def _sum(one: TableDebt, other: TableDebt) -> TableDebt:
+    ages = [debt.oldest_due for debt in (one, other) if debt.oldest_due is not None]
+    counts = (
+        "data_files",
+        "data_bytes",
+        "small_files",
+        "delete_files",
+        "manifests",
+        "snapshots",
+        "metadata_bytes",
+        "due_files",
+        "due_bytes",
+        "due_for_deletes",
+    )
+    totals: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in counts}
+    return replace(one, **totals, oldest_due=min(ages, default=None))
+
+
+def _time(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _partitions_nothing(spec: Mapping[str, Any]) -> bool:
+    return all(field["transform"] == "void" for field in spec["fields"])
+
+
+def _read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
+    """Table metadata, and its length as it is stored. Raises FileNotFoundError."""
+    with io.new_input(place).open() as raw:
+        stored = raw.read()
+    document: dict[str, Any] = json.loads(gzip.decompress(stored) if stored.startswith(_GZIP) else stored)
+    return document, len(stored)
+
+
+def _load(known: Connection, key: TableKey) -> tuple[str | None, FileIO]:
+    """Where a REST catalog says that a table's metadata lies, and the way to read there that it gives."""
+    catalog = known.catalog()
+    try:
+        table = catalog.load_table(key)
+    except (iceberg_errors.NoSuchTableError, iceberg_errors.NoSuchNamespaceError):
+        return None, file_io.ObjectFileIO(catalog.properties)
+    return table.metadata_location, table.io
+
+
+def _place_reader(known: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
+    async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
+        return await known.call(f"catalog {known.name}", lambda: places(known.catalog(), keys))
+
+    return read

@@ -1,0 +1,185 @@
+"""Iceberg's manifest lists and manifests, reduced to the few fields that maintenance debt is made of.
+
+PyIceberg's own reading makes objects of every column's bounds and counts, which is most of the work, and knows no manifests of format
+version 3 with all their fields. Here the fields wanted are picked from the schema that a file carries; its decoder skips the rest.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.reader import OptionReader, Reader, StructReader
+from pyiceberg.avro.resolver import construct_reader
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.typedef import Record
+from pyiceberg.types import StringType, StructType
+
+from firn.model.compaction import DataFile
+from firn.model.deletes import DeleteFile
+
+_LIST = {500: "path", 501: "length", 502: "spec", 517: "content", 515: "sequence", 503: "snapshot"}
+_ENTRY = {0: "status", 1: "snapshot", 3: "sequence", 2: "file"}
+_DATA = {102: "partition", 103: "records", 104: "bytes", 100: "path"}
+_DELETES = {**_DATA, 134: "content", 125: "lower", 128: "upper", 143: "target"}
+_DELETED = 2
+_ADDED = 1
+_EQUALITY = 2
+_PATH_COLUMN = 2147483546
+"""Field id of ``file_path`` in position delete files: equal bounds of it mean deletes of one file."""
+
+Fields = Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as a manifest list names it."""
+
+    path: str
+    length: int
+    spec_id: int
+    deletes: bool
+    sequence: int
+    snapshot: int | None
+
+
+def read_list(io: FileIO, path: str) -> list[Manifest]:
+    """The manifests of a snapshot. Raises FileNotFoundError."""
+    return [
+        Manifest(
+            path=found["path"],
+            length=found["length"],
+            spec_id=found["spec"],
+            deletes=found.get("content") == 1,
+            sequence=found.get("sequence") or 0,
+            snapshot=found.get("snapshot"),
+        )
+        for found in _records(io, path, _LIST, {})
+    ]
+
+
+def read_data(io: FileIO, manifest: Manifest, committed: Mapping[int, int], oldest: int) -> Iterator[DataFile]:
+    """Live data files of a manifest. ``committed``: commit times of snapshots by id; those expired are taken to be as old as ``oldest``.
+    Raises FileNotFoundError."""
+    for entry, file in _entries(io, manifest, _DATA):
+        snapshot: int = entry["snapshot"] or manifest.snapshot or 0
+        yield DataFile(
+            path=file["path"],
+            bytes=file["bytes"],
+            records=file["records"],
+            partition=_partition_text(file["partition"]),
+            spec_id=manifest.spec_id,
+            added_ms=committed.get(snapshot, oldest),
+            sequence=_sequence(entry, manifest),
+        )
+
+
+def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
+    """Live delete files and vectors of a manifest. ``unpartitioned``: ids of specs without fields. Raises FileNotFoundError."""
+    for entry, file in _entries(io, manifest, _DELETES):
+        equality = file["content"] == _EQUALITY
+        yield DeleteFile(
+            records=file["records"],
+            sequence=_sequence(entry, manifest),
+            spec_id=manifest.spec_id,
+            partition=_partition_text(file["partition"]),
+            equality=equality,
+            everywhere=equality and manifest.spec_id in unpartitioned,
+            target=None if equality else _target(file),
+        )
+
+
+def _entries(io: FileIO, manifest: Manifest, fields: Fields) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for entry in _records(io, manifest.path, _ENTRY, {2: fields}):
+        if entry["status"] != _DELETED:
+            yield {"sequence": None, "snapshot": None, **entry}, entry["file"]
+
+
+def _sequence(entry: Mapping[str, Any], manifest: Manifest) -> int:
+    """As Iceberg inherits it: of the manifest where the entry was added by it, 0 in tables that had none yet."""
+    sequence: int | None = entry["sequence"]
+    if sequence is None:
+        return manifest.sequence if entry["status"] == _ADDED else 0
+    return sequence
+
+
+def _partition_text(partition: Any) -> str:
+    return repr(tuple(partition._data)) if partition is not None else "()"
+
+
+def _target(file: Mapping[str, Any]) -> str | None:
+    if (target := file.get("target")) is not None:
+        return str(target)
+    lower, upper = ((file.get(bound) or {}).get(_PATH_COLUMN) for bound in ("lower", "upper"))
+    if lower is not None and lower == upper:
+        return str(from_bytes(StringType(), lower))
+    return None
+
+
+_HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+def _records(io: FileIO, path: str, fields: Fields, nested: Mapping[int, Fields]) -> Iterator[dict[str, Any]]:
+    """Records of an Avro file: the wanted fields that it has, by our names for them."""
+    with io.new_input(path).open() as stream:
+        decoder = new_decoder(stream.read())
+    header: AvroFileHeader = _HEADER.read(decoder)
+    reader, names, inner = _plan(header.meta["avro.schema"], tuple(fields.items()), _frozen(nested))
+    codec = header.compression_codec()
+    while True:
+        try:
+            count = decoder.read_int()
+        except EOFError:
+            return
+        block = decoder.read_bytes()
+        records = new_decoder(codec.decompress(block) if codec else block)
+        for _ in range(count):
+            record = dict(zip(names, reader.read(records)._data, strict=True))
+            for name, parts in inner:
+                record[name] = dict(zip(parts, record[name]._data, strict=True))
+            yield record
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError(f"{path}: a block does not end where its file says")
+
+
+_Pairs = tuple[tuple[int, str], ...]
+
+
+def _frozen(nested: Mapping[int, Fields]) -> tuple[tuple[int, _Pairs], ...]:
+    return tuple((number, tuple(fields.items())) for number, fields in nested.items())
+
+
+@lru_cache(maxsize=512)
+def _plan(
+    text: str, fields: _Pairs, nested: tuple[tuple[int, _Pairs], ...]
+) -> tuple[Reader, tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """How to read files of one Avro schema: made once, as a table's manifests all have the same."""
+    schema = AvroFileHeader(b"", {"avro.schema": text}, b"").get_schema()
+    inner: list[tuple[str, tuple[str, ...]]] = []
+    parts: dict[int, Reader] = {}
+    wanted = dict(fields)
+    for number, known in nested:
+        kind = schema.find_field(number).field_type
+        assert isinstance(kind, StructType)
+        parts[number], names = _struct(kind, dict(known), {})
+        inner.append((wanted[number], names))
+    reader, names = _struct(schema.as_struct(), wanted, parts)
+    return reader, names, tuple(inner)
+
+
+def _struct(kind: StructType, wanted: Fields, parts: Mapping[int, Reader]) -> tuple[Reader, tuple[str, ...]]:
+    """A reader of the wanted fields, and their names in the order in which it gives them. PyIceberg's own resolving of a schema with fewer
+    fields fails on lists that are left out."""
+    readers: list[tuple[int | None, Reader]] = []
+    names: list[str] = []
+    for field in kind.fields:
+        reader = parts.get(field.field_id) or construct_reader(field.field_type)
+        position = None
+        if field.field_id in wanted:
+            position = len(names)
+            names.append(wanted[field.field_id])
+        readers.append((position, reader if field.required else OptionReader(reader)))
+    return StructReader(tuple(readers), Record, kind), tuple(names)

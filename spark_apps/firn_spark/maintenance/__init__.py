@@ -1,0 +1,1 @@
+"""Maintenance runs: compaction and retention of tables, one process a run."""

@@ -1,0 +1,295 @@
+"""The process of a maintenance run: reads its contract, starts Spark, works on table after table, reports, ends.
+
+Exit codes (`firn.model.errors.ExitCode`): DONE where every table was done, busy, gone, or left at the run's deadline (the report says which);
+CONFIGURATION where all that failed waits for its author; CORRUPT where a table contradicts itself; TEMPORARY where another attempt may help,
+and where the process was told to end.
+"""
+
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.errors import (
+    AccessDeniedError,
+    ConflictError,
+    CorruptDataError,
+    ExitCode,
+    FirnError,
+    InvalidSpecError,
+)
+from firn.model.maintenance import (
+    CompactionWork,
+    MaintenanceRun,
+    RetentionWork,
+    RunReport,
+    TableReport,
+    TableWork,
+    pack,
+)
+from firn_spark import failpoints, session
+from firn_spark.driver import configure_logging
+from firn_spark.failpoints import Failpoints
+from firn_spark.maintenance import compaction, retention
+from firn_spark.maintenance.changes import Guard
+from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases
+from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.maintenance.stopping import Stop, StoppedError
+from firn_spark.maintenance.subject import Done, Subject
+from firn_spark.swaps import short
+from firn_spark.tables import JAVA_ERRORS, Tables, translate
+
+log = structlog.get_logger()
+
+MESSAGE_VARIABLE = "FIRN_TERMINATION_LOG"
+MESSAGE_PATH = "/dev/termination-log"
+
+
+class Run:
+    """A run on a session that is there already."""
+
+    def __init__(self, run: MaintenanceRun, spark: Any, leases: Leases, points: Failpoints | None = None) -> None:
+        self.run = run
+        self._spark = spark
+        self._points = points or Failpoints()
+        self._leases = leases
+        self._tables = Tables(session.Catalogs(spark, run))
+        self.stop = Stop(spark.sparkContext.cancelAllJobs)
+        self._reports: dict[str, TableReport] = {
+            work.uid: TableReport(uid=work.uid, message="not begun") for work in run.tables
+        }
+        self._errors: dict[str, Exception] = {}
+        executors = run.executors
+        self._tasks = run.cores if executors is None else executors.instances * executors.cores
+
+    def work(self) -> ExitCode:
+        """Works on all tables, at most `MaintenanceRun.cores` of them at the same time."""
+        deadline = threading.Timer(self.run.deadline_ms / 1000, self.stop.set, args=("deadline",))
+        deadline.daemon = True
+        deadline.start()
+        try:
+            # Groups of one table share the same room as groups of another; a table's own thread only waits.
+            with (
+                ThreadPoolExecutor(max(1, self._tasks), thread_name_prefix="rewrite") as workers,
+                ThreadPoolExecutor(max(1, self.run.cores), thread_name_prefix="table") as tables,
+            ):
+                list(tables.map(lambda work: self._table(work, workers), self.run.tables))
+        finally:
+            deadline.cancel()
+        return self.code()
+
+    def report(self) -> RunReport:
+        """What was done so far."""
+        return RunReport(name=self.run.name, tables=tuple(self._reports.values()))
+
+    def code(self) -> ExitCode:
+        """How the process should end."""
+        if self.stop.is_set and self.stop.why != "deadline":
+            return ExitCode.TEMPORARY
+        errors = list(self._errors.values())
+        if any(isinstance(error, CorruptDataError) for error in errors):
+            return ExitCode.CORRUPT
+        if any(not isinstance(error, (InvalidSpecError, AccessDeniedError, ConflictError)) for error in errors):
+            return ExitCode.TEMPORARY
+        return ExitCode.CONFIGURATION if errors else ExitCode.DONE
+
+    # One table
+
+    def _table(self, work: TableWork, workers: ThreadPoolExecutor) -> None:
+        began = time.monotonic()
+        done = Done()
+        outcome, reason, message = "Unfinished", "", ""
+        with structlog.contextvars.bound_contextvars(table=work.table.identifier):
+            try:
+                outcome, message = self._leased(work, workers, done)
+            except StoppedError as error:
+                message = str(error)
+            except Exception as error:
+                if self.stop.is_set:
+                    # What was cancelled fails with Spark's words.
+                    message = f"stopped: {self.stop.why}"
+                else:
+                    gone = self._gone(work)
+                    outcome, reason, message = ("Gone", "", gone) if gone else ("Failed", *self._failed(work, error))
+            log.info("table", outcome=outcome, message=message[:300])
+        self._reports[work.uid] = TableReport(
+            uid=work.uid,
+            outcome=outcome,
+            reason=reason,
+            message=message[:300],
+            seconds=round(time.monotonic() - began, 1),
+            commits=done.commits,
+            files_before=done.files_before,
+            files_after=done.files_after,
+            bytes_rewritten=done.bytes_rewritten,
+            delete_files_removed=done.delete_files_removed,
+            manifests_before=done.manifests_before,
+            manifests_after=done.manifests_after,
+            **done.removed,
+        )
+
+    def _gone(self, work: TableWork) -> str:
+        """Why nothing is owed to the table any more, where it was dropped or replaced while it was being worked on; else an empty text."""
+        try:
+            return _another(
+                self._tables.load(work.table.catalog, work.table.namespace, work.table.name), work.table_uuid
+            )
+        except FirnError:
+            return ""
+
+    def _failed(self, work: TableWork, error: Exception) -> tuple[str, str]:
+        if isinstance(error, JAVA_ERRORS):
+            error = translate(error, f"table {work.table.identifier}")
+        self._errors[work.uid] = error
+        if isinstance(error, FirnError):
+            log.warning("table failed", error=str(error)[:1000])
+            return error.reason, session.without_secrets(str(error))
+        log.error("table failed by an error of the run's own", exc_info=error)
+        return Reason.RUN_FAILED, f"{type(error).__name__}: {session.without_secrets(str(error))}"
+
+    def _leased(self, work: TableWork, workers: ThreadPoolExecutor, done: Done) -> tuple[str, str]:
+        self.stop.check()
+        lease = self._take(names.table_lease(work.table_uuid))
+        if lease is None:
+            return "Busy", f"{self._leases.holder(names.table_lease(work.table_uuid)) or 'another run'} works on it"
+
+        def may() -> None:
+            self.stop.check()
+            lease.check()
+
+        try:
+            return self._maintain(work, workers, done, may)
+        finally:
+            lease.release()
+
+    def _take(self, name: str) -> Lease | None:
+        """The lease. Waits for one that an earlier attempt of this very run left: it runs out by itself."""
+        waiting = time.monotonic() + 2 * self.run.lease_seconds
+        while (lease := self._leases.take(name)) is None and time.monotonic() < waiting:
+            if not self._leases.holder(name).startswith(f"{self.run.name}/"):
+                break
+            self.stop.check()
+            time.sleep(min(1.0, self.run.lease_seconds / 10))
+        return lease
+
+    def _maintain(
+        self, work: TableWork, workers: ThreadPoolExecutor, done: Done, may: Callable[[], None]
+    ) -> tuple[str, str]:
+        target = work.table
+        table = self._tables.load(target.catalog, target.namespace, target.name)
+        if gone := _another(table, work.table_uuid):
+            return "Gone", gone
+        subject = self._subject(table, target.catalog, work.table_uuid, workers, done, may)
+        self._both(subject, work.compaction, work.retention)
+        dead = None
+        if work.dead_letters:
+            dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
+        if dead is not None:
+            subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
+            self._both(subject, *following(work))
+        removed = any(part.files or part.items for part in done.removed.values())
+        return ("Done" if done.commits or removed else "Nothing"), "; ".join(dict.fromkeys(done.notes))
+
+    def _both(self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None) -> None:
+        # What retention drops need not be rewritten; what compaction replaces, expiry can drop at once.
+        if retain is not None:
+            retention.drop_rows(subject, retain)
+        if compact is not None:
+            compaction.compact(subject, compact)
+        if retain is not None:
+            retention.clean(subject, retain)
+
+    def _subject(
+        self, table: Any, catalog: str, uuid: str, workers: ThreadPoolExecutor, done: Done, may: Callable[[], None]
+    ) -> Subject:
+        guard = Guard(self._spark._jvm, table, uuid, may)
+        rewriter = Rewriter(self._spark, self._points)
+        return Subject(self._spark, table, catalog, self.run.name, guard, self._points, rewriter, workers, done)
+
+
+def _another(table: Any | None, uuid: str) -> str:
+    """Says so where ``table`` is not the one with this uuid."""
+    if table is None:
+        return "there is no table"
+    found = str(table.operations().current().uuid())
+    return "" if found == uuid else f"another table is in its place: {found}"
+
+
+def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | None]:
+    """What becomes of the dead-letter table: the same, with columns that it has."""
+    compact, retain = work.compaction, work.retention
+    if compact is not None:
+        compact = compact.model_copy(update={"strategy": "BinPack", "columns": (), "everything": False})
+    if retain is not None and retain.rows is not None:
+        retain = retain.model_copy(update={"rows": retain.rows.model_copy(update={"column": "ingested_at"})})
+    return compact, retain
+
+
+def load(path: str) -> MaintenanceRun:
+    """The contract in the file at ``path``. Raises InvalidSpecError naming file and key."""
+    try:
+        return MaintenanceRun.model_validate_json(Path(path).read_text())
+    except OSError as error:
+        raise InvalidSpecError(f"run {path}: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise InvalidSpecError(f"run {path}: {problems}") from error
+
+
+def leases_of(run: MaintenanceRun) -> Leases:
+    """Where the contract says that leases are. Two attempts of one run are two holders. Raises InvalidSpecError where it says nothing."""
+    holder = f"{run.name}/{secrets.token_hex(4)}"
+    if run.leases_directory is not None:
+        return Leases(Files(run.leases_directory), holder, run.lease_seconds)
+    if not run.namespace:
+        raise InvalidSpecError(f"run {run.name}: neither namespace nor leases_directory says where leases are")
+    from kubernetes import client
+    from kubernetes import config as kube
+
+    kube.load_incluster_config()  # type: ignore[no-untyped-call]
+    store = KubernetesLeases(client.CoordinationV1Api(), run.namespace, {names.LABEL_MANAGED_BY: names.MANAGED_BY})
+    return Leases(store, holder, run.lease_seconds)
+
+
+def main(path: str, message: str) -> int:
+    """The whole life of the process; returns its exit code. ``message`` is where the report goes."""
+    configure_logging(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
+    try:
+        contract = load(path)
+        points = failpoints.from_environment()
+        leases = leases_of(contract)
+        spark = session.start(contract)
+        run = Run(contract, spark, leases, points)
+    except InvalidSpecError as error:
+        log.error("cannot start", error=str(error))
+        return ExitCode.CONFIGURATION
+    signal.signal(signal.SIGTERM, lambda *_: run.stop.set("told to end"))
+    signal.signal(signal.SIGINT, lambda *_: run.stop.set("told to end"))
+    log.info("begins", run=contract.name, tables=len(contract.tables))
+    code = ExitCode.BUG
+    try:
+        code = run.work()
+    except Exception:
+        log.exception("ended by an error of its own")
+    report = run.report()
+    for table in report.tables:
+        log.info("report", **table.model_dump(exclude_defaults=True))
+    try:
+        Path(message).write_text(pack(report))
+    except OSError as error:
+        log.error("the report could not be written", path=message, error=short(error))
+    log.info("ends", code=code.name)
+    # What still hangs in a dead connection must not keep the pod from ending.
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,118 @@
+"""Changes that maintenance makes to a table: snapshots that are no ingestion's, and metadata without a new snapshot."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from firn.model import names
+from firn.model.errors import CommitConflictError, NotReadyError
+from firn_spark.commits import carried, newest
+
+RUN = "firn.run"
+"""Summary key: name of the run that made the snapshot."""
+
+
+class Guard:
+    """What has to hold for every change and deletion of a run: the table is still the one that was meant, and the run may still work."""
+
+    def __init__(self, jvm: Any, table: Any, uuid: str, may: Callable[[], None]) -> None:
+        self.jvm = jvm
+        self.table = table
+        self.name = str(table.name())
+        self._uuid = uuid
+        self._may = may
+
+    def check(self) -> None:
+        """Raises NotReadyError where another table is in its place, FencedError where the lease is lost, StoppedError at the end of a run."""
+        self._may()
+        found = str(self.table.operations().current().uuid())
+        if found != self._uuid:
+            raise NotReadyError(f"table {self.name}: another table is in its place, {found} instead of {self._uuid}")
+
+
+class NewSnapshot:
+    """A snapshot from ``produce``'s producer, on top of the table as it is at each attempt. What ingestion's newest commit says is carried on."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        kind: str,
+        run: str,
+        produce: Callable[[Any], Any],
+        *,
+        expect: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._guard = guard
+        self._kind = kind
+        self._run = run
+        self._produce = produce
+        self._expect = dict(expect or {})
+        self._properties = dict(properties or {})
+        self._producer: Any | None = None
+        self._id: int | None = None
+        self.snapshot: Any | None = None
+
+    def done(self, table: Any) -> bool:
+        """As `Change.done`: a snapshot of ours is there."""
+        self.snapshot = table.snapshot(self._id) if self._id is not None else None
+        if self.snapshot is not None:
+            return True
+        self._guard.check()
+        return False
+
+    def build(self, table: Any) -> tuple[Any, Any]:
+        """As `Change.build`."""
+        operations = table.operations()
+        # The same producer at each attempt: it has the manifests that it wrote, and a hot table is not out of reach for it.
+        producer = self._producer = self._producer or self._produce(table)
+        for key, value in {
+            **carried(newest(table)),
+            names.SUMMARY_KIND: self._kind,
+            RUN: self._run,
+        }.items():
+            producer.set(key, value)
+        seen = _snapshot_id(table.currentSnapshot())
+        snapshot = producer.apply()
+        base = operations.current()
+        if not snapshot.parentId() == seen == _snapshot_id(base.currentSnapshot()):
+            raise CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
+        summary = snapshot.summary()
+        for key, value in self._expect.items():
+            if (summary.get(key) or "0") != value:
+                raise CommitConflictError(f"table {table.name()}: {key} is {summary.get(key)}, not {value}")
+        self._guard.check()
+        self._id = int(snapshot.snapshotId())
+        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
+        if self._properties:
+            builder.setProperties(self._properties)
+        return base, builder.build()
+
+
+class NewMetadata:
+    """Metadata without a new snapshot: ``edit`` is given a ``TableMetadata.Builder`` and the metadata it starts from."""
+
+    def __init__(self, guard: Guard, edit: Callable[[Any, Any], None], done: Callable[[Any], bool]) -> None:
+        self._guard = guard
+        self._edit = edit
+        self._done = done
+        self.before: Any | None = None
+
+    def done(self, table: Any) -> bool:
+        """As `Change.done`: the metadata is as it should be, whoever made it so."""
+        if self._done(table.operations().current()):
+            return True
+        self._guard.check()
+        return False
+
+    def build(self, table: Any) -> tuple[Any, Any]:
+        """As `Change.build`."""
+        base = table.operations().current()
+        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        self._edit(builder, base)
+        self._guard.check()
+        self.before = base
+        return base, builder.build()
+
+
+def _snapshot_id(snapshot: Any | None) -> int | None:
+    return int(snapshot.snapshotId()) if snapshot is not None else None

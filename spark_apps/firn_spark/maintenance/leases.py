@@ -1,0 +1,267 @@
+"""Leases: one run at a time works on a table. Ingestion knows nothing of them, and no commit's safety rests on them.
+
+A lease is a record of who holds it and until when, in a store that replaces a record only if nobody else did since it was read
+(`Store`: Kubernetes Leases, or files where there is no Kubernetes). It is renewed by a thread three times in its time. A holder that could
+not renew it in time has lost it, and says so before anybody else can have it. Clocks of nodes may differ by less than a third of the
+lease's time; if they differ by more, two runs may meet, and one of them loses its commits.
+"""
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from firn.model.errors import FencedError, UnavailableError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a store has of a lease. ``version`` changes with every write."""
+
+    holder: str
+    renewed: float
+    """Unix seconds."""
+    seconds: int
+    version: str = ""
+
+
+class Store(Protocol):
+    """Where leases are kept. Every method raises UnavailableError."""
+
+    def read(self, name: str) -> Record | None:
+        """The lease of this name; None where there is none."""
+        ...
+
+    def write(self, name: str, record: Record, version: str | None) -> Record | None:
+        """Puts ``record`` in place of the one with ``version``, or of none. None where that is no longer what is there."""
+        ...
+
+    def remove(self, name: str, version: str) -> None:
+        """Removes the lease if it still has ``version``."""
+        ...
+
+
+class Files:
+    """Leases as files of a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def read(self, name: str) -> Record | None:
+        """As `Store.read`."""
+        try:
+            return Record(**json.loads((self._directory / f"{name}.json").read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"lease {name}: {error}") from error
+
+    def write(self, name: str, record: Record, version: str | None) -> Record | None:
+        """As `Store.write`."""
+        with self._locked(name):
+            there = self.read(name)
+            if (there.version if there is not None else None) != version:
+                return None
+            # Never a version that a removed lease had: who remembers it must not take this one for his.
+            written = Record(record.holder, record.renewed, record.seconds, f"{time.time_ns()}.{os.getpid()}")
+            draft = self._directory / f"{name}.draft"
+            draft.write_text(json.dumps({key: getattr(written, key) for key in Record.__slots__}))
+            os.replace(draft, self._directory / f"{name}.json")
+            return written
+
+    def remove(self, name: str, version: str) -> None:
+        """As `Store.remove`."""
+        with self._locked(name):
+            there = self.read(name)
+            if there is not None and there.version == version:
+                (self._directory / f"{name}.json").unlink()
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with (self._directory / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+_TIMED = {"_request_timeout": (5, 10)}
+"""Seconds to connect and to answer: who waits for ever on a dead connection cannot let go either."""
+
+
+class KubernetesLeases:
+    """Leases of coordination.k8s.io in one namespace. ``api`` is a ``CoordinationV1Api``."""
+
+    def __init__(self, api: Any, namespace: str, labels: dict[str, str] | None = None) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._labels = labels or {}
+
+    def read(self, name: str) -> Record | None:
+        """As `Store.read`."""
+        found = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
+        return None if found is None else _record(found)
+
+    def write(self, name: str, record: Record, version: str | None) -> Record | None:
+        """As `Store.write`."""
+        # A whole second would be sent without its microseconds, which the API server does not take for a MicroTime.
+        moment = datetime.fromtimestamp(record.renewed, UTC)
+        moment = moment.replace(microsecond=max(1, moment.microsecond))
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": self._labels,
+                **(_meant(version) if version is not None else {}),
+            },
+            "spec": {
+                "holderIdentity": record.holder,
+                "leaseDurationSeconds": record.seconds,
+                "renewTime": moment,
+                "acquireTime": moment,
+            },
+        }
+        if version is None:
+            written = self._call(lambda: self._api.create_namespaced_lease(self._namespace, body, **_TIMED), name, 409)
+        else:
+            written = self._call(
+                lambda: self._api.replace_namespaced_lease(name, self._namespace, body, **_TIMED), name, 409, 404
+            )
+        return None if written is None else _record(written)
+
+    def remove(self, name: str, version: str) -> None:
+        """As `Store.remove`."""
+        body = {"preconditions": _meant(version)}
+        self._call(
+            lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body, **_TIMED), name, 409, 404
+        )
+
+    def _call(self, call: Callable[[], Any], name: str, *none: int) -> Any | None:
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return call()
+        except ApiException as error:
+            if error.status in none:
+                return None
+            raise UnavailableError(
+                f"lease {self._namespace}/{name}: {error.status} {error.reason}; may the run's service account get, create, update and "
+                "delete leases there?"
+            ) from error
+        except HTTPError as error:
+            raise UnavailableError(f"lease {self._namespace}/{name}: {error}") from error
+
+
+def _meant(version: str) -> dict[str, str]:
+    """What a request says of the lease that it is about. Without the UID, the API server makes a lease that is gone anew."""
+    uid, _, resource = version.partition("/")
+    return {"uid": uid, "resourceVersion": resource}
+
+
+def _record(found: Any) -> Record:
+    spec = found.spec
+    return Record(
+        spec.holder_identity or "",
+        spec.renew_time.timestamp() if spec.renew_time is not None else 0.0,
+        spec.lease_duration_seconds or 0,
+        f"{found.metadata.uid}/{found.metadata.resource_version}",
+    )
+
+
+class Lease:
+    """A lease that is held, and renewed by a thread until `release`."""
+
+    def __init__(self, store: Store, name: str, record: Record, asked: float, clock: Callable[[], float]) -> None:
+        self._store = store
+        self.name = name
+        self._record = record
+        self._clock = clock
+        self._until = asked + record.seconds * 2 / 3
+        self._lost = ""
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{name}", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises FencedError where the lease is lost, or may be by now: nothing may be committed or deleted any more."""
+        if self._lost or self._clock() >= self._until:
+            raise FencedError(
+                f"lease {self.name}: {self._lost or 'it could not be renewed in time'}; another run may be working on the table"
+            )
+
+    def release(self) -> None:
+        """Lets go, for others to take at once. Best effort: a lease that stays runs out by itself."""
+        self._stop.set()
+        with self._lock:
+            if self._lost:
+                return
+            self._lost = "released"
+            try:
+                self._store.remove(self.name, self._record.version)
+            except UnavailableError as error:
+                log.warning("lease could not be released; it runs out by itself", lease=self.name, error=str(error))
+
+    def renew(self) -> None:
+        """One renewal, as the thread makes them."""
+        with self._lock:
+            if self._lost:
+                return
+            asked = self._clock()
+            record = Record(self._record.holder, time.time(), self._record.seconds)
+            try:
+                written = self._store.write(self.name, record, self._record.version)
+                if written is None:
+                    there = self._store.read(self.name)
+                    if there is not None and there.holder == record.holder:
+                        # A renewal whose answer was lost.
+                        self._record = there
+                        return
+                    self._lost = f"{there.holder if there is not None else 'nobody'} has it now"
+                    log.error("lease lost", lease=self.name, why=self._lost)
+                    return
+            except UnavailableError as error:
+                log.warning("lease not renewed", lease=self.name, error=str(error))
+                return
+            self._record, self._until = written, asked + record.seconds * 2 / 3
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._record.seconds / 3):
+            self.renew()
+
+
+class Leases:
+    """Takes leases in the name of one process. ``holder`` has to be unique to it."""
+
+    def __init__(self, store: Store, holder: str, seconds: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._holder = holder
+        self._seconds = seconds
+        self._clock = clock
+
+    def take(self, name: str) -> Lease | None:
+        """The lease; None where another holds it. Raises UnavailableError."""
+        asked = self._clock()
+        there = self._store.read(name)
+        if there is not None and there.holder != self._holder and time.time() < there.renewed + there.seconds:
+            return None
+        record = Record(self._holder, time.time(), self._seconds)
+        written = self._store.write(name, record, there.version if there is not None else None)
+        if written is None:
+            return None
+        return Lease(self._store, name, written, asked, self._clock)
+
+    def holder(self, name: str) -> str:
+        """Who has it; an empty text where nobody does."""
+        there = self._store.read(name)
+        return there.holder if there is not None else ""

@@ -1,0 +1,203 @@
+"""Files under a table's location that nothing leads to: left by writers that were killed, by refused commits, by expiries that ended early.
+
+Nothing goes that could be somebody's:
+
+- nothing younger than the minimum age: a writer may be about to commit it;
+- nothing that any snapshot, statistics entry or metadata log of the table leads to, as its metadata says *after* the listing;
+- paths are compared without scheme and authority and decoded, so that two ways to write one path are one file;
+- nothing below a directory that is another table's (it has metadata files of its own), and nothing at all where metadata files of another
+  table lie among this table's;
+- nothing hidden: names that begin with ``.`` or ``_`` below the location, unless they are partitions (``_part=1``);
+- nothing with ``?`` or ``#`` in its name: Iceberg's S3FileIO takes what follows for a query or a fragment (``S3URI``), and would delete the
+  file whose name ends there instead.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from firn.model.conditions import Reason
+from firn.model.errors import ConflictError, InvalidSpecError
+from firn.model.maintenance import Removed
+from firn_spark.maintenance.reachable import Places, Reachable, place
+from firn_spark.maintenance.rewriting import elements
+from firn_spark.maintenance.subject import SAMPLE, Subject
+from firn_spark.swaps import short
+from firn_spark.tables import JAVA_ERRORS
+
+log = structlog.get_logger()
+
+PAGE = 10_000
+"""Objects that cross from Java at once."""
+DELETE_BATCH = 1_000
+NEWEST_LOOKED_AT = 20
+"""Of the metadata files that the table does not know, so many of the newest are asked whose they are."""
+_NO_NAME = frozenset("?#")
+_ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
+_FIRST = re.compile(r"/0*-[^/]*\.metadata\.json(\.gz)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that is there."""
+
+    path: str
+    bytes: int
+    changed_ms: int
+
+
+def location(table: Any) -> str:
+    """Where the table's files are, without a slash at the end."""
+    return str(table.location()).rstrip("/")
+
+
+def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
+    """The files whose paths begin with ``prefix``. Raises InvalidSpecError where the catalog's file access cannot list."""
+    iceberg = subject.jvm.org.apache.iceberg
+    io = subject.table.io()
+    if not _is(subject, io, "SupportsPrefixOperations"):
+        raise InvalidSpecError(
+            f"table {subject.name}: {io.getClass().getSimpleName()} cannot list files; use S3FileIO, GCSFileIO, ADLSFileIO or HadoopFileIO"
+        )
+    jackson = subject.jvm.com.fasterxml.jackson
+    mapper = jackson.databind.ObjectMapper()
+    mapper.setVisibility(
+        jackson.annotation.PropertyAccessor.FIELD,
+        getattr(subject.jvm, "com.fasterxml.jackson.annotation.JsonAutoDetect$Visibility").ANY,
+    )
+    told = False
+    try:
+        pages = iceberg.relocated.com.google.common.collect.Iterables.partition(io.listPrefix(prefix), PAGE)
+        for page in elements(pages.iterator()):
+            for info in json.loads(mapper.writeValueAsString(page)):
+                told = True
+                yield Listed(info["location"], int(info["size"]), int(info["createdAtMillis"]))
+    except JAVA_ERRORS as error:
+        # A directory that was never written to. A listing that ends half way is none: what protects files may be in the other half.
+        if told or "FileNotFoundException" not in short(error):
+            raise
+
+
+def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
+    """Orphans older than ``min_age_ms``: deleted, or only counted. Raises ConflictError where another table shares the location."""
+    subject.guard.check()
+    table = subject.table
+    root = location(table)
+    cutoff = subject.now_ms() - min_age_ms
+    roots: set[str] = set()
+    candidates: list[Listed] = []
+    metadata_files: dict[str, int] = {}
+    for info in listed(subject, root + "/"):
+        home = _ROOT.match(info.path)
+        if home is not None:
+            if place(home.group(1)) == place(root):
+                metadata_files[info.path] = info.changed_ms
+            else:
+                roots.add(place(home.group(1)) + "/")
+        if info.changed_ms < cutoff and not hidden(info.path, root) and _NO_NAME.isdisjoint(info.path):
+            candidates.append(info)
+    refuse_shared(subject, metadata_files)
+    # What was committed while the listing went on is part of it.
+    table.refresh()
+    subject.guard.check()
+    if location(table) != root:
+        raise ConflictError(
+            f"table {subject.name}: its location changed while its files were listed; the next run looks again"
+        )
+    known = Places(Reachable(subject.spark, table, table.operations().current()).paths())
+    found = [
+        info
+        for info in candidates
+        if info.path not in known and not any(place(info.path).startswith(other) for other in roots)
+    ]
+    if enforce and found:
+        subject.failpoints.reach("before-deletion")
+        delete(subject, [info.path for info in found])
+    return Removed(
+        files=len(found),
+        bytes=sum(info.bytes for info in found),
+        items=len(found),
+        sample=tuple(info.path for info in found[:SAMPLE]),
+    )
+
+
+def hidden(path: str, root: str) -> bool:
+    """Whether some directory or the file below ``root`` has a name that others use for what they hide."""
+    below = place(path)[len(place(root)) :].strip("/").split("/")
+    return any(part.startswith((".", "_")) and "=" not in part for part in below)
+
+
+def refuse_kept(subject: Subject) -> None:
+    """Raises ConflictError where the table's owner has said that its files are not to be deleted (``gc.enabled``)."""
+    if dict(subject.table.properties()).get("gc.enabled", "true").lower() == "false":
+        raise ConflictError(
+            f"table {subject.name}: gc.enabled is false, so its files may be another table's too; nothing is deleted. "
+            "Set it to true, or take snapshots, metadataFiles and orphanFiles out of the policy",
+            reason=Reason.NOT_ALLOWED,
+        )
+
+
+def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
+    """Raises ConflictError where some of the metadata files at the table's location are another table's: a table's first one, or one of
+    the newest that this table does not know. ``metadata_files``: path -> when it was written."""
+    table = subject.table
+    uuid = str(table.operations().current().uuid())
+    known = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
+    unknown = sorted((path for path in metadata_files if path not in known), key=lambda path: metadata_files[path])
+    asked = {path for path in unknown if _FIRST.search(path)} | set(unknown[-NEWEST_LOOKED_AT:])
+    for path in sorted(asked):
+        other = _uuid(subject, path)
+        if other is not None and other != uuid:
+            raise ConflictError(
+                f"table {subject.name}: {path} is metadata of another table ({other}) at the same location; nothing is removed there. "
+                "Drop the other table with its files, or move one of the two",
+                reason=Reason.RESOURCE_CONFLICT,
+            )
+
+
+def _uuid(subject: Subject, path: str) -> str | None:
+    """Of the table whose metadata a file is; None where it is gone, or no metadata."""
+    try:
+        parser = subject.jvm.org.apache.iceberg.TableMetadataParser
+        return str(parser.read(subject.table.io(), path).uuid())
+    except JAVA_ERRORS as error:
+        log.info("metadata file not read", path=path, error=short(error))
+        return None
+
+
+def delete(subject: Subject, paths: Sequence[str]) -> None:
+    """Deletes files, checking now and then that the run may still. What cannot be deleted stays an orphan."""
+    io = subject.table.io()
+    bulk = _is(subject, io, "SupportsBulkOperations")
+    failed = 0
+    for part in _batches(paths):
+        subject.guard.check()
+        if bulk:
+            try:
+                io.deleteFiles(subject.jvm.java.util.ArrayList(list(part)))
+            except JAVA_ERRORS as error:
+                failed += len(part)
+                log.warning("files could not be deleted", table=subject.name, error=short(error))
+            continue
+        for path in part:
+            try:
+                io.deleteFile(path)
+            except JAVA_ERRORS as error:
+                failed += 1
+                log.warning("file could not be deleted", path=path, error=short(error))
+    if failed:
+        subject.done.notes.append(f"some of {failed} files could not be deleted; the next run tries again")
+
+
+def _is(subject: Subject, io: Any, interface: str) -> bool:
+    # Iceberg's classes may be known to the session's class loader only.
+    loader = subject.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return bool(loader.loadClass(f"org.apache.iceberg.io.{interface}").isInstance(io))
+
+
+def _batches(paths: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (paths[start : start + DELETE_BATCH] for start in range(0, len(paths), DELETE_BATCH))

@@ -1,0 +1,89 @@
+"""Every file that a version of a table's metadata leads to: data and delete files, manifests, manifest lists, statistics."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+
+_PLACE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
+
+
+class Reachable:
+    """The files of one `TableMetadata`, which need not be written anywhere."""
+
+    def __init__(self, spark: Any, table: Any, metadata: Any) -> None:
+        self._spark = spark
+        self._jvm = spark._jvm
+        self._io = table.io()
+        self._metadata = metadata
+        self._name = str(table.name())
+
+    def content(self) -> Any:
+        """Data and delete files of all snapshots: a DataFrame of ``path, bytes``."""
+        return (
+            self._metadata_table("ALL_FILES").selectExpr("file_path as path", "file_size_in_bytes as bytes").distinct()
+        )
+
+    def manifests(self) -> dict[str, int]:
+        """Manifests of all snapshots, with their bytes."""
+        found = self._metadata_table("ALL_MANIFESTS").selectExpr("path", "length").distinct()
+        return {row["path"]: int(row["length"]) for row in found.collect()}
+
+    def lists(self) -> set[str]:
+        """Manifest lists of all snapshots."""
+        locations = (snapshot.manifestListLocation() for snapshot in self._metadata.snapshots())
+        return {str(one) for one in locations if one is not None}
+
+    def statistics(self) -> dict[str, int]:
+        """Statistics files, with their bytes."""
+        found = [*self._metadata.statisticsFiles(), *self._metadata.partitionStatisticsFiles()]
+        return {str(one.path()): int(one.fileSizeInBytes()) for one in found}
+
+    def metadata_files(self) -> set[str]:
+        """The metadata file itself and those of its log."""
+        here = self._metadata.metadataFileLocation()
+        return {str(one.file()) for one in self._metadata.previousFiles()} | (
+            {str(here)} if here is not None else set()
+        )
+
+    def paths(self) -> Iterator[str]:
+        """All of them."""
+        yield from self.metadata_files()
+        yield from self.statistics()
+        yield from self.lists()
+        yield from self.manifests()
+        for row in self.content().select("path").toLocalIterator():
+            yield row["path"]
+
+    def _metadata_table(self, kind: str) -> Any:
+        from pyspark.sql import DataFrame
+
+        iceberg = self._jvm.org.apache.iceberg
+        static = iceberg.BaseTable(iceberg.StaticTableOperations(self._metadata, self._io), self._name)
+        java = iceberg.spark.SparkTableUtil.loadMetadataTable(
+            self._spark._jsparkSession, static, iceberg.MetadataTableType.valueOf(kind)
+        )
+        return DataFrame(java, self._spark)
+
+
+def place(path: str) -> str:
+    """What two paths of one file have in common, however they are written: no scheme, no authority, nothing percent-encoded."""
+    return unquote("/" + _PLACE.sub("", path).lstrip("/"))
+
+
+class Places:
+    """A set of places in eight bytes each. It may take a place for one of its own that is not, once in some thousand million million
+    times; never the other way round."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._hashes: npt.NDArray[np.int64] = np.unique(np.fromiter((hash(place(path)) for path in paths), np.int64))
+
+    def __contains__(self, path: str) -> bool:
+        at = int(np.searchsorted(self._hashes, hash(place(path))))
+        return at < len(self._hashes) and bool(self._hashes[at] == hash(place(path)))
+
+    def __len__(self) -> int:
+        return len(self._hashes)

@@ -1,0 +1,349 @@
+"""Retention of one table: rows past their age, snapshots, metadata files, orphans. Without the word to enforce, the same is found out and
+nothing is changed."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.errors import CommitConflictError, InvalidSpecError
+from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
+from firn_spark.maintenance import orphans
+from firn_spark.maintenance.changes import NewMetadata
+from firn_spark.maintenance.reachable import Places, Reachable
+from firn_spark.maintenance.rewriting import planned
+from firn_spark.maintenance.subject import SAMPLE, Subject
+from firn_spark.swaps import PATIENT, swap
+from firn_spark.tables import JAVA_ERRORS, translate
+
+log = structlog.get_logger()
+
+RETAIN = "retain"
+"""``firn.kind`` of the snapshots that drop rows."""
+PASSES = 3
+CLEAN = "write.metadata.delete-after-commit.enabled"
+KEEP = "write.metadata.previous-versions-max"
+_METADATA_FILE = re.compile(r"/(\d+)-[^/]*\.metadata\.json(\.gz)?$")
+
+
+def drop_rows(subject: Subject, work: RetentionWork) -> None:
+    """Rows past their age. Raises FirnError."""
+    if work.rows is None:
+        return
+    try:
+        for _ in range(PASSES):
+            try:
+                subject.done.remove("rows", _rows(subject, work.rows, work.enforce))
+                return
+            except CommitConflictError as error:
+                log.info("others changed what rows were dropped from", table=subject.name, error=str(error)[:300])
+                conflict = error
+        raise conflict
+    except JAVA_ERRORS as error:
+        raise translate(error, f"table {subject.name}, rows") from error
+
+
+def clean(subject: Subject, work: RetentionWork) -> None:
+    """Snapshots, metadata files, orphans, in this order: each leaves less to the next. Raises FirnError."""
+    if work.snapshots is None and work.metadata_keep is None and work.orphan_min_age_ms is None:
+        return
+    try:
+        orphans.refuse_kept(subject)
+        if work.snapshots is not None:
+            subject.done.remove("snapshots", _snapshots(subject, work.snapshots, work.enforce))
+        if work.metadata_keep is not None:
+            subject.done.remove("metadata", _metadata(subject, work.metadata_keep, work.enforce))
+        if work.orphan_min_age_ms is not None:
+            subject.done.remove("orphans", orphans.remove(subject, work.orphan_min_age_ms, work.enforce))
+    except JAVA_ERRORS as error:
+        raise translate(error, f"table {subject.name}, retention") from error
+
+
+# Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoff:
+    """Rows of ``column`` before a moment, as Iceberg and as Spark say it."""
+
+    column: str
+    literal: int
+    keep: str
+    drop: str
+
+
+def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
+    """What rows go. Raises InvalidSpecError where the column is not there or tells no time."""
+    field = table.schema().findField(work.column)
+    kind = str(field.type()) if field is not None else None
+    path = ".".join(f"`{part}`" for part in work.column.split("."))
+    ms = now_ms - work.max_age_ms
+    micros = ms * 1000
+    if kind == "date":
+        # A day is over when its last moment is.
+        literal = ms // 86_400_000
+        day = datetime.fromtimestamp(literal * 86_400, UTC).date()
+        spark = f"DATE '{day}'"
+    elif kind in ("timestamp", "timestamptz"):
+        literal = micros
+        spark = f"timestamp_micros({micros})"
+        if kind == "timestamp":
+            spark = f"CAST({spark} AS TIMESTAMP_NTZ)"
+    else:
+        raise InvalidSpecError(
+            f"table {table.name()}: rows.column {work.column} is {kind or 'not there'}; name a timestamp, timestamptz or date column",
+            reason=Reason.UNKNOWN_COLUMN,
+        )
+    return Cutoff(work.column, literal, f"{path} IS NULL OR {path} >= {spark}", f"{path} < {spark}")
+
+
+def _rows(subject: Subject, work: RowsWork, enforce: bool) -> Removed:
+    subject.guard.check()
+    table = subject.table
+    table.refresh()
+    snapshot = table.currentSnapshot()
+    if snapshot is None:
+        return Removed()
+    limit = cutoff(table, work, subject.now_ms())
+    expressions = subject.jvm.org.apache.iceberg.expressions
+    before = expressions.Expressions.lessThan(limit.column, limit.literal)
+    strict = expressions.StrictMetricsEvaluator(table.schema(), before)
+    whole: list[Any] = []
+    partly: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for task in planned(table.newScan().useSnapshot(snapshot.snapshotId()).filter(before).includeColumnStats()):
+        if str(task.residual().op()) == "TRUE" or strict.eval(task.file()):
+            whole.append(task.file())
+        else:
+            partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(task)
+    target = int(dict(table.properties()).get("write.target-file-size-bytes", 512 * 1024 * 1024))
+    groups = [
+        (group, count)
+        for members in partly.values()
+        for group in _chunks(members, target)
+        # Bounds may be missing or wide: what has no such row is left as it is.
+        if (count := subject.rewriter.count(table, group, limit.drop))
+    ]
+    rows = sum(int(file.recordCount()) for file in whole) + sum(count for _, count in groups)
+    removed = Removed(
+        files=len(whole),
+        bytes=sum(int(file.fileSizeInBytes()) for file in whole),
+        items=rows,
+        sample=tuple(str(file.location()) for file in whole[:SAMPLE]),
+    )
+    if not enforce or not rows:
+        return removed
+    added: list[Any] = []
+    for group, _ in groups:
+        subject.guard.check()
+        added += subject.rewriter.rewrite(table, subject.catalog, group, 1, target, keep=limit.keep)
+    gone = [*whole, *(task.file() for group, _ in groups for task in group)]
+
+    def produce(fresh: Any) -> Any:
+        overwrite = fresh.newOverwrite().validateFromSnapshot(snapshot.snapshotId()).validateNoConflictingDeletes()
+        for file in gone:
+            overwrite.deleteFile(file)
+        for file in added:
+            overwrite.addFile(file)
+        return overwrite
+
+    subject.check_or_discard(added)
+    try:
+        subject.snapshot(RETAIN, produce, expect={"deleted-data-files": str(len(gone))})
+    except CommitConflictError:
+        subject.rewriter.discard(table, added)
+        raise
+    return removed
+
+
+def _chunks(tasks: Sequence[Any], limit: int) -> Iterable[list[Any]]:
+    current: list[Any] = []
+    total = 0
+    for task in tasks:
+        current.append(task)
+        total += int(task.length())
+        if total >= limit:
+            yield current
+            current, total = [], 0
+    if current:
+        yield current
+
+
+# Snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A snapshot, reduced to what its expiry depends on."""
+
+    id: int
+    parent: int | None
+    committed_ms: int
+    carries: bool = False
+    """Its summary says how far ingestion came."""
+
+
+def expired(
+    snapshots: Sequence[History],
+    refs: Mapping[str, int],
+    branches: Iterable[str],
+    max_age_ms: int,
+    min_keep: int,
+    now_ms: int,
+) -> list[int]:
+    """Ids of the snapshots that may go. ``refs``: tag or branch -> its snapshot; ``branches``: those refs that are branches.
+
+    A snapshot's age counts from when it was superseded, not from when it was made: until then it was the table, and readers that began on it
+    may still read. What tags and heads of branches name is kept; so are the newest ``min_keep`` of each branch, and of main as many as it
+    takes to know from the table's history how far ingestion came.
+    """
+    known = {one.id: one for one in snapshots}
+    cutoff = now_ms - max_age_ms
+    keep = set(refs.values())
+    ancestors: set[int] = set()
+    for branch in branches:
+        superseded = now_ms
+        count, told = 0, branch != "main"
+        lineage = list(_lineage(known, refs[branch]))
+        ancestors.update(one.id for one in lineage)
+        # A table without ingestion has nothing to be known.
+        told = told or not any(one.carries for one in lineage)
+        for one in lineage:
+            if count >= min_keep and superseded < cutoff and told:
+                break
+            keep.add(one.id)
+            told = told or one.carries
+            count, superseded = count + 1, one.committed_ms
+    # What no branch leads to: staged, or rolled back.
+    keep.update(one.id for one in snapshots if one.id not in ancestors and one.committed_ms >= cutoff)
+    return [one.id for one in snapshots if one.id not in keep]
+
+
+def _lineage(known: Mapping[int, History], head: int) -> Iterable[History]:
+    one = known.get(head)
+    while one is not None:
+        yield one
+        one = known.get(one.parent) if one.parent is not None else None
+
+
+def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
+    subject.guard.check()
+    table = subject.table
+    table.refresh()
+    before = table.operations().current()
+    ids = _expired(before, work, subject.now_ms())
+    if not ids:
+        return Removed()
+    if enforce:
+
+        def edit(builder: Any, base: Any) -> None:
+            # What was named by a tag since, or came to be needed otherwise, stays.
+            ids[:] = set(ids) & set(_expired(base, work, subject.now_ms()))
+            builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
+
+        change = NewMetadata(subject.guard, edit, lambda found: all(found.snapshot(one) is None for one in ids))
+        swap(table, change, subject.failpoints, PATIENT)
+        subject.done.commits += 1
+        before = change.before or before
+        after = table.operations().current()
+        subject.failpoints.reach("before-deletion")
+    else:
+        builder = subject.jvm.org.apache.iceberg.TableMetadata.buildFrom(before)
+        after = builder.removeSnapshots(_snapshot_list(subject.jvm, before, ids)).discardChanges().build()
+    old, new = Reachable(subject.spark, table, before), Reachable(subject.spark, table, after)
+    content = {
+        row["path"]: int(row["bytes"])
+        for row in old.content().join(new.content().select("path"), "path", "left_anti").collect()
+    }
+    kept = new.manifests()
+    manifests = {path: size for path, size in old.manifests().items() if path not in kept}
+    lists = dict.fromkeys(old.lists() - new.lists(), 0)
+    statistics = {path: size for path, size in old.statistics().items() if path not in new.statistics()}
+    files = content | manifests | lists | statistics
+    if enforce:
+        # Data before what leads to it: what a kill leaves is found by orphan removal either way.
+        orphans.delete(subject, list(files))
+    return Removed(files=len(files), bytes=sum(files.values()), items=len(ids), sample=tuple(map(str, ids[:SAMPLE])))
+
+
+def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
+    snapshots = [
+        History(
+            int(one.snapshotId()),
+            int(one.parentId()) if one.parentId() is not None else None,
+            int(one.timestampMillis()),
+            one.summary().get(names.SUMMARY_OFFSETS) is not None,
+        )
+        for one in metadata.snapshots()
+    ]
+    refs = {str(name): ref for name, ref in dict(metadata.refs()).items()}
+    return expired(
+        snapshots,
+        {name: int(ref.snapshotId()) for name, ref in refs.items()},
+        [name for name, ref in refs.items() if ref.isBranch()],
+        work.max_age_ms,
+        work.min_keep,
+        now_ms,
+    )
+
+
+def _snapshot_list(jvm: Any, metadata: Any, ids: Iterable[int]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for one in ids:
+        found.add(metadata.snapshot(one))
+    return found
+
+
+# Metadata files
+
+
+def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
+    """Old versions of the table's metadata. The table is told to drop them itself from here on; those that it no longer knows of go now."""
+    subject.guard.check()
+    table = subject.table
+    table.refresh()
+    metadata = table.operations().current()
+    wanted = {CLEAN: "true", KEEP: str(keep)}
+    listed = [
+        info
+        for info in orphans.listed(subject, f"{orphans.location(table)}/metadata/")
+        if _METADATA_FILE.search(info.path)
+    ]
+    orphans.refuse_shared(subject, {info.path: info.changed_ms for info in listed})
+    # Read after the listing.
+    table.refresh()
+    metadata = table.operations().current()
+    version = _version(str(metadata.metadataFileLocation()))
+    logged = [str(one.file()) for one in metadata.previousFiles()]
+    known = Places({*logged[len(logged) - min(keep, len(logged)) :], str(metadata.metadataFileLocation())})
+    old = {
+        info.path: info.bytes
+        for info in listed
+        # A version below the newest can no longer become it: whoever is writing it replaces metadata that has been replaced.
+        if info.path not in known and version is not None and (_version(info.path) or 0) < version
+    }
+    removed = Removed(files=len(old), bytes=sum(old.values()), items=len(old), sample=tuple(sorted(old)[:SAMPLE]))
+    if enforce:
+        if any(metadata.properties().get(key) != value for key, value in wanted.items()):
+            change = NewMetadata(
+                subject.guard,
+                lambda builder, _: builder.setProperties(wanted),
+                lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
+            )
+            # The log is cut with this commit, and the catalog's client deletes what it cuts off.
+            swap(table, change, subject.failpoints, PATIENT)
+            subject.done.commits += 1
+            metadata = table.operations().current()
+        still = Places(Reachable(subject.spark, table, metadata).metadata_files())
+        orphans.delete(subject, [path for path in old if path not in still])
+    return removed
+
+
+def _version(path: str) -> int | None:
+    found = _METADATA_FILE.search(path)
+    return int(found.group(1)) if found else None

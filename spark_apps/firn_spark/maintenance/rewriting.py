@@ -1,0 +1,178 @@
+"""Data files read through Iceberg, which applies their deletes, and written anew through Iceberg: nothing is committed here.
+
+Chosen files are staged as scan tasks of one snapshot, the way Iceberg's own rewrite action does it (``SparkDataFileRewriteRunner``), so that
+row lineage of format 3 is kept and the new files carry the table's own properties.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import get_method
+
+from firn.model import transforms
+from firn.model.errors import InvalidSpecError
+from firn_spark.failpoints import Failpoints
+from firn_spark.maintenance import z_order
+from firn_spark.swaps import log, short
+from firn_spark.tables import JAVA_ERRORS, sort_terms
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How rows are laid into the files that are written. ``strategy`` BinPack keeps them as they come."""
+
+    strategy: str = "BinPack"
+    columns: tuple[str, ...] = ()
+
+
+def planned(scan: Any) -> Iterator[Any]:
+    """The scan tasks of a table scan, one by one."""
+    found = scan.planFiles()
+    try:
+        yield from elements(found.iterator())
+    finally:
+        found.close()
+
+
+def elements(iterator: Any) -> Iterator[Any]:
+    """What a Java iterator gives. Its errors come through: py4j's own iteration takes them for the end."""
+    following = get_method(iterator, "next")
+    while iterator.hasNext():
+        yield following()
+
+
+class Rewriter:
+    """Writes data files anew on one Spark session."""
+
+    def __init__(self, spark: Any, failpoints: Failpoints) -> None:
+        self._spark = spark
+        self._jvm = spark._jvm
+        self._failpoints = failpoints
+
+    def rewrite(
+        self,
+        table: Any,
+        catalog: str,
+        tasks: Sequence[Any],
+        outputs: int,
+        target_bytes: int,
+        arrangement: Arrangement | None = None,
+        keep: str | None = None,
+    ) -> list[Any]:
+        """The new data files (Java) with the rows of ``tasks`` that match ``keep`` (SQL; None: all). Raises as Spark does (`JAVA_ERRORS`)."""
+        arrangement = arrangement or Arrangement()
+        group = uuid.uuid4().hex
+        iceberg = self._jvm.org.apache.iceberg
+        cache = iceberg.spark.SparkTableCache.get()
+        staged = iceberg.spark.ScanTaskSetManager.get()
+        coordinator = iceberg.spark.FileRewriteCoordinator.get()
+        try:
+            self._failpoints.reach("before-rewrite")
+            cache.add(group, table)
+            staged.stageTasks(table, group, list(tasks))
+            self._write(table, catalog, group, tasks, outputs, target_bytes, arrangement, keep)
+            files = list(coordinator.fetchNewFiles(table, group))
+            self._failpoints.reach("after-rewrite")
+            return files
+        finally:
+            cache.remove(group)
+            staged.removeTasks(table, group)
+            coordinator.clearRewrite(table, group)
+
+    def _write(
+        self,
+        table: Any,
+        catalog: str,
+        group: str,
+        tasks: Sequence[Any],
+        outputs: int,
+        target_bytes: int,
+        arrangement: Arrangement,
+        keep: str | None,
+    ) -> None:
+        total = sum(task.sizeBytes() for task in tasks)
+        # A split becomes a file. Bin-packing leaves some splits emptier than others: a tenth more room makes as many as wanted.
+        split = max(total // outputs * 11 // 10, 1) if outputs > 1 else max(total * 2, 1)
+        frame = self._spark.read.format("iceberg").option("split-size", split).option("file-open-cost", "0").load(group)
+        if keep is not None:
+            frame = frame.where(keep)
+        spec, order = table.spec().specId(), table.sortOrder()
+        # Room for files that come out larger than planned: cut, they would leave crumbs.
+        options = {"output-spec-id": spec, "target-file-size-bytes": target_bytes * 3 // 2}
+        moved = any(task.spec().specId() != spec for task in tasks)
+        if arrangement.strategy == "BinPack":
+            if moved:
+                # Rows go to partitions of another spec, and are brought together by them.
+                options["distribution-mode"] = "hash"
+            elif order.isSorted():
+                options["distribution-mode"] = "none"
+            else:
+                options["use-table-distribution-and-ordering"] = "false"
+        else:
+            frame = arranged(frame, table, catalog, arrangement, outputs)
+            options |= {"use-table-distribution-and-ordering": "false", "fanout-enabled": str(moved).lower()}
+            if arrangement.strategy == "Sort" and not arrangement.columns:
+                options["output-sort-order-id"] = order.orderId()
+        frame.write.format("iceberg").options(**options).mode("append").save(group)
+
+    def count(self, table: Any, tasks: Sequence[Any], matching: str) -> int:
+        """How many rows of ``tasks`` match (SQL)."""
+        group = uuid.uuid4().hex
+        iceberg = self._jvm.org.apache.iceberg
+        cache, staged = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
+        try:
+            cache.add(group, table)
+            staged.stageTasks(table, group, list(tasks))
+            return int(self._spark.read.format("iceberg").load(group).where(matching).count())
+        finally:
+            cache.remove(group)
+            staged.removeTasks(table, group)
+
+    def discard(self, table: Any, files: Sequence[Any]) -> None:
+        """Removes files that no commit was tried with, or whose commit was refused for certain. Best effort: orphan removal finds the rest."""
+        try:
+            io = table.io()
+            for file in files:
+                io.deleteFile(file.location())
+        except JAVA_ERRORS as error:
+            log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
+
+
+def arranged(frame: Any, table: Any, catalog: str, arrangement: Arrangement, outputs: int) -> Any:
+    """``frame`` in the order that ``arrangement`` says, in ``outputs`` parts. Raises InvalidSpecError for columns that cannot be."""
+    if arrangement.strategy == "ZOrder":
+        return z_order.ordered(frame, arrangement.columns, outputs, str(table.name()))
+    columns = sort_columns(table, catalog, arrangement.columns)
+    # Files of one part follow each other: the order holds across files too.
+    return frame.repartitionByRange(outputs, *columns).sortWithinPartitions(*columns)
+
+
+def sort_columns(table: Any, catalog: str, texts: Sequence[str]) -> list[Any]:
+    """Spark's columns for sort terms as users write them; for none, the table's own order."""
+    name = str(table.name())
+    terms = [transforms.parse_sort(text) for text in (texts or sort_terms(table))]
+    if not terms:
+        raise InvalidSpecError(f"table {name}: strategy Sort needs columns, or a table with sortBy")
+    return [_sort_column(table, catalog, term) for term in terms]
+
+
+def _sort_column(table: Any, catalog: str, term: transforms.SortTerm) -> Any:
+    from pyspark.sql import functions
+
+    if table.schema().findField(term.term.column) is None:
+        raise InvalidSpecError(f"table {table.name()}: there is no column {term.term.column} to sort by")
+    path = ".".join(f"`{part}`" for part in term.term.column.split("."))
+    match term.term.transform:
+        case "identity":
+            column = functions.col(path)
+        case "bucket" | "truncate" as function:
+            column = functions.expr(f"`{catalog}`.system.{function}({term.term.argument}, {path})")
+        case "year" | "month" | "day" | "hour" as function:
+            column = functions.expr(f"`{catalog}`.system.{function}s({path})")
+        case other:
+            raise InvalidSpecError(f"table {table.name()}: sorting by {other}({term.term.column}) is not possible")
+    if term.descending:
+        return column.desc_nulls_first() if term.nulls_first else column.desc_nulls_last()
+    return column.asc_nulls_first() if term.nulls_first else column.asc_nulls_last()

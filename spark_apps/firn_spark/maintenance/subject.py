@@ -1,0 +1,91 @@
+"""One Iceberg table, as the parts of maintenance see it: the Java table, what has to hold for changing it, and what was done so far."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.errors import FirnError
+from firn.model.maintenance import Removed
+from firn_spark.failpoints import Failpoints
+from firn_spark.maintenance.changes import Guard, NewSnapshot
+from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.swaps import PATIENT, swap
+
+SAMPLE = 3
+"""So many names of what a part removed are reported."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What was done to a table so far; names as in `firn.model.maintenance.TableReport`."""
+
+    commits: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    bytes_rewritten: int = 0
+    delete_files_removed: int = 0
+    manifests_before: int = 0
+    manifests_after: int = 0
+    removed: dict[str, Removed] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def remove(self, part: str, removed: Removed) -> None:
+        """Adds what one part of retention removed, or would."""
+        before = self.removed.get(part, Removed())
+        self.removed[part] = Removed(
+            files=before.files + removed.files,
+            bytes=before.bytes + removed.bytes,
+            items=before.items + removed.items,
+            sample=(before.sample + removed.sample)[:SAMPLE],
+        )
+
+
+@dataclass(slots=True)
+class Subject:
+    """A table under maintenance. ``run`` is the run's name."""
+
+    spark: Any
+    table: Any
+    catalog: str
+    run: str
+    guard: Guard
+    failpoints: Failpoints
+    rewriter: Rewriter
+    workers: Executor
+    """Where groups of files are rewritten at the same time."""
+    done: Done
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+
+    @property
+    def jvm(self) -> Any:
+        """Java, behind the session."""
+        return self.spark._jvm
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.guard.name
+
+    def check_or_discard(self, files: Sequence[Any]) -> None:
+        """`Guard.check` before a commit; where nothing may be committed any more, the files that were written for it go."""
+        try:
+            self.guard.check()
+        except FirnError:
+            self.rewriter.discard(self.table, files)
+            raise
+
+    def snapshot(
+        self,
+        kind: str,
+        produce: Callable[[Any], Any],
+        *,
+        expect: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Commits a snapshot (`NewSnapshot`); the Java snapshot. Raises as `swap` does."""
+        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, properties=properties)
+        swap(self.table, change, self.failpoints, PATIENT)
+        self.done.commits += 1
+        return change.snapshot

@@ -1,0 +1,122 @@
+"""Z-order: rows laid along a space-filling curve through several columns, so that a filter on any of them reads few files.
+
+A value counts by its rank among values sampled from the group, 1,024 ranks a column, not by its bits: columns with few values, with a
+common prefix or in a narrow range have as much weight as any other. The ranks' bits are interleaved (Morton, 1966) to the key that rows are
+ordered by.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from firn.model.errors import InvalidSpecError
+
+BITS = 10
+SAMPLE = 20_000
+KEY = "_firn_z_order"
+_KINDS = (
+    "bool",
+    "byte",
+    "short",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "decimal",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+)
+
+
+def ranks(values: npt.NDArray[Any], bounds: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """The rank of each value among ``bounds`` (sorted), spread over all ranks that there are; 0 for those that are missing."""
+    found = np.zeros(len(values), np.uint16)
+    there = ~missing
+    place = np.searchsorted(bounds, values[there], side="left") + 1
+    # Few values in the low bits alone would leave the curve to the other columns.
+    found[there] = place * (2**BITS - 1) // (len(bounds) + 1)
+    return found
+
+
+def interleave(columns: Sequence[npt.NDArray[np.uint16]]) -> list[bytes]:
+    """Keys from one array of ranks a column: bytes that sort as the curve runs, the first column's bits first."""
+    if not len(columns[0]):
+        return []
+    bits = np.stack(
+        [
+            np.unpackbits(column.astype(">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 16 - BITS :]
+            for column in columns
+        ],
+        axis=2,
+    )
+    keys = np.packbits(bits.reshape(len(columns[0]), -1), axis=1)
+    return [key.tobytes() for key in keys]
+
+
+def bounds(sample: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values that cut ``sample`` into parts of about the same number, at most 2**BITS - 2 of them, sorted and each once."""
+    ordered = np.sort(sample)
+    most = 2**BITS - 2
+    if len(ordered) > most:
+        ordered = ordered[np.linspace(0, len(ordered) - 1, most).astype(int)]
+    return np.unique(ordered)
+
+
+def ordered(frame: Any, names: Sequence[str], outputs: int, table: str) -> Any:
+    """``frame`` along the curve through the columns ``names``, in ``outputs`` parts. Raises InvalidSpecError for columns that cannot be."""
+    from pyspark.sql import functions
+
+    if not names:
+        raise InvalidSpecError(f"table {table}: strategy ZOrder needs columns")
+    paths = [".".join(f"`{part}`" for part in name.split(".")) for name in names]
+    try:
+        kinds = dict(frame.select(*(functions.col(path).alias(f"c{i}") for i, path in enumerate(paths))).dtypes)
+    except Exception as error:
+        raise InvalidSpecError(f"table {table}: ZOrder by {', '.join(names)}: {str(error)[:300]}") from error
+    for i, name in enumerate(names):
+        if not kinds[f"c{i}"].startswith(_KINDS):
+            raise InvalidSpecError(f"table {table}: ZOrder cannot use column {name} of type {kinds[f'c{i}']}")
+    columns = [_comparable(functions.col(path), kinds[f"c{i}"]) for i, path in enumerate(paths)]
+    share = min(1.0, SAMPLE / max(frame.count(), 1))
+    sample = frame.select(*(column.alias(f"c{i}") for i, column in enumerate(columns)))
+    sample = (sample.sample(share, seed=1) if share < 1.0 else sample).toPandas()
+    key = _key([bounds(sample[f"c{i}"].dropna().to_numpy()) for i in range(len(names))])
+    keyed = frame.withColumn(KEY, key(*columns))
+    return keyed.repartitionByRange(outputs, KEY).sortWithinPartitions(KEY).drop(KEY)
+
+
+def _comparable(column: Any, kind: str) -> Any:
+    """The column as doubles or strings that sort as its values do, well enough for ranks."""
+    from pyspark.sql import functions
+
+    if kind.startswith(("string", "char", "varchar")):
+        return column
+    if kind.startswith("binary"):
+        return functions.hex(column)
+    if kind.startswith("date"):
+        return functions.unix_date(column).cast("double")
+    if kind.startswith("timestamp_ntz"):
+        return functions.unix_micros(column.cast("timestamp")).cast("double")
+    if kind.startswith("timestamp"):
+        return functions.unix_micros(column).cast("double")
+    return column.cast("double")
+
+
+def _key(cuts: Sequence[npt.NDArray[Any]]) -> Any:
+    """The function that gives rows their keys, as Spark runs it."""
+    import pandas
+    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.types import BinaryType
+
+    def key(*columns: pandas.Series) -> pandas.Series:
+        found = []
+        for values, cut in zip(columns, cuts, strict=True):
+            found.append(ranks(values.to_numpy(), cut, values.isna().to_numpy()))
+        return pandas.Series(interleave(found))
+
+    make: Any = pandas_udf
+    return make(key, returnType=BinaryType())

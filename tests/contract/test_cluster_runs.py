@@ -1,0 +1,196 @@
+"""Port `Cluster` as policies use it, the fake and the real API server alike: Jobs, their pods' last words, status of policies."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import Configuration
+
+from firn.model import names
+from firn.model.errors import CommitConflictError
+from firn.model.maintenance import RunReport, TableReport, pack
+from firn_controllers.manifests import Owner
+from firn_controllers.policies import plan, runs
+from firn_controllers.policies.due import Due
+from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.policies.plan import Batch, Waiting
+from firn_controllers.ports import Cluster, Manifest
+from firn_operator.api_client import Api, RateLimit, path
+from firn_operator.kube import KubeCluster
+from firn_operator.workloads import Workloads
+from tests import apiserver, gen
+from tests.apiserver import ApiServer
+from tests.fakes.cluster import FakeCluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SYSTEM = "firn-system"
+OWNER = Owner(SYSTEM, "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A cluster, and what happens in it beside the operator."""
+
+    cluster: Cluster
+    create: Callable[[Manifest], Any]
+    """kubectl create."""
+    end: Callable[..., Any]
+    """The Job of this name ends: name, message of its pod or None, ``failure``."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with apiserver.running() as running:
+        for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
+            running.install(yaml.safe_load(file.read_text()))
+        for namespace in (SYSTEM, "demo"):
+            running.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        account = {"metadata": {"name": "firn-maintain"}}
+        running.call("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", account)
+        yield running
+
+
+@pytest_asyncio.fixture(params=["fake", "kubernetes"])
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    if request.param == "fake":
+        fake = FakeCluster()
+        yield Subject(fake, fake.create, fake.end_job)
+        return
+    server: ApiServer = request.getfixturevalue("server")
+    found = Configuration()
+    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=found)
+    api = Api(found, RateLimit(1000, 1000))
+    workloads = Workloads()
+
+    def create(manifest: Manifest) -> None:
+        made = {**manifest, "metadata": {key: manifest["metadata"][key] for key in ("name", "namespace")}}
+        server.call("POST", path(made["apiVersion"], made["kind"], made["metadata"]["namespace"]), made)
+
+    def end(name: str, message: str | None = "", *, failure: str = "") -> None:
+        """What the Job controller and the kubelet write, and the watch shows."""
+        place = path("batch/v1", "Job", SYSTEM, name)
+        live = server.call("GET", place)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if message is not None:
+            template = live["spec"]["template"]
+            pod = {**template, "metadata": {**template["metadata"], "name": f"{name}-0", "namespace": SYSTEM}}
+            pod["spec"]["automountServiceAccountToken"] = False
+            made = server.call("POST", path("v1", "Pod", SYSTEM), pod)
+            terminated = {"exitCode": 1 if failure else 0, "finishedAt": now, "startedAt": now, "message": message}
+            container = {"name": "run", "state": {"terminated": terminated}, "ready": False, "restartCount": 0}
+            made["status"] = {
+                "phase": "Failed" if failure else "Succeeded",
+                "containerStatuses": [{**container, "image": "i", "imageID": "i"}],
+            }
+            workloads.seen(
+                {**server.call("PUT", path("v1", "Pod", SYSTEM, f"{name}-0", "status"), made), "kind": "Pod"}
+            )
+        both = ("FailureTarget", "Failed") if failure else ("SuccessCriteriaMet", "Complete")
+        conditions = [
+            {
+                "type": kind,
+                "status": "True",
+                "lastTransitionTime": now,
+                "lastProbeTime": now,
+                "reason": failure or "Done",
+            }
+            for kind in both
+        ]
+        live["status"] = {"startTime": now, "conditions": conditions}
+        if not failure:
+            live["status"] |= {"completionTime": now, "succeeded": 1}
+        workloads.seen({**server.call("PUT", f"{place}/status", live), "kind": "Job"})
+
+    yield Subject(KubeCluster(api, SYSTEM, workloads), create, end)
+    await api.close()
+
+
+def run_of(name: str) -> tuple[Manifest, Manifest]:
+    """ConfigMap and Job of a run for one table."""
+    config = gen.config()
+    policy = policy_entry(gen.policy(name, schedule={"cron": "0 3 * * *"}), config)
+    observed = gen.observed()
+    assert not isinstance(observed.target, Exception)
+    due = Due(gen.NOW, "it was asked for", gen.NOW, {"topic": "1"})
+    batch = Batch((Waiting(observed.entry, observed.target, "table-1", None, due, ""),), "small")
+    run = plan.contract(policy, batch, config)
+    return plan.config_map(policy, run, OWNER), plan.job(policy, batch, run, config, OWNER)
+
+
+async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subject) -> None:
+    contract, job = run_of("made")
+    before = datetime.now(UTC) - timedelta(seconds=60)
+    labels = plan.labels_of("CompactionPolicy", "demo", "made")
+    assert await subject.cluster.jobs(labels) == []
+    assert await subject.cluster.apply(contract)
+    assert await subject.cluster.apply(job)
+    (state,) = await subject.cluster.jobs(labels)
+    assert (state.name, state.finished, state.succeeded, state.failure) == (job["metadata"]["name"], None, False, "")
+    assert state.created >= before or isinstance(subject.cluster, FakeCluster)
+    assert not await subject.cluster.apply(job), "the same again is no change"
+    run = runs.read(state, ())
+    assert run is not None
+    assert run.active
+    (table,) = run.mark.tables
+    assert (table.uid, table.slot, table.requests) == ("uid-demo-flights", gen.NOW, {"topic": "1"})
+    assert await subject.cluster.jobs(plan.labels_of("CompactionPolicy", "demo", "other")) == []
+    assert contract["metadata"]["name"] in await subject.cluster.list_names(
+        "v1", "ConfigMap", {"app.kubernetes.io/component": "maintenance"}
+    )
+
+
+async def test_a_job_that_ended_well_has_its_report(subject: Subject) -> None:
+    _, job = run_of("well")
+    await subject.cluster.apply(job)
+    name = job["metadata"]["name"]
+    report = RunReport(name=name, tables=(TableReport(uid="uid-demo-flights", outcome="Done", commits=3),))
+    subject.end(name, pack(report))
+    (state,) = await subject.cluster.jobs({names.LABEL_RUN: name})
+    assert state.succeeded
+    assert state.finished is not None
+    run = runs.read(state, await subject.cluster.pods({names.LABEL_RUN: name}))
+    assert run is not None
+    assert (run.active, run.reported) == (False, True)
+    assert run.outcome("uid-demo-flights").commits == 3
+
+
+@pytest.mark.parametrize("message", [None, "Traceback\nMemoryError"])
+async def test_a_job_that_failed_says_why(subject: Subject, message: str | None) -> None:
+    _, job = run_of(f"failed-{'loud' if message else 'still'}")
+    await subject.cluster.apply(job)
+    name = job["metadata"]["name"]
+    subject.end(name, message, failure="DeadlineExceeded")
+    (state,) = await subject.cluster.jobs({names.LABEL_RUN: name})
+    assert (state.succeeded, state.failure) == (False, "DeadlineExceeded")
+    assert state.finished is not None
+    run = runs.read(state, await subject.cluster.pods({names.LABEL_RUN: name}))
+    assert run is not None
+    assert run.reported is (message is not None)
+    assert ("MemoryError" in run.outcome("uid-demo-flights").message) is (message is not None)
+    assert run.outcome("uid-demo-flights").outcome == "Unfinished"
+
+
+@pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])
+async def test_the_status_of_a_policy_is_replaced_only_where_nothing_changed(subject: Subject, kind: str) -> None:
+    subject.create(
+        gen.policy("status", kind=kind, snapshots={"maxAge": "7d"})
+        if kind == "RetentionPolicy"
+        else gen.policy("status")
+    )
+    live = await subject.cluster.get(names.API_VERSION, kind, "demo", "status")
+    assert live is not None
+    version = live["metadata"]["resourceVersion"]
+    status = {"observedGeneration": 1, "conditions": [], "topics": 3}
+    written = await subject.cluster.patch_status("demo", "status", status, version, kind)
+    assert written is not None
+    assert written["status"] == status
+    assert written["kind"] == kind
+    with pytest.raises(CommitConflictError):
+        await subject.cluster.patch_status("demo", "status", status, version, kind)
+    assert await subject.cluster.patch_status("demo", "nobody-made-this", status, "1", kind) is None

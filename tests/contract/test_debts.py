@@ -1,0 +1,278 @@
+"""Port `Debts`: the suite on the fake and on real catalogs, and what only the adapter has: caches, bounds, tables that move."""
+
+import asyncio
+import gzip
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from sqlalchemy import update
+
+from firn.model import compaction
+from firn.model.clock import SystemClock
+from firn.model.errors import UnavailableError
+from firn.model.jobs import CatalogConnection, TableTarget
+from firn.model.maintenance import CompactionWork
+from firn_operator import debt as debt_module
+from firn_operator.debt import CatalogDebts
+from firn_operator.iceberg import open_catalog
+from tests.contract.suites import AT_ONCE, CATALOG, MIB, DebtsContract
+from tests.contract.writers import CatalogWriters
+from tests.fakes.debts import FakeDebts
+from tests.servers.nessie import Nessie
+from tests.servers.postgres import Postgres
+from tests.servers.process import free_port
+from tests.servers.s3 import S3
+
+_numbers = itertools.count()
+
+
+class Later:
+    """The system's clock turned forward, or one that stands still."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+        self.fixed: datetime | None = None
+
+    def now(self) -> datetime:
+        return self.fixed or datetime.now(UTC) + self.ahead
+
+    def monotonic(self) -> float:
+        return SystemClock().monotonic()
+
+
+@pytest.fixture
+def target() -> TableTarget:
+    return TableTarget(catalog=CATALOG, namespace="debts", name=f"table{next(_numbers)}")
+
+
+@pytest.fixture(scope="module", params=["sqlite-files", "sql-s3", "rest-s3"])
+def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CatalogConnection:
+    if request.param == "sqlite-files":
+        directory = tmp_path_factory.mktemp("lake")
+        return CatalogConnection(type="sql", uri=f"sqlite:///{directory}/catalog", warehouse=f"file://{directory}")
+    if request.param == "rest-s3":
+        nessie: Nessie = request.getfixturevalue("rest_catalog")
+        return nessie.connection
+    return sql_on_s3(request.getfixturevalue("database"), request.getfixturevalue("storage"), tmp_path_factory)
+
+
+def sql_on_s3(database: Postgres, storage: S3, directories: pytest.TempPathFactory) -> CatalogConnection:
+    password = directories.mktemp("catalog") / "password"
+    password.write_text(database.password)
+    return CatalogConnection(
+        type="sql",
+        uri=database.uri,
+        warehouse=f"s3://{storage.bucket}/debts",
+        properties={"user": database.user, **storage.properties},
+        secret_properties={"password": str(password), **storage.secret_properties},
+    )
+
+
+@pytest.fixture
+def clock() -> Later:
+    return Later()
+
+
+@pytest.fixture
+def debts(connection: CatalogConnection, clock: Later) -> Iterator[CatalogDebts]:
+    port = CatalogDebts({CATALOG: connection}, clock)
+    yield port
+    port.close()
+
+
+@pytest.fixture
+def writers(connection: CatalogConnection) -> CatalogWriters:
+    return CatalogWriters(open_catalog(CATALOG, connection))
+
+
+class TestFakeDebts(DebtsContract):
+    @pytest.fixture
+    def debts(self) -> FakeDebts:
+        return FakeDebts()
+
+    @pytest.fixture
+    def writers(self, debts: FakeDebts) -> FakeDebts:
+        return debts
+
+
+class TestCatalogDebts(DebtsContract):
+    """On all of the catalogs."""
+
+
+async def test_manifests_are_read_once(debts: CatalogDebts, writers: CatalogWriters, target: TableTarget) -> None:
+    writers.create(target)
+    for number in range(1, 4):
+        writers.append(target, [MIB] * 3)
+        await debts.measure(target, AT_ONCE)
+        assert debts.manifests.read == number
+    await debts.measure(target, AT_ONCE.model_copy(update={"open_grace_ms": 1}))
+    assert debts.manifests.read == 3
+
+
+async def test_nothing_is_read_where_nothing_was_committed(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers.create(target)
+    writers.append(target, [MIB] * 5)
+    first = await debts.measure(target, AT_ONCE)
+
+    def unread(*_: object) -> None:
+        raise AssertionError("metadata was read again")
+
+    monkeypatch.setattr(debt_module, "_read_metadata", unread)
+    assert await debts.measure(target, AT_ONCE) == first
+
+
+async def test_files_come_of_age_without_a_commit(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
+) -> None:
+    work = CompactionWork(open_grace_ms=3_600_000)
+    writers.create(target)
+    writers.append(target, [MIB] * 5)
+    writers.append(target, [600 * MIB])
+    found = await debts.measure(target, work)
+    assert found is not None
+    assert found.due_files == 0
+    clock.ahead = timedelta(minutes=61)
+    found = await debts.measure(target, work)
+    assert found is not None
+    assert found.due_files == 5
+
+
+async def test_a_partition_that_goes_quiet_is_seen(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
+) -> None:
+    """Sizes that the size rule leaves alone until the partition is closed."""
+    writers.create(target)
+    writers.append(target, [MIB, 4 * MIB, 16 * MIB, 64 * MIB])
+    found = await debts.measure(target, AT_ONCE)
+    assert found is not None
+    assert (found.small_files, found.due_files) == (4, 0)
+    clock.ahead = timedelta(milliseconds=compaction.QUIET_MS + 60_000)
+    found = await debts.measure(target, AT_ONCE)
+    assert found is not None
+    assert found.due_files == 4
+
+
+async def test_a_partition_is_not_quiet_while_large_files_come(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
+) -> None:
+    """A large file is nothing to rewrite, but it says that somebody writes there."""
+    work = CompactionWork(open_grace_ms=0, target_file_bytes=100 * MIB)
+    writers.create(target)
+    writers.append(target, [MIB, 4 * MIB, 16 * MIB, 64 * MIB])
+    committed = writers.load(target).metadata.snapshots[-1].timestamp_ms
+    clock.fixed = datetime.fromtimestamp((committed + compaction.QUIET_MS) / 1000, UTC)
+    found = await debts.measure(target, work)
+    assert found is not None
+    assert found.due_files == 4
+    writers.append(target, [MIB * 100])
+    assert writers.load(target).metadata.snapshots[-1].timestamp_ms > committed
+    found = await debts.measure(target, work)
+    assert found is not None
+    assert found.due_files == 0
+
+
+async def test_expired_snapshots_make_files_no_younger(
+    connection: CatalogConnection, debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
+) -> None:
+    if connection.type == "rest":
+        pytest.skip("Nessie expires snapshots itself")
+    writers.create(target)
+    for _ in range(5):
+        writers.append(target, [MIB])
+    table = writers.load(target)
+    gone = [snapshot.snapshot_id for snapshot in table.metadata.snapshots[:-1]]
+    table.maintenance.expire_snapshots().by_ids(gone).commit()
+    last = table.refresh().metadata.snapshots[-1].timestamp_ms
+    found = await debts.measure(target, AT_ONCE)
+    assert found is not None
+    assert (found.snapshots, found.data_files, found.due_files) == (1, 5, 5)
+    assert found.oldest_due == datetime.fromtimestamp(last / 1000, UTC)
+
+
+async def test_what_is_kept_of_manifests_is_bounded(
+    connection: CatalogConnection, writers: CatalogWriters, target: TableTarget
+) -> None:
+    writers.create(target)
+    for _ in range(6):
+        writers.append(target, [MIB] * 50)
+    port = CatalogDebts({CATALOG: connection}, SystemClock(), kept_files=250)
+    try:
+        for settings in (AT_ONCE, AT_ONCE.model_copy(update={"open_grace_ms": 1})):
+            found = await port.measure(target, settings)
+            assert found is not None
+            assert found.due_files == 300
+        assert port.manifests.read > 6, "not all of them fit"
+        assert port.manifests.weight <= 250
+    finally:
+        port.close()
+
+
+async def test_many_tables_at_once(debts: CatalogDebts, writers: CatalogWriters, target: TableTarget) -> None:
+    targets = [target.model_copy(update={"name": f"{target.name}_{n}"}) for n in range(30)]
+    for number, one in enumerate(targets):
+        writers.create(one)
+        writers.append(one, [MIB] * number or [MIB])
+    found = await asyncio.gather(*(debts.measure(one, AT_ONCE) for one in targets))
+    assert [one.data_files for one in found if one is not None] == [1, *range(1, 30)]
+
+
+async def test_a_manifest_that_is_gone_is_said(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
+) -> None:
+    writers.create(target)
+    writers.append(target, [MIB])
+    table = writers.load(target)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    (manifest,) = snapshot.manifests(table.io)
+    table.io.delete(manifest.manifest_path)
+    with pytest.raises(UnavailableError, match=f"{target.name}: a file that its metadata names is missing"):
+        await debts.measure(target, AT_ONCE)
+
+
+async def test_compressed_metadata(
+    database: Postgres, storage: S3, tmp_path_factory: pytest.TempPathFactory, target: TableTarget
+) -> None:
+    connection = sql_on_s3(database, storage, tmp_path_factory)
+    writers = CatalogWriters(open_catalog(CATALOG, connection))
+    writers.create(target)
+    writers.append(target, [MIB] * 4)
+    table = writers.load(target)
+    packed = table.metadata_location.replace(".metadata.json", ".gz.metadata.json")
+    with table.io.new_input(table.metadata_location).open() as stream:
+        content = gzip.compress(stream.read())
+    with table.io.new_output(packed).create() as out:
+        out.write(content)
+    assert isinstance(writers.catalog, SqlCatalog)
+    with writers.catalog.engine.begin() as session:
+        session.execute(
+            update(IcebergTables)
+            .where(IcebergTables.table_name == target.name, IcebergTables.table_namespace == target.namespace)
+            .values(metadata_location=packed)
+        )
+    port = CatalogDebts({CATALOG: connection}, SystemClock())
+    try:
+        found = await port.measure(target, AT_ONCE)
+    finally:
+        port.close()
+    assert found is not None
+    assert found.due_files == 4
+
+
+async def test_a_catalog_that_does_not_answer_is_said_with_the_table(tmp_path: Path, target: TableTarget) -> None:
+    port = free_port()
+    connection = CatalogConnection(
+        type="sql", uri=f"postgresql://127.0.0.1:{port}/firn", warehouse=f"file://{tmp_path}"
+    )
+    down = CatalogDebts({CATALOG: connection}, SystemClock())
+    try:
+        with pytest.raises(UnavailableError, match="catalog lake"):
+            await down.measure(target, AT_ONCE)
+    finally:
+        down.close()

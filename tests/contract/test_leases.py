@@ -1,0 +1,171 @@
+"""What `Store` promises of leases, kept by files and by Leases of a real API server; and what `Leases` make of it."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+from kubernetes import config as kube
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases, Record, Store
+from tests import apiserver
+from tests.apiserver import ApiServer
+from tests.fakes.clock import FakeClock
+from tests.servers.process import await_true
+
+_numbers = itertools.count()
+
+
+class StoreContract:
+    """Fixtures: ``store``, and ``name`` of a lease that does not exist."""
+
+    def test_a_missing_lease_is_none(self, store: Store, name: str) -> None:
+        assert store.read(name) is None
+
+    def test_what_was_written_is_read(self, store: Store, name: str) -> None:
+        written = store.write(name, Record("me", 1_700_000_000.25, 30), None)
+        assert written is not None
+        assert written.version
+        assert store.read(name) == written
+        assert (written.holder, written.renewed, written.seconds) == ("me", 1_700_000_000.25, 30)
+
+    def test_only_one_of_two_writers_wins(self, store: Store, name: str) -> None:
+        first = store.write(name, Record("a", 1.0, 30), None)
+        assert first is not None
+        assert store.write(name, Record("b", 1.0, 30), None) is None
+        second = store.write(name, Record("b", 2.0, 30), first.version)
+        assert second is not None
+        assert second.version != first.version
+        assert store.write(name, Record("a", 3.0, 30), first.version) is None
+        assert store.read(name) == second
+
+    def test_a_lease_that_is_gone_is_not_written_over(self, store: Store, name: str) -> None:
+        first = store.write(name, Record("a", 1.0, 30), None)
+        assert first is not None
+        store.remove(name, first.version)
+        assert store.read(name) is None
+        assert store.write(name, Record("a", 2.0, 30), first.version) is None
+        again = store.write(name, Record("b", 2.0, 30), None)
+        assert again is not None
+        assert store.write(name, Record("a", 2.0, 30), first.version) is None
+
+    def test_only_the_version_that_was_meant_is_removed(self, store: Store, name: str) -> None:
+        first = store.write(name, Record("a", 1.0, 30), None)
+        assert first is not None
+        second = store.write(name, Record("b", 1.0, 30), first.version)
+        assert second is not None
+        store.remove(name, first.version)
+        assert store.read(name) == second
+        store.remove(name, second.version)
+        store.remove(name, second.version)
+        assert store.read(name) is None
+
+    def test_of_many_that_want_it_at_once_one_has_it(self, store: Store, name: str) -> None:
+        gate = threading.Barrier(8)
+        taken: list[Lease] = []
+
+        def want(number: int) -> None:
+            gate.wait()
+            lease = Leases(store, f"holder-{number}", 60).take(name)
+            if lease is not None:
+                taken.append(lease)
+
+        threads = [threading.Thread(target=want, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (lease,) = taken
+        lease.check()
+        lease.release()
+
+    def test_a_released_lease_is_free_at_once(self, store: Store, name: str) -> None:
+        mine = Leases(store, "mine", 60).take(name)
+        assert mine is not None
+        assert Leases(store, "theirs", 60).take(name) is None
+        assert Leases(store, "theirs", 60).holder(name) == "mine"
+        mine.release()
+        with pytest.raises(FencedError, match="released"):
+            mine.check()
+        theirs = Leases(store, "theirs", 60).take(name)
+        assert theirs is not None
+        theirs.release()
+
+    def test_one_that_ran_out_is_taken_and_its_holder_hears_of_it(self, store: Store, name: str) -> None:
+        old = store.write(name, Record("dead", time.time() - 61, 60), None)
+        assert old is not None
+        lease = Leases(store, "next", 60).take(name)
+        assert lease is not None
+        # The one that was thought dead wakes up.
+        dead = Lease(store, name, old, time.monotonic(), time.monotonic)
+        dead.check()
+        dead.renew()
+        with pytest.raises(FencedError, match="next has it now"):
+            dead.check()
+        lease.check()
+        lease.release()
+
+    def test_it_is_renewed_by_itself(self, store: Store, name: str) -> None:
+        lease = Leases(store, "me", 1).take(name)
+        assert lease is not None
+        first = store.read(name)
+        await_true(
+            "two renewals", lambda: (found := store.read(name)) is not None and found.renewed > first.renewed + 1
+        )
+        assert Leases(store, "other", 1).take(name) is None
+        lease.check()
+        lease.release()
+
+    def test_one_that_could_not_be_renewed_in_time_is_lost_before_others_may_have_it(
+        self, store: Store, name: str
+    ) -> None:
+        clock = FakeClock()
+        lease = Leases(store, "me", 60, clock.monotonic).take(name)
+        assert lease is not None
+        clock.advance(39)
+        lease.check()
+        clock.advance(2)
+        with pytest.raises(FencedError, match="could not be renewed in time"):
+            lease.check()
+        lease.renew()
+        lease.check()
+        lease.release()
+
+
+class TestFiles(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return Files(str(tmp_path / "leases"))
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"firn-table-{next(_numbers)}"
+
+
+class TestKubernetes(StoreContract):
+    @pytest.fixture(scope="class")
+    def api(self) -> Iterator[client.CoordinationV1Api]:
+        with apiserver.running() as server:
+            yield coordination(server)
+
+    @pytest.fixture
+    def store(self, api: client.CoordinationV1Api) -> Store:
+        return KubernetesLeases(api, "default", {"app.kubernetes.io/managed-by": "firn"})
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"firn-table-{next(_numbers)}"
+
+    def test_a_refusal_says_what_is_missing(self, api: client.CoordinationV1Api) -> None:
+        with pytest.raises(UnavailableError, match="service account"):
+            KubernetesLeases(api, "no-such-namespace").write("l", Record("me", 1.0, 30), None)
+
+
+def coordination(server: ApiServer) -> client.CoordinationV1Api:
+    configuration = client.Configuration()
+    kube.load_kube_config(str(server.kubeconfig), client_configuration=configuration)
+    return client.CoordinationV1Api(client.ApiClient(configuration))

@@ -1,0 +1,57 @@
+"""What maintenance runs do, without Spark: each Job ends with a report, as its ConfigMap says or as it is told."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from firn.model import names
+from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, pack
+from firn_operator.workloads import job_state
+from tests.fakes.cluster import FakeCluster
+
+
+class FakeMaintainer:
+    """``hold``: runs begin and do not end. ``says``: what a report has of a table, by uid. ``failure``: how Jobs fail, without a word."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.hold = False
+        self.failure = ""
+        self.last_words = ""
+        self.says: dict[str, dict[str, Any]] = {}
+        self.done: list[MaintenanceRun] = []
+        """Runs that ended, in this order."""
+        self.ended: Callable[[MaintenanceRun], None] = lambda run: None
+
+    def run(self) -> None:
+        """Every run at work ends; one that ended long ago is removed, as its time to live says."""
+        for manifest in self._cluster.all("Job"):
+            if names.LABEL_RUN not in manifest["metadata"]["labels"]:
+                continue
+            ended = job_state(manifest).finished
+            if ended is not None:
+                kept = timedelta(seconds=manifest["spec"]["ttlSecondsAfterFinished"])
+                if self._cluster.clock.now() > ended + kept:
+                    self._cluster.drop_job(manifest)
+            elif not self.hold:
+                self.end(manifest["metadata"]["name"])
+
+    def end(self, name: str) -> None:
+        """One run ends."""
+        run = self.contract(name)
+        if self.failure:
+            self._cluster.end_job(name, self.last_words, failure=self.failure, exit_code=1)
+        else:
+            report = RunReport(name=name, tables=tuple(self._report(table) for table in run.tables))
+            self._cluster.end_job(name, pack(report))
+        self.done.append(run)
+        self.ended(run)
+
+    def contract(self, name: str) -> MaintenanceRun:
+        """What a run is to do."""
+        (found,) = (it for it in self._cluster.all("ConfigMap") if it["metadata"]["name"] == name)
+        return MaintenanceRun.model_validate_json(found["data"]["run.json"])
+
+    def _report(self, table: TableWork) -> TableReport:
+        said: dict[str, Any] = {"uid": table.uid, "outcome": "Done", **self.says.get(table.uid, {})}
+        return TableReport.model_validate(said)

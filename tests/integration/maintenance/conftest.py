@@ -1,0 +1,63 @@
+"""PostgreSQL, S3 and a Spark session, shared by all tests of this folder; each test has tables of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firn.model.jobs import CatalogConnection
+from firn.model.maintenance import MaintenanceRun
+from firn_spark import session
+from tests.integration.ingestion.world import jars
+from tests.integration.maintenance.lake import CATALOG, Lake
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.s3 import S3, s3
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Postgres]:
+    with directory_for_postgres() as directory, postgres(directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def connection(tmp_path_factory: pytest.TempPathFactory, database: Postgres, storage: S3) -> CatalogConnection:
+    secret = tmp_path_factory.mktemp("secrets") / "database-password"
+    secret.write_text(database.password + "\n")
+    return CatalogConnection(
+        type="sql",
+        uri=database.uri,
+        warehouse=f"s3://{storage.bucket}/lake",
+        properties={**storage.properties, "user": database.user},
+        secret_properties={**storage.secret_properties, "password": str(secret)},
+    )
+
+
+@pytest.fixture(scope="session")
+def contract(connection: CatalogConnection) -> MaintenanceRun:
+    return MaintenanceRun(
+        name="run",
+        tables=(),
+        catalogs={CATALOG: connection},
+        cores=2,
+        heap="1g",
+        spark_conf={"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""},
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(contract: MaintenanceRun) -> Iterator[object]:
+    running = session.start(contract)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def lake(contract: MaintenanceRun, spark: object, storage: S3, tmp_path: Path) -> Lake:
+    return Lake(contract, spark, storage, tmp_path)

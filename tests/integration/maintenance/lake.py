@@ -1,0 +1,219 @@
+"""What the tests of maintenance are told in: tables that the real ingestion's writer and committer fill, runs, and what is there then."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from firn.model import rows
+from firn.model.errors import ExitCode
+from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
+from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, unpack
+from firn_spark.commits import Committer, newest, read_landed
+from firn_spark.failpoints import Failpoints
+from firn_spark.landing import LandingPlan, TopicLanding, land
+from firn_spark.maintenance.application import Run
+from firn_spark.maintenance.leases import Files, Leases
+from firn_spark.session import Catalogs
+from firn_spark.tables import Tables
+from tests.servers.s3 import S3
+from tests.unit.spark import records
+from tests.unit.spark.tables import results
+
+CATALOG = "tidy_lake"
+DAY = 86_400_000
+FIELDS = (
+    Column(name="id", type="long", required=True),
+    Column(name="name", type="string"),
+    Column(name="at", type="timestamptz"),
+)
+NOON = "2024-05-05T12:00:00Z"
+
+
+class Topic:
+    """A table under ingestion, without its topic: rows are landed and committed by ingestion's own code."""
+
+    def __init__(self, lake: "Lake", **changes: Any) -> None:
+        name = f"t_{uuid.uuid4().hex[:8]}"
+        table = {"catalog": CATALOG, "namespace": f"ns_{lake.suffix}", "name": name, **changes}
+        self.job = IngestJob(
+            uid=f"uid-{name}", namespace="tests", name=name, generation=1, group="test", profile="classic", topic="t",
+            record_schema=RecordSchema(format="Json", fields=FIELDS), table=TableTarget(**table), freshness_ms=1000,
+        )  # fmt: skip
+        self.lake = lake
+        self.tables = Tables(Catalogs(lake.spark, lake.contract))
+        self.table = self.tables.ensure(self.job)
+        self.committer = Committer(self.tables, f"writer/{name}", Failpoints())
+        self.spec = self.tables.spec(self.table)
+        self.landed = read_landed(self.table)
+        self.end = 0
+
+    @property
+    def identifier(self) -> str:
+        return self.job.table.identifier
+
+    @property
+    def uuid(self) -> str:
+        """The table's."""
+        return str(self.table.operations().current().uuid())
+
+    def ingest(self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON) -> None:
+        """So many commits of so many rows, offsets going on."""
+        for _ in range(commits):
+            times = [at] * count if isinstance(at, str) else list(at)
+            values = [
+                json.dumps({"id": self.end + n, "name": f"n{self.end + n}", "at": times[n % len(times)]}).encode()
+                for n in range(count)
+            ]
+            batch = records.batch(values, offset=list(range(self.end, self.end + count)))
+            plan = LandingPlan({"t": TopicLanding(self.job, self.spec)}, ingested_at=0)
+            found = results(land(iter([batch]), plan))["t"]
+            assert "error" not in found, found
+            files = [json.dumps(one) for one in found["data"]]
+            self.end += count
+            self.landed = self.committer.commit(self.table, files, self.landed, "topic-id", 1, {0: self.end})
+
+    def fresh(self) -> Any:
+        found = self.tables.load(CATALOG, self.job.table.namespace, self.job.table.name)
+        assert found is not None
+        return found
+
+    def work(self, **parts: Any) -> TableWork:
+        return TableWork(
+            uid=self.job.uid, namespace="tests", name=self.job.name, table=self.job.table,
+            table_uuid=self.uuid, **parts,
+        )  # fmt: skip
+
+    # What is there
+
+    def rows(self) -> list[dict[str, Any]]:
+        frame = self.lake.spark.read.format("iceberg").load(self.identifier)
+        return [row.asDict(recursive=True) for row in frame.orderBy("_kafka.offset").collect()]
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows()]
+
+    def check(self) -> None:
+        """Every row once, and offsets are known as far as they went."""
+        assert self.ids() == list(range(self.end))
+        landed = newest(self.fresh())
+        assert landed is not None
+        assert dict(landed.offsets) == {0: self.end}
+
+    def data_files(self) -> list[dict[str, Any]]:
+        return self.metadata("data_files")
+
+    def delete_files(self) -> list[dict[str, Any]]:
+        return self.metadata("delete_files")
+
+    def metadata(self, name: str) -> list[dict[str, Any]]:
+        frame = self.lake.spark.read.format("iceberg").load(f"{self.identifier}.{name}")
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+    def kinds(self) -> list[str | None]:
+        """``firn.kind`` of the snapshots on the way to the newest, oldest first."""
+        table = self.fresh()
+        found, one = [], table.currentSnapshot()
+        while one is not None:
+            found.append(one.summary().get("firn.kind"))
+            one = table.snapshot(one.parentId()) if one.parentId() is not None else None
+        return found[::-1]
+
+    def sql(self, text: str) -> None:
+        self.lake.spark.sql(text.format(t=self.identifier))
+
+    def dead_letters(self) -> Any:
+        return self.tables.create(
+            self.job.table, f"{self.job.table.name}__dlq", rows.dead_letter_columns(), ("day(ingested_at)",), (), "uid"
+        )
+
+    def objects(self) -> set[str]:
+        """Files in the bucket at the table's location, relative to it."""
+        root = self.lake.path(str(self.table.location()))
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+class Lake:
+    """One test's view of the lake."""
+
+    def __init__(self, contract: MaintenanceRun, spark: Any, storage: S3, directory: Path) -> None:
+        self.contract = contract.model_copy(
+            update={"name": f"run-{uuid.uuid4().hex[:8]}", "leases_directory": str(directory / "leases")}
+        )
+        self.spark = spark
+        self.storage = storage
+        self.directory = directory
+        self.suffix = uuid.uuid4().hex[:8]
+
+    def topic(self, **changes: Any) -> Topic:
+        return Topic(self, **changes)
+
+    def path(self, location: str) -> Path:
+        """Where the S3 server keeps an object."""
+        return self.storage.directory / "buckets" / location.removeprefix("s3://")
+
+    def leases(self, holder: str | None = None) -> Leases:
+        return Leases(
+            Files(str(self.contract.leases_directory)),
+            holder or f"{self.contract.name}/{uuid.uuid4().hex[:6]}",
+            self.contract.lease_seconds,
+        )
+
+    def prepare(self, *works: TableWork, failpoints: str = "", **changes: Any) -> Run:
+        run = self.contract.model_copy(update={"tables": works, **changes})
+        return Run(run, self.spark, self.leases(), Failpoints(failpoints))
+
+    def run(self, *works: TableWork, failpoints: str = "", **changes: Any) -> TableReport:
+        """A run in this process that ends well; the first table's report."""
+        run = self.prepare(*works, failpoints=failpoints, **changes)
+        code = run.work()
+        assert code == ExitCode.DONE, run.report()
+        return run.report().tables[0]
+
+    def spawn(self, *works: TableWork, failpoints: str = "", **changes: Any) -> "Process":
+        return Process(self, self.contract.model_copy(update={"tables": works, **changes}), failpoints)
+
+
+class Process(AbstractContextManager["Process"]):
+    """A run's process, as the image starts it; killed at the end of the with block if it is still there."""
+
+    def __init__(self, lake: Lake, run: MaintenanceRun, failpoints: str) -> None:
+        file = lake.directory / "run.json"
+        file.write_text(run.model_dump_json())
+        self.message = lake.directory / "termination-log"
+        self.message.write_text("")
+        self.log = lake.directory / "run.log"
+        root = Path(__file__).parents[3]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{root}{os.pathsep}{root / 'spark_apps'}",
+            "FIRN_FAILPOINTS": failpoints,
+            "FIRN_TERMINATION_LOG": str(self.message),
+            "SPARK_LOCAL_DIRS": str(lake.directory),
+        }
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(root / "spark_apps" / "maintain.py"), str(file)],
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+
+    def wait(self, seconds: float = 240) -> int:
+        return self.process.wait(seconds)
+
+    def report(self) -> RunReport:
+        return unpack(self.message.read_text())
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:]

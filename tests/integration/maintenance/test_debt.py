@@ -1,0 +1,118 @@
+"""What the operator takes for due is what a run does, whatever wrote the table's metadata: position deletes, vectors, equality deletes."""
+
+import asyncio
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from firn.model.clock import SystemClock
+from firn.model.maintenance import CompactionWork
+from firn_controllers.ports import TableDebt
+from firn_operator import secret_files
+from firn_operator.debt import CatalogDebts
+from firn_operator.file_io import ObjectFileIO
+from tests.integration.maintenance.lake import CATALOG, Lake, Topic
+
+NOW = CompactionWork(open_grace_ms=0, rewrite_manifests="Never")
+MERGE_ON_READ = {"write.delete.mode": "merge-on-read"}
+
+
+def owed(topic: Topic, work: CompactionWork = NOW) -> TableDebt:
+    debts = CatalogDebts(topic.lake.contract.catalogs, SystemClock())
+    try:
+        found = asyncio.run(debts.measure(topic.job.table, work))
+    finally:
+        debts.close()
+    assert found is not None
+    assert found.table_uuid == str(topic.table.operations().current().uuid())
+    return found
+
+
+def settle(topic: Topic, work: CompactionWork = NOW) -> TableDebt:
+    """Have a run do what is due, and see that it did just that, and that nothing is due any more."""
+    due = owed(topic, work)
+    report = topic.lake.run(topic.work(compaction=work))
+    assert report.bytes_rewritten == due.due_bytes
+    assert report.files_before == due.data_files
+    after = owed(topic, work)
+    assert (after.data_files, after.due_files, after.oldest_due) == (report.files_after, 0, None)
+    assert after.delete_files == due.delete_files - report.delete_files_removed
+    return due
+
+
+def test_small_files(lake: Lake) -> None:
+    topic = lake.topic(partition_by=("day(at)",))
+    topic.ingest(6, at=["2024-05-01T12:00:00Z", "2024-06-01T12:00:00Z"])
+    due = settle(topic)
+    assert (due.due_files, due.small_files, due.snapshots, due.delete_files) == (12, 12, 6, 0)
+    assert due.manifests == len(topic.metadata("manifests")) or due.manifests == 6
+    topic.check()
+
+
+@pytest.mark.parametrize(
+    ("version", "granularity"), [(2, "file"), (2, "partition"), (3, "file")], ids=["files", "partitions", "vectors"]
+)
+def test_deleted_rows(lake: Lake, version: int, granularity: str) -> None:
+    """Each of two files loses half of its rows. What a delete file of the partition deletes is spread over its files."""
+    properties = {**MERGE_ON_READ, "write.delete.granularity": granularity}
+    topic = lake.topic(format_version=version, properties=properties)
+    topic.ingest(2, count=100)
+    topic.sql("DELETE FROM {t} WHERE id < 50 OR id >= 150")
+    due = settle(topic, NOW.model_copy(update={"target_file_bytes": 1000}))  # nothing is small
+    found = (due.delete_files, due.due_files, due.due_for_deletes)
+    assert found == (2 if granularity == "file" else 1, 2, 2)
+    assert topic.ids() == list(range(50, 150))
+
+
+def test_values_that_are_deleted(lake: Lake) -> None:
+    """Equality deletes, as streaming upserts of other engines write them: older rows go, rows of the same commit and later ones stay."""
+    topic = lake.topic()
+    topic.ingest(2, count=10)
+    for number in range(3):
+        delete_values(topic, [number * 3, number * 3 + 1])
+    topic.ingest(1, count=10)
+    work = NOW.model_copy(update={"target_file_bytes": 1000})
+    due = settle(topic, work)
+    assert (due.delete_files, due.due_files, due.due_for_deletes) == (3, 2, 2)
+    assert topic.ids() == [2, 5, *range(8, 30)]
+
+
+def test_dead_letters(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    alone = owed(topic)
+    topic.dead_letters()
+    both = owed(topic)
+    assert both.metadata_bytes > alone.metadata_bytes
+    assert (both.data_files, both.snapshots) == (alone.data_files, alone.snapshots)
+
+
+def delete_values(topic: Topic, ids: list[int]) -> None:
+    """One commit of one equality delete file by column ``id``."""
+    table = topic.fresh()
+    field = table.schema().findField("id")
+    number = int(field.fieldId())
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(number)})])
+    content = io.BytesIO()
+    pq.write_table(pa.table({"id": ids}, schema=schema), content)
+    place = f"{table.location()}/data/values-{ids[0]}.parquet"
+    connection = topic.lake.contract.catalogs[CATALOG]
+    properties = secret_files.merged(connection.properties, connection.secret_properties, CATALOG)
+    with ObjectFileIO(properties).new_output(place).create() as output:
+        output.write(content.getvalue())
+    jvm = topic.tables.jvm
+    iceberg = jvm.org.apache.iceberg
+    columns = topic.lake.spark.sparkContext._gateway.new_array(jvm.int, 1)
+    columns[0] = number
+    file = (
+        iceberg.FileMetadata.deleteFileBuilder(table.spec())
+        .ofEqualityDeletes(columns)
+        .withPath(place)
+        .withFormat("parquet")
+        .withFileSizeInBytes(len(content.getvalue()))
+        .withRecordCount(len(ids))
+        .build()
+    )
+    table.newRowDelta().addDeletes(file).commit()

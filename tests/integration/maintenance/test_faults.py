@@ -1,0 +1,296 @@
+"""Runs that are killed, cut off, fenced, raced or robbed of their table: no row is lost or doubled, and ingestion goes on where it was."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from firn.model import names
+from firn.model.compaction import MIN_FILES
+from firn.model.errors import ExitCode
+from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
+from firn_spark import failpoints
+from firn_spark.maintenance.leases import Files, Lease, Leases, Record
+from tests.integration.ingestion.proxy import Proxy
+from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic
+from tests.integration.maintenance.test_compaction import while_rewriting
+from tests.servers.postgres import Postgres
+from tests.servers.process import await_true
+
+NOW = CompactionWork(open_grace_ms=0)
+ALL = {
+    "compaction": NOW,
+    "retention": RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1), metadata_keep=5),
+}
+
+
+def goes_on(lake: Lake, topic: Topic) -> None:
+    """Nothing is lost or doubled; ingestion and the next run find everything in order."""
+    topic.check()
+    topic.ingest(1)
+    topic.check()
+    lake.run(topic.work(**ALL))
+    files = topic.data_files()
+    assert len(files) < MIN_FILES * len({str(file.get("partition")) for file in files})
+    topic.check()
+
+
+EVERYWHERE = [
+    place if place in ("in-commit", "after-commit", "before-deletion") else pytest.param(place, marks=pytest.mark.long)
+    for place in get_args(failpoints.Maintenance)
+]
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+def test_a_failure_at_each_place(lake: Lake, place: str) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    run = lake.prepare(topic.work(**ALL), failpoints=f"{place}=raise:1")
+    code = run.work()
+    (report,) = run.report().tables
+    if place == "after-commit":
+        # It was done; the exception is not believed.
+        assert (code, report.outcome) == (ExitCode.DONE, "Done")
+    else:
+        assert (code, report.outcome, report.reason) == (ExitCode.TEMPORARY, "Failed", "RunFailed")
+    goes_on(lake, topic)
+
+
+def killed(lake: Lake, place: str) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    with lake.spawn(topic.work(**ALL), failpoints=f"{place}=kill:1", lease_seconds=3) as run:
+        assert run.wait() == -signal.SIGKILL, run.said()
+    goes_on(lake, topic)
+
+
+def test_kill_9_in_the_commit(lake: Lake) -> None:
+    killed(lake, "in-commit")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", [place for place in get_args(failpoints.Maintenance) if place != "in-commit"])
+def test_kill_9_at_each_place(lake: Lake, place: str) -> None:
+    killed(lake, place)
+
+
+def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:
+    topic, other = lake.topic(), lake.topic()
+    topic.ingest(4)
+    # An attempt before this one, as it seems, left a lease: the run waits for it to run out.
+    store = Files(str(lake.contract.leases_directory))
+    assert store.write(names.table_lease(other.uuid), Record(f"{lake.contract.name}/x", time.time(), 600), None)
+    works = topic.work(**ALL), other.work(**ALL)
+    with lake.spawn(*works, cores=1, lease_seconds=600) as run:
+        await_true("the first table", lambda: topic.kinds()[-1] == "compact", 240)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == ExitCode.TEMPORARY, run.said()
+        first, second = run.report().tables
+    assert first.outcome in ("Done", "Unfinished")
+    assert (second.uid, second.outcome) == (other.job.uid, "Unfinished")
+    assert "told to end" in second.message
+    topic.check()
+    said = run.log.read_text()
+    assert "correct horse" not in said
+    assert "firn-secret" not in said
+
+
+def test_a_contract_that_means_nothing_ends_the_process_for_good(lake: Lake) -> None:
+    with lake.spawn(leases_directory=None) as run:
+        assert run.wait() == ExitCode.CONFIGURATION, run.said()
+    assert "leases" in run.said()
+
+
+@pytest.fixture
+def proxy(database: Postgres) -> Any:
+    with Proxy(database.port) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("expiry", [False, True])
+def test_the_catalogs_answer_to_a_commit_is_lost(lake: Lake, proxy: Proxy, expiry: bool) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    connection = lake.contract.catalogs[CATALOG]
+    uri = f"postgresql://127.0.0.1:{proxy.port}/postgres"
+    catalogs = {CATALOG: connection.model_copy(update={"uri": uri})}
+    run = lake.prepare(topic.work(**ALL), catalogs=catalogs)
+    proxy.lose_answer_to(b"UPDATE", after=1 if expiry else 0)
+    code = run.work()
+    assert proxy.lost
+    (report,) = run.report().tables
+    assert (code, report.outcome) == (ExitCode.DONE, "Done")
+    assert topic.kinds() == ["compact"]
+    # What was committed has its files: nothing of it was taken for refused.
+    goes_on(lake, topic)
+
+
+def test_two_runs_at_once(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(6)
+    runs = [lake.prepare(topic.work(**ALL)) for _ in range(2)]
+    busy = lake.leases("somebody").take(names.table_lease(topic.uuid))
+    assert busy is not None
+    assert runs[0].work() == ExitCode.DONE
+    assert [one.outcome for one in runs[0].report().tables] == ["Busy"]
+    assert "somebody" in runs[0].report().tables[0].message
+    busy.release()
+    assert runs[1].work() == ExitCode.DONE
+    assert [one.outcome for one in runs[1].report().tables] == ["Done"]
+    goes_on(lake, topic)
+
+
+def test_two_runs_at_once_without_leases(lake: Lake) -> None:
+    """Leases spare work. What keeps tables whole is how commits are made."""
+    topic = lake.topic()
+    topic.ingest(6)
+    one = lake.prepare(topic.work(**ALL))
+    other = Lake(lake.contract, lake.spark, lake.storage, lake.directory / "elsewhere").prepare(topic.work(**ALL))
+    threads = [threading.Thread(target=run.work) for run in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    goes_on(lake, topic)
+
+
+def test_a_run_that_lost_its_lease_commits_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    held: list[Lease] = []
+    take = Leases.take
+
+    def taken(self: Leases, name: str) -> Lease | None:
+        lease = take(self, name)
+        assert lease is not None
+        held.append(lease)
+        return lease
+
+    def rob() -> None:
+        store = Files(str(lake.contract.leases_directory))
+        there = store.read(held[0].name)
+        assert there is not None
+        store.write(held[0].name, Record("robber", time.time(), 600), there.version)
+        held[0].renew()
+
+    monkeypatch.setattr(Leases, "take", taken)
+    while_rewriting(monkeypatch, rob)
+    run = lake.prepare(topic.work(**ALL))
+    assert run.work() == ExitCode.TEMPORARY
+    (report,) = run.report().tables
+    assert (report.outcome, report.reason) == ("Failed", "Fenced")
+    assert topic.kinds() == ["ingest"] * 4
+    # The files that it had written are gone with it.
+    assert sum(path.startswith("data/") for path in topic.objects()) == 4
+    topic.check()
+
+
+def drop(lake: Lake, topic: Topic, purge: bool) -> Callable[[], None]:
+    return lambda: lake.spark.sql(f"DROP TABLE {topic.identifier} {'PURGE' if purge else ''}")
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_table_is_dropped_under_the_run(lake: Lake, monkeypatch: pytest.MonkeyPatch, purge: bool) -> None:
+    topic, other = lake.topic(), lake.topic()
+    for one in (topic, other):
+        one.ingest(4)
+    while_rewriting(monkeypatch, drop(lake, topic, purge))
+    run = lake.prepare(topic.work(**ALL), other.work(**ALL), cores=1)
+    assert run.work() == ExitCode.DONE
+    assert [one.outcome for one in run.report().tables] == ["Gone", "Done"]
+    other.check()
+    assert lake.run(topic.work(**ALL)).outcome == "Gone"
+
+
+def test_another_table_under_the_same_name_is_left_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+
+    def replace() -> None:
+        drop(lake, topic, False)()
+        again = Topic.__new__(Topic)
+        again.__dict__.update(topic.__dict__)
+        again.table = again.tables.ensure(topic.job)
+        again.spec, again.landed, again.end = again.tables.spec(again.table), None, 0
+        again.ingest(4)
+        made.append(again)
+
+    made: list[Topic] = []
+    work = topic.work(**ALL)
+    while_rewriting(monkeypatch, replace)
+    assert lake.run(work).outcome == "Gone"
+    assert made[0].kinds() == ["ingest"] * 4
+    made[0].check()
+    assert lake.run(work).outcome == "Gone"
+
+
+@pytest.mark.parametrize("why", ["deadline", "told to end"])
+def test_a_run_that_has_to_end_leaves_what_is_not_committed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    topic, other = lake.topic(), lake.topic()
+    topic.ingest(4)
+    other.ingest(4)
+    run = lake.prepare(topic.work(**ALL), other.work(**ALL), cores=1)
+    while_rewriting(monkeypatch, lambda: run.stop.set(why))
+    assert run.work() == (ExitCode.DONE if why == "deadline" else ExitCode.TEMPORARY)
+    assert [one.outcome for one in run.report().tables] == ["Unfinished"] * 2
+    for one in (topic, other):
+        assert one.kinds() == ["ingest"] * 4
+        assert sum(path.startswith("data/") for path in one.objects()) == 4
+        goes_on(lake, one)
+
+
+def test_the_deadline_is_kept(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    store = Files(str(lake.contract.leases_directory))
+    store.write(names.table_lease(topic.uuid), Record(f"{lake.contract.name}/before", time.time(), 600), None)
+    run = lake.prepare(topic.work(**ALL), deadline_ms=300, lease_seconds=600)
+    assert run.work() == ExitCode.DONE
+    (report,) = run.report().tables
+    assert (report.outcome, report.message) == ("Unfinished", "stopped: deadline")
+
+
+def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) -> None:
+    topic = lake.topic(partition_by=("bucket(2, id)",))
+    topic.ingest(4)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def ingest() -> None:
+        try:
+            while not stop.is_set():
+                topic.ingest(1, count=1_000)
+                stop.wait(0.25)  # still several times what any freshness asks for
+        except BaseException as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=ingest)
+    writer.start()
+    try:
+        outcomes = [lake.run(topic.work(**ALL)).outcome for _ in range(2)]
+    finally:
+        stop.set()
+        writer.join()
+    assert not failures
+    assert "Done" in outcomes
+    goes_on(lake, topic)
+
+
+def test_age_keeps_what_running_work_needs(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expiry by somebody who knows no lease, while files are being rewritten: the rewrite gives up, and nothing is lost."""
+    topic = lake.topic()
+    topic.ingest(4)
+
+    def expire() -> None:
+        topic.ingest(1)
+        expiry = topic.fresh().expireSnapshots().expireOlderThan(int(time.time() * 1000) + DAY).retainLast(1)
+        expiry.commit()
+
+    while_rewriting(monkeypatch, expire)
+    lake.run(topic.work(compaction=NOW))
+    goes_on(lake, topic)

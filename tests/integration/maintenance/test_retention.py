@@ -1,0 +1,208 @@
+"""Retention of real tables: what goes, what stays, and that a dry run says the same and changes nothing."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
+from firn_spark.maintenance.rewriting import Rewriter
+from tests.integration.maintenance.lake import DAY, Lake, Topic
+
+EXPIRE = SnapshotsWork(max_age_ms=0, min_keep=1)
+COMPACT = CompactionWork(open_grace_ms=0)
+
+
+def ago(days: float) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat()
+
+
+def both(lake: Lake, topic: Topic, **work: Any) -> tuple[TableReport, TableReport]:
+    """The reports of a dry run and of the run that does it; the dry run has to leave everything as it is."""
+    before = topic.objects(), str(topic.fresh().operations().current().metadataFileLocation())
+    dry = lake.run(topic.work(retention=RetentionWork(**work)))
+    assert (topic.objects(), str(topic.fresh().operations().current().metadataFileLocation())) == before
+    return dry, lake.run(topic.work(retention=RetentionWork(enforce=True, **work)))
+
+
+def same(one: Removed | None, other: Removed | None) -> bool:
+    """Up to bytes of files that are only named, not read."""
+    assert one is not None
+    assert other is not None
+    return (one.files, one.items, one.bytes) == (other.files, other.items, other.bytes)
+
+
+def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic(partition_by=("day(at)",))
+    topic.ingest(2, at=[ago(40), ago(35), ago(10), ago(1)], count=8)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr(Rewriter, "rewrite", never)
+    monkeypatch.setattr(Rewriter, "count", never)
+    dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
+    assert dry.rows is not None
+    assert (dry.rows.files, dry.rows.items) == (4, 8)
+    assert dry.rows.bytes > 0
+    assert same(dry.rows, wet.rows)
+    assert topic.ids() == [n for n in range(16) if n % 4 > 1]
+    assert topic.kinds() == ["ingest", "ingest", "retain"]
+    assert topic.fresh().currentSnapshot().summary().get("firn.offsets") == '{"0":16}'
+    topic.ingest(1)
+    assert len(topic.ids()) == 18
+
+
+def test_rows_go_where_files_hold_younger_ones_too(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(1, at=[ago(40), ago(20)])
+    topic.ingest(1, at=[ago(40)])
+    topic.ingest(1, at=[ago(1)])
+    dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
+    assert dry.rows is not None
+    assert (dry.rows.files, dry.rows.items) == (1, 15)
+    assert same(dry.rows, wet.rows)
+    assert topic.ids() == [n for n in range(10) if n % 2] + list(range(20, 30))
+    again = lake.run(topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY))))
+    assert (again.outcome, again.commits) == ("Nothing", 0)
+
+
+def test_rows_without_a_time_stay(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(1, at=[ago(40)])
+    topic.sql("UPDATE {t} SET at = NULL WHERE id IN (2, 7)")
+    lake.run(topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY))))
+    assert topic.ids() == [2, 7]
+
+
+@pytest.mark.parametrize(("column", "message"), [("name", "string"), ("nothing", "not there")])
+def test_a_column_that_tells_no_time_is_said(lake: Lake, column: str, message: str) -> None:
+    topic = lake.topic()
+    topic.ingest(1, at=[ago(40)])
+    run = lake.prepare(topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column=column, max_age_ms=1))))
+    assert run.work() == 2
+    (report,) = run.report().tables
+    assert (report.outcome, report.reason) == ("Failed", "UnknownColumn")
+    assert message in report.message
+    assert len(topic.ids()) == 10
+
+
+def test_dead_letters_follow(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(1, at=[ago(1)])
+    topic.dead_letters()
+    dead = f"{topic.identifier}__dlq"
+    for age in (40, 1):
+        lake.spark.sql(f"SELECT 'c' AS error_code, timestamp '{ago(age)}' AS ingested_at").writeTo(dead).append()
+    report = lake.run(
+        topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY)))
+    )
+    assert report.rows is not None
+    assert (report.rows.files, report.rows.items) == (1, 1)
+    assert lake.spark.table(dead).count() == 1
+    assert len(topic.ids()) == 10
+
+
+def test_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(5)
+    lake.run(topic.work(compaction=COMPACT))
+    small = {path for path in topic.objects() if path.startswith("data/")}
+    dry, wet = both(lake, topic, snapshots=EXPIRE)
+    assert dry.snapshots is not None
+    assert (dry.snapshots.items, wet.snapshots.items if wet.snapshots else None) == (5, 5)
+    assert same(dry.snapshots, wet.snapshots)
+    # Five small data files, five manifest lists, and the manifests that only they led to.
+    assert dry.snapshots.files >= 15
+    left = {path for path in topic.objects() if path.startswith("data/")}
+    assert len(small - left) == 5
+    topic.check()
+    topic.ingest(2)
+    topic.check()
+    assert topic.kinds()[-2:] == ["ingest", "ingest"]
+
+
+def test_tags_branches_and_the_newest_stay(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(2)
+    topic.sql("ALTER TABLE {t} CREATE TAG audited")
+    topic.ingest(2)
+    topic.sql("ALTER TABLE {t} CREATE BRANCH side")
+    topic.ingest(2)
+    report = lake.run(
+        topic.work(retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=2)))
+    )
+    assert report.snapshots is not None
+    # Of six: the newest two, the tag's, and the branch's newest two.
+    assert report.snapshots.items == 1
+    for version, count in (("audited", 20), ("side", 40)):
+        frame = lake.spark.read.option("versionAsOf", version).format("iceberg").load(topic.identifier)
+        assert frame.count() == count
+    topic.check()
+
+
+def test_offsets_are_known_when_no_ingestion_commit_is_left(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(5)
+    lake.run(topic.work(compaction=COMPACT, retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
+    assert topic.kinds() == ["compact"]
+    topic.check()
+    # Not by the properties alone: a snapshot knows what it holds.
+    topic.sql(
+        "ALTER TABLE {t} UNSET TBLPROPERTIES ('firn.offsets', 'firn.epoch', 'firn.topic-id', 'firn.commit-id', 'firn.writer')"
+    )
+    topic.check()
+    topic.ingest(1)
+    topic.check()
+
+
+def test_a_long_reader_reads_on_while_snapshots_expire(lake: Lake) -> None:
+    """It began on a snapshot as old as you like; what counts is when that was superseded."""
+    topic = lake.topic()
+    topic.ingest(5)
+    began = topic.fresh().currentSnapshot().snapshotId()
+    reading = lake.spark.read.option("versionAsOf", str(began)).format("iceberg").load(topic.identifier)
+    start = time.monotonic()
+    lake.run(topic.work(compaction=COMPACT))
+    age = int((time.monotonic() - start) * 1000) + 60_000
+    report = lake.run(
+        topic.work(retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=age, min_keep=1)))
+    )
+    assert report.snapshots is None or report.snapshots.items == 0
+    assert [row["id"] for row in reading.orderBy("id").collect()] == list(range(50))
+    # Past the age it is over, for the reader and not for the table.
+    lake.run(topic.work(retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
+    with pytest.raises(Exception, match="(?i)not (find|exist)|no such|cannot find|404"):
+        reading.collect()
+    topic.check()
+
+
+def test_old_metadata_files_go_and_the_table_drops_its_own_from_then_on(lake: Lake) -> None:
+    kept = {"write.metadata.delete-after-commit.enabled": "false", "write.metadata.previous-versions-max": "4"}
+    topic = lake.topic(properties=kept)
+    topic.ingest(9, count=1)
+
+    def metadata() -> int:
+        return sum(path.endswith(".metadata.json") for path in topic.objects())
+
+    assert metadata() == 10
+    dry, wet = both(lake, topic, metadata_keep=2)
+    assert dry.metadata is not None
+    assert wet.metadata is not None
+    # Two in the log and the newest stay; the run's own commit, which tells the table to keep two, is one more version.
+    assert (dry.metadata.items, wet.metadata.items) == (7, 7)
+    assert metadata() == 3
+    topic.ingest(3, count=1)
+    assert metadata() == 3
+    topic.check()
+
+
+def test_a_table_whose_files_are_not_to_be_deleted_is_left_alone(lake: Lake) -> None:
+    topic = lake.topic(properties={"gc.enabled": "false"})
+    topic.ingest(3)
+    before = topic.objects()
+    run = lake.prepare(topic.work(retention=RetentionWork(enforce=True, snapshots=EXPIRE, orphan_min_age_ms=0)))
+    assert run.work() == 2
+    assert run.report().tables[0].reason == "NotAllowed"
+    assert topic.objects() == before

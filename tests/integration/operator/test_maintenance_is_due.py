@@ -1,0 +1,135 @@
+"""From commits to a table, over its measured debt, to a run; and a policy's log retention on a real broker."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from firn.model import names
+from firn.model.jobs import CatalogConnection
+from firn_operator.iceberg import open_catalog
+from tests.servers.process import await_true
+
+if TYPE_CHECKING:
+    from tests.integration.operator.conftest import Running, World
+
+SYSTEM = "firn-system"
+SCHEMA = {"format": "Json", "fields": [{"name": "carrier", "type": "string"}]}
+PLURALS = {"CompactionPolicy": "compactionpolicies", "RetentionPolicy": "retentionpolicies"}
+MIB = 1024 * 1024
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def operator(world: "World") -> Iterator["Running"]:
+    with world.operator(maintenance={"debtInterval": "1s"}) as running:
+        yield running
+
+
+@pytest.fixture
+def policies(world: "World") -> Iterator[list[str]]:
+    """Paths of policies to delete in the end."""
+    made: list[str] = []
+    yield made
+    for path in made:
+        world.api.call("DELETE", path)
+
+
+def policy(world: "World", made: list[str], kind: str, name: str, **spec: Any) -> str:
+    path = f"/apis/{names.API_VERSION}/namespaces/demo/{PLURALS[kind]}/{name}"
+    body = {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    world.api.call("PATCH", f"{path}?fieldManager=user&force=true", body, "application/apply-patch+yaml")
+    if path not in made:
+        made.append(path)
+    return path
+
+
+def commit(world: "World", name: str, files: int, size: int = MIB) -> None:
+    """A commit of files that are only named: nobody reads them here."""
+    properties = {"user": world.database.user, "password": world.database.password}
+    connection = CatalogConnection(
+        type="sql", uri=world.database.uri, warehouse=f"file://{world.directory}/warehouse", properties=properties
+    )
+    table = open_catalog("lake", connection).load_table(("demo", name.replace("-", "_")))
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        for number in range(files):
+            file = DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=f"{table.location()}/data/{len(table.metadata.snapshots)}-{number}.parquet",
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=10,
+                file_size_in_bytes=size,
+                column_sizes={},
+                value_counts={},
+                null_value_counts={},
+                nan_value_counts={},
+                lower_bounds={},
+                upper_bounds={},
+                key_metadata=None,
+                split_offsets=None,
+                equality_ids=None,
+                sort_order_id=None,
+            )
+            file.spec_id = table.spec().spec_id
+            update.append_data_file(file)
+
+
+def test_what_is_committed_is_measured_and_leads_to_a_run(
+    world: "World", operator: "Running", name: str, policies: list[str]
+) -> None:
+    world.apply(name, {"schema": SCHEMA})
+    world.await_made(name)
+    commit(world, name, 6)
+    await_true("small files are counted", lambda: operator.metric("firn_table_small_files") == 6)
+    assert operator.metric("firn_table_snapshots") == 1
+    assert operator.metric("firn_compaction_lag_seconds") == 0
+    policy(
+        world, policies, "CompactionPolicy", "tidy", selector={}, openGrace="1s", triggers={"smallFiles": 10}
+    )  # fmt: skip
+    await_true("somebody owes the work", lambda: operator.metric("firn_compaction_lag_seconds") > 0)
+    assert operator.metric("firn_compaction_due_files") == 6
+    place = f"/apis/batch/v1/namespaces/{SYSTEM}/jobs?labelSelector={names.LABEL_POLICY}%3Dtidy"
+    assert world.api.call("GET", place)["items"] == []
+    commit(world, name, 6)
+    await_true("a run for ten files and more", lambda: bool(world.api.call("GET", place)["items"]))
+
+    def said() -> bool:
+        found = world.topic(name)
+        assert found is not None
+        return found["status"].get("maintenance", {}).get("smallFiles") == 12
+
+    await_true("the topic's status says so", said, 150)
+
+
+def retention(world: "World", topic: str) -> str | None:
+    """``retention.ms`` as set on the topic itself."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})  # kept until it has answered
+    found = admin.describe_configs([resource])[resource].result()
+    entry = found["retention.ms"]
+    return entry.value if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value else None
+
+
+def test_a_policy_sets_the_logs_retention_below_the_specs_own(
+    world: "World", operator: "Running", name: str, policies: list[str]
+) -> None:
+    path = policy(world, policies, "RetentionPolicy", "log", selector={}, mode="DryRun", log={"maxAge": "7d"})
+    world.apply(name, {"schema": SCHEMA})
+    world.await_made(name)
+    await_true(
+        "what it would do", lambda: "would set retention.ms" in world.condition(name, "PoliciesResolved")[2]
+    )  # fmt: skip
+    assert retention(world, name) is None
+    policy(world, policies, "RetentionPolicy", "log", selector={}, mode="Enforce", log={"maxAge": "7d"})
+    await_true("the policy is enforced", lambda: retention(world, name) == str(7 * 86_400_000))
+    world.apply(name, {"schema": SCHEMA, "config": {"retention.ms": "1000000"}})
+    await_true("the spec wins", lambda: retention(world, name) == "1000000")
+    world.apply(name, {"schema": SCHEMA})
+    await_true("the policy again", lambda: retention(world, name) == str(7 * 86_400_000))
+    world.api.call("DELETE", path)
+    policies.remove(path)
+    await_true("the broker's default again", lambda: retention(world, name) is None)

@@ -1,0 +1,106 @@
+"""What policies come out at: triggers, work, selectors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firn.api.v1alpha1 import CompactionPolicy, IcebergTopic, RetentionPolicy
+from firn.api.v1alpha1.compaction_policy import DEFAULT_TRIGGERS
+from firn.api.v1alpha1.policy import LabelSelector
+from firn_controllers.policies import terms
+from tests import gen
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = sorted((ROOT / "crds/samples/policies").glob("*.yaml"))
+
+
+def compaction(**spec: Any) -> CompactionPolicy:
+    return CompactionPolicy.model_validate(gen.policy(**spec))
+
+
+def retention(**spec: Any) -> RetentionPolicy:
+    return RetentionPolicy.model_validate(gen.policy(kind="RetentionPolicy", **spec))
+
+
+@pytest.mark.parametrize(
+    ("spec", "triggers"),
+    [
+        ({}, DEFAULT_TRIGGERS),
+        ({"triggers": {}}, DEFAULT_TRIGGERS),
+        ({"triggers": {"minInterval": "1m"}}, DEFAULT_TRIGGERS.model_copy(update={"min_interval": "1m"})),
+        ({"schedule": {"cron": "0 3 * * *"}}, None),
+    ],
+)
+def test_triggers_that_nobody_named(spec: dict[str, Any], triggers: object) -> None:
+    assert compaction(**spec).triggers == triggers
+
+
+def test_triggers_that_are_named_are_all_that_count() -> None:
+    found = compaction(triggers={"maxAge": "1h"}).triggers
+    assert found is not None
+    assert (found.small_files, found.small_bytes, found.delete_file_ratio, found.max_age) == (None, None, None, "1h")
+
+
+def test_what_a_compaction_does() -> None:
+    work = compaction(targetFileSize="1Gi", openGrace="90s", triggers={"deleteFileRatio": "0.05"}).work()
+    assert (work.target_file_bytes, work.open_grace_ms, work.delete_file_ratio) == (2**30, 90_000, 0.05)
+    assert compaction(triggers={"smallFiles": 5}).work().delete_file_ratio == 0.3, "deleted rows leave with the rest"
+    assert not compaction().work(everything=True).everything, "BinPack has no use for files that are large"
+    assert compaction(strategy="ZOrder", columns=["a"]).work(everything=True).everything
+
+
+def test_what_a_retention_does() -> None:
+    assert retention(log={"maxAge": "7d"}).work() is None, "the log is the broker's"
+    work = retention(metadataFiles={"keep": 7}).work()
+    assert work is not None
+    assert not work.enforce
+    assert (work.metadata_keep, work.rows, work.snapshots, work.orphan_min_age_ms) == (7, None, None, None)
+    enforced = retention(mode="Enforce", orphanFiles={"minAge": "3d"}).work()
+    assert enforced is not None
+    assert (enforced.enforce, enforced.orphan_min_age_ms) == (True, 3 * 86_400_000)
+
+
+@pytest.mark.parametrize(
+    ("selector", "matching", "other"),
+    [
+        ({}, {}, None),
+        ({"matchLabels": {"team": "x"}}, {"team": "x", "tier": "1"}, {"team": "y"}),
+        ({"matchLabels": {"team": "x", "tier": "1"}}, {"team": "x", "tier": "1"}, {"team": "x"}),
+        (_in := {"matchExpressions": [{"key": "team", "operator": "In", "values": ["x", "y"]}]}, {"team": "y"}, {}),
+        (
+            {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["x"]}]},
+            {"tier": "1"},
+            {"team": "x"},
+        ),
+        ({"matchExpressions": [{"key": "team", "operator": "Exists"}]}, {"team": ""}, {"tier": "1"}),
+        ({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, {"tier": "1"}, {"team": ""}),
+        ({**_in, "matchLabels": {"tier": "1"}}, {"team": "x", "tier": "1"}, {"team": "x"}),
+    ],
+)
+def test_selectors_select_as_kubernetes_does(
+    selector: dict[str, Any], matching: dict[str, str], other: dict[str, str] | None
+) -> None:
+    found = LabelSelector.model_validate(selector)
+    assert found.matches(matching)
+    assert other is None or not found.matches(other)
+
+
+def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
+    config = gen.config()
+    flights = IcebergTopic.parse(yaml.safe_load((ROOT / "crds/samples/flights.yaml").read_text()))
+    columns = {field.name for field in flights.spec.record_schema.fields or ()} if flights.spec.record_schema else set()
+    kinds = {"CompactionPolicy": CompactionPolicy, "RetentionPolicy": RetentionPolicy}
+    found = [document for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
+    assert {document["kind"] for document in found} == set(kinds)
+    for document in found:
+        policy = kinds[document["kind"]].model_validate(document)
+        terms.read(policy, "uid", config)
+        assert policy.metadata.namespace == flights.metadata.namespace
+        if isinstance(policy, CompactionPolicy):
+            assert set(policy.spec.columns) <= columns
+            if policy.spec.selector is not None:
+                assert policy.spec.selector.matches(flights.metadata.labels)
+        else:
+            assert not policy.enforced, "nobody's data goes because a sample was applied"

@@ -1,0 +1,177 @@
+"""What a RetentionPolicy's ``log`` does to the Kafka topic: the spec goes before it, a dry run only says, and nothing is taken back on a doubt."""
+
+from typing import Any
+
+import pytest
+
+from firn_controllers.policies.index import PolicyEntry, Resolution
+from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.policies.log import AGE, BYTES, Log, of
+from firn_controllers.policies.upkeep import Bound, Maintained
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+
+RETENTION = "RetentionPolicy"
+WEEK = str(7 * 86_400_000)
+MONTH = str(30 * 86_400_000)
+
+
+def policy(mode: str = "Enforce", log: dict[str, str] | None = None, **spec: Any) -> Manifest:
+    return gen.policy(kind=RETENTION, selector={}, mode=mode, log=log or {"maxAge": "7d"}, **spec)
+
+
+def bound(manifest: Manifest, **changes: Any) -> Maintained:
+    found: PolicyEntry = policy_entry(manifest, gen.config())
+    return Maintained({"RetentionPolicy": Bound(Resolution(found, "Selected", **changes))})
+
+
+# Pure
+
+
+def test_an_enforced_log_is_two_topic_configs_and_those_of_the_spec_win() -> None:
+    log = of(bound(policy(log={"maxAge": "7d", "maxBytes": "10Gi"})))
+    assert log.configs == {AGE: WEEK, BYTES: str(10 * 2**30)}
+    assert log.over({AGE: "1", "cleanup.policy": "delete"}) == {
+        AGE: "1",
+        BYTES: str(10 * 2**30),
+        "cleanup.policy": "delete",
+    }
+    assert log.owned({AGE: "1"}, frozenset()) == {BYTES}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [policy("DryRun"), policy(suspend=True), gen.policy(kind=RETENTION, selector={}, mode="Enforce", snapshots={"maxAge": "soon", "minKeep": 1})],
+    ids=["dry run", "suspended", "unreadable"],
+)  # fmt: skip
+def test_what_was_set_before_stays_while_the_policy_does_not_act(manifest: Manifest) -> None:
+    found = policy_entry(manifest, gen.config())
+    reason = {"reason": "PolicyInvalid"} if found.problem else {}
+    log = of(bound(manifest, **reason))
+    assert log.configs == {}
+    assert log.held
+    assert log.owned({}, frozenset({AGE})) == {AGE}
+
+
+def test_without_a_policy_or_a_log_nothing_is_owned() -> None:
+    none = Maintained({"RetentionPolicy": Bound(Resolution())})
+    other = bound(gen.policy(kind=RETENTION, selector={}, mode="Enforce", metadataFiles={"keep": 5}))
+    for maintained in (none, other):
+        assert of(maintained) == Log()
+        assert of(maintained).owned({}, frozenset({AGE})) == frozenset()
+    assert of(Maintained()).held, "as long as nothing is known of policies"
+
+
+def test_a_dry_run_says_what_differs() -> None:
+    log = of(bound(policy("DryRun", {"maxAge": "7d", "maxBytes": "1Gi"})))
+    assert log.proposal({}, {}) == f"would set {BYTES} {2**30} (not set now) and {AGE} {WEEK} (not set now)"
+    assert log.proposal({}, {AGE: MONTH, BYTES: str(2**30)}) == f"would set {AGE} {WEEK} (now {MONTH})"
+    assert log.proposal({AGE: "1", BYTES: "2"}, {AGE: "1"}) == ""
+    assert of(bound(policy())).proposal({}, {}) == ""
+
+
+# Through the operator
+
+
+async def world_with(*policies: Manifest, **spec: Any) -> World:
+    world = World()
+    for manifest in policies:
+        world.cluster.create(manifest)
+    world.cluster.create(gen.topic(**spec))
+    await world.settle()
+    return world
+
+
+def configs(world: World) -> dict[str, str]:
+    return dict(next(iter(world.topics.topics.values())).configs)
+
+
+def edit(world: World, name: str = "policy", **spec: Any) -> None:
+    world.cluster.edit(name, lambda live: live["spec"].update(spec), kind=RETENTION)
+
+
+def events(world: World, reason: str) -> list[str]:
+    return [message for _, found, message in world.cluster.events if found == reason]
+
+
+async def test_a_topic_is_created_with_the_policys_retention() -> None:
+    world = await world_with(policy(), config={"segment.ms": "600000"})
+    assert configs(world) == {"segment.ms": "600000", AGE: WEEK}
+
+
+async def test_a_policy_that_comes_changes_and_goes_is_followed() -> None:
+    world = await world_with()
+    assert configs(world) == {}
+    world.cluster.create(policy())
+    await world.settle()
+    assert configs(world) == {AGE: WEEK}
+    edit(world, log={"maxAge": "30d", "maxBytes": "1Gi"})
+    await world.settle()
+    assert configs(world) == {AGE: MONTH, BYTES: str(2**30)}
+    edit(world, log={"maxBytes": "1Gi"})
+    await world.settle()
+    assert configs(world) == {BYTES: str(2**30)}
+    world.cluster.remove("policy", kind=RETENTION)
+    await world.settle()
+    assert configs(world) == {}
+
+
+async def test_the_spec_goes_before_the_policy_and_gives_way_to_it_when_it_says_nothing_more() -> None:
+    world = await world_with(policy(), config={AGE: "1000"})
+    assert configs(world) == {AGE: "1000"}
+    world.cluster.edit("flights", lambda live: live["spec"].pop("config"))
+    await world.settle()
+    assert configs(world) == {AGE: WEEK}
+    world.cluster.edit("flights", lambda live: live["spec"].update(config={AGE: "2000"}))
+    await world.settle()
+    assert configs(world) == {AGE: "2000"}
+    world.cluster.remove("policy", kind=RETENTION)
+    await world.settle()
+    assert configs(world) == {AGE: "2000"}
+
+
+async def test_a_dry_run_sets_nothing_and_says_what_it_would() -> None:
+    world = await world_with(policy("DryRun"))
+    assert configs(world) == {}
+    assert f"DryRun would set {AGE} {WEEK}" in world.message("PoliciesResolved")
+    assert any(f"would set {AGE} {WEEK}" in message for message in events(world, "WouldDelete"))
+    edit(world, mode="Enforce")
+    await world.settle()
+    assert configs(world) == {AGE: WEEK}
+    assert "would" not in world.message("PoliciesResolved")
+
+
+async def test_back_to_a_dry_run_takes_nothing_back_but_deleting_the_policy_does() -> None:
+    world = await world_with(policy(log={"maxAge": "30d"}))
+    edit(world, mode="DryRun", log={"maxAge": "7d"})
+    await world.settle()
+    assert configs(world) == {AGE: MONTH}
+    assert f"would set {AGE} {WEEK} (now {MONTH})" in world.message("PoliciesResolved")
+    world.start()  # what the policy had set is remembered with the contract
+    await world.settle()
+    assert configs(world) == {AGE: MONTH}
+    world.cluster.remove("policy", kind=RETENTION)
+    await world.settle()
+    assert configs(world) == {}
+
+
+async def test_a_config_of_the_spec_is_unset_under_a_dry_run_too() -> None:
+    world = await world_with(policy("DryRun"), config={AGE: "1000"})
+    world.cluster.edit("flights", lambda live: live["spec"].pop("config"))
+    await world.settle()
+    assert configs(world) == {}
+
+
+async def test_a_change_from_outside_is_repaired_and_one_of_the_policy_is_no_repair() -> None:
+    world = await world_with(policy())
+    edit(world, log={"maxAge": "30d"})
+    await world.settle()
+    assert configs(world) == {AGE: MONTH}
+    assert not events(world, "DriftRepaired")
+    (live,) = world.topics.topics.values()
+    live.configs[AGE] = "5"
+    world.clock.advance(600)
+    await world.settle()
+    assert configs(world) == {AGE: MONTH}
+    assert events(world, "DriftRepaired")

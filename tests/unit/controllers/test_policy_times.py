@@ -1,0 +1,320 @@
+"""Slots of schedules, windows, and when a table is due."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
+from firn.api.v1alpha1.policy import Schedule, Window
+from firn.model.errors import InvalidSpecError
+from firn_controllers.policies import due, terms
+from firn_controllers.policies.calendar import Cron, Slots, Windows
+from firn_controllers.policies.due import Decision
+from firn_controllers.policies.runs import History
+from firn_controllers.policies.terms import Terms
+from firn_controllers.ports import TableDebt
+from tests import gen
+from tests.fakes.cluster import time_text
+
+NOW = gen.NOW
+LONG_AGO = NOW - timedelta(days=30)
+
+
+def at(text: str, zone: str = "UTC") -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+# Slots
+
+
+def slots(cron: str = "0 3 * * *", zone: str = "Etc/UTC", jitter: str | None = None, seed: str = "uid") -> Slots:
+    return Slots.parse(Schedule(cron=cron, time_zone=zone, jitter=jitter), seed)
+
+
+def test_a_slot_is_due_at_its_very_minute() -> None:
+    assert slots().last(at("2026-03-02T03:00:00")) == at("2026-03-02T03:00:00")
+    assert slots().last(at("2026-03-02T02:59:59.999999")) == at("2026-03-01T03:00:00")
+    assert slots().next(at("2026-03-02T03:00:00")) == at("2026-03-03T03:00:00")
+    assert slots().next(at("2026-03-02T02:59:59")) == at("2026-03-02T03:00:00")
+
+
+def test_a_slot_is_in_its_zone_on_both_sides_of_the_change_of_clocks() -> None:
+    berlin = slots(zone="Europe/Berlin")
+    assert berlin.last(at("2026-03-28T12:00:00")) == at("2026-03-28T02:00:00")
+    assert berlin.last(at("2026-03-30T12:00:00")) == at("2026-03-30T01:00:00")
+
+
+def test_a_slot_that_the_clock_skips_comes_right_after_and_one_it_has_twice_comes_once() -> None:
+    berlin = slots("30 2 * * *", "Europe/Berlin")
+    assert berlin.last(at("2026-03-29T12:00:00")) == at("2026-03-29T03:00:00", "Europe/Berlin")
+    found, moment = set(), at("2026-10-24T12:00:00")
+    while moment < at("2026-10-26T00:00:00"):
+        moment = berlin.next(moment)
+        found.add(moment)
+    assert found == {at("2026-10-25T00:30:00"), at("2026-10-26T01:30:00")}
+
+
+def test_jitter_delays_each_slot_by_its_own_share_and_is_the_same_at_every_look() -> None:
+    jittered = slots(jitter="1h")
+    offsets = set()
+    for day in range(1, 29):
+        slot = at(f"2026-02-{day:02}T03:00:00")
+        offset = jittered.due(slot) - slot
+        assert timedelta() <= offset < timedelta(hours=1)
+        assert jittered.due(slot) == slots(jitter="1h").due(slot)
+        offsets.add(offset)
+        assert jittered.last(slot + offset) == slot
+        if offset:
+            assert jittered.last(slot + offset - timedelta(seconds=1)) == slot - timedelta(days=1)
+            assert jittered.next(slot) == slot + offset
+    assert len(offsets) > 20
+    assert slots(jitter="1h", seed="another").due(slot) != jittered.due(slot)
+
+
+@given(
+    st.sampled_from(["*/7 * * * *", "0 3 * * *", "15 2 1 * *", "0 0 29 2 *", "30 2 * * 0", "0 12 * 6 MON-FRI"]),
+    st.sampled_from(["Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda it: it.replace(tzinfo=UTC)),
+    st.sampled_from([None, "30s", "5m"]),
+)
+def test_last_and_next_enclose_every_moment(cron: str, zone: str, moment: datetime, jitter: str | None) -> None:
+    found = slots(cron, zone, jitter)
+    assert found.due(found.last(moment)) <= moment < found.next(moment)
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "message"),
+    [
+        ("0 25 * * *", "Etc/UTC", r"spec.schedule.cron: '0 25 \* \* \*': Bad hour"),
+        ("0 3 31 2 *", "Etc/UTC", "spec.schedule.cron: .*Bad day"),
+        ("0 3 * * *", "Europe/Atlantis", "spec.schedule.timeZone: 'Europe/Atlantis'"),
+        ("0 3 * * *", "../etc/passwd", "spec.schedule.timeZone"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused_by_its_field(cron: str, zone: str, message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        Cron.parse(cron, zone, "spec.schedule")
+
+
+# Windows
+
+
+def windows(*given: tuple[str, str]) -> Windows:
+    return Windows.parse(tuple(Window(cron=cron, duration=duration) for cron, duration in given))
+
+
+def test_windows_open_and_close() -> None:
+    night = windows(("0 22 * * *", "6h"))
+    assert night.opened(at("2026-03-01T21:59:59")) is None
+    assert night.opened(at("2026-03-01T22:00:00")) == at("2026-03-01T22:00:00")
+    assert night.opened(at("2026-03-02T03:59:59")) == at("2026-03-01T22:00:00")
+    assert night.opened(at("2026-03-02T04:00:00")) is None
+    assert night.first(at("2026-03-02T04:00:00")) == at("2026-03-02T22:00:00")
+    assert night.first(at("2026-03-02T23:00:00")) == at("2026-03-02T23:00:00")
+
+
+def test_one_open_window_is_enough_and_none_at_all_is_always_open() -> None:
+    two = windows(("0 22 * * *", "1h"), ("0 12 * * *", "1h"))
+    assert two.opened(at("2026-03-01T12:30:00")) is not None
+    assert two.first(at("2026-03-01T13:00:00")) == at("2026-03-01T22:00:00")
+    assert windows().opened(NOW) is not None
+    assert windows().first(NOW) == NOW
+
+
+# Due
+
+
+def compaction(**spec: Any) -> Terms:
+    manifest = gen.policy(**spec)
+    return terms.read(CompactionPolicy.model_validate(manifest), "uid", gen.config())
+
+
+def retention(**spec: Any) -> Terms:
+    manifest = gen.policy(kind="RetentionPolicy", **{"snapshots": {"maxAge": "7d"}, **spec})
+    return terms.read(RetentionPolicy.model_validate(manifest), "uid", gen.config())
+
+
+def debt(**changes: Any) -> TableDebt:
+    return TableDebt(table_uuid="t", **{"due_files": 1, "due_bytes": 1, "oldest_due": NOW, **changes})
+
+
+def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: Any) -> History:
+    last = {"name": "r", "finishTime": time_text(NOW - ago), "result": result}
+    return History(last, failures, **{"slot": LONG_AGO, **more})
+
+
+def decide(
+    found: Terms,
+    history: History | None = None,
+    owed: TableDebt | None = None,
+    *,
+    requests: Mapping[str, str] | None = None,
+    now: datetime = NOW,
+) -> Decision:
+    return due.decide(found, now, history=history or History(slot=LONG_AGO), debt=owed, requests=requests or {})
+
+
+@pytest.mark.parametrize(
+    ("trigger", "below", "reached"),
+    [
+        ({"smallFiles": 100}, {"due_files": 99}, {"due_files": 100}),
+        ({"smallBytes": "1Gi"}, {"due_bytes": 2**30 - 1}, {"due_bytes": 2**30}),
+        ({"deleteFileRatio": "0.3"}, {"due_for_deletes": 0}, {"due_for_deletes": 1}),
+        (
+            {"maxAge": "1h"},
+            {"oldest_due": NOW - timedelta(minutes=59, seconds=59)},
+            {"oldest_due": NOW - timedelta(hours=1)},
+        ),
+    ],
+)
+def test_each_trigger_alone_makes_a_table_due_when_it_is_reached_and_not_before(
+    trigger: dict[str, Any], below: dict[str, Any], reached: dict[str, Any]
+) -> None:
+    found = compaction(triggers=trigger)
+    assert decide(found, owed=debt(**below)).due is None
+    decision = decide(found, owed=debt(**reached))
+    assert decision.due is not None
+    assert next(iter(trigger)) in decision.due.why
+    assert not decision.due.everything
+    everything_else = {"due_files": 10**6, "due_bytes": 2**50, "due_for_deletes": 9, "oldest_due": LONG_AGO}
+    for key in reached:
+        everything_else[key] = below[key]
+    assert decide(found, owed=debt(**everything_else)).due is None, "a trigger that is not set does nothing"
+
+
+def test_triggers_that_nobody_named_are_there_unless_a_schedule_is() -> None:
+    assert decide(compaction(), owed=debt(due_files=100)).due is not None
+    assert decide(compaction(triggers={"minInterval": "1m"}), owed=debt(due_files=100)).due is not None
+    nightly = compaction(schedule={"cron": "0 3 * * *"})
+    assert decide(nightly, ran(timedelta(hours=1), slot=at("2026-03-01T03:00:00")), debt(due_files=10**6)).due is None
+
+
+def test_where_nothing_would_be_rewritten_no_trigger_fires() -> None:
+    nothing = TableDebt(table_uuid="t", small_files=10**6, delete_files=10**6)
+    assert decide(compaction(), owed=nothing) == Decision()
+    assert decide(compaction(), owed=None) == Decision()
+
+
+def test_a_trigger_waits_for_min_interval_from_the_end_of_the_last_run() -> None:
+    found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
+    owed = debt(due_files=50)
+    decision = decide(found, ran(timedelta(minutes=9)), owed)
+    assert decision == Decision(next=NOW + timedelta(minutes=1))
+    assert decide(found, ran(timedelta(minutes=10)), owed).due is not None
+
+
+def test_the_age_trigger_says_when_it_will_fire() -> None:
+    found = compaction(triggers={"maxAge": "1h"})
+    assert decide(found, owed=debt(oldest_due=NOW - timedelta(minutes=20))).next == NOW + timedelta(minutes=40)
+
+
+def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
+    found = retention(schedule={"cron": "0 3 * * *"})
+    first = decide(found)
+    assert first.due is not None
+    assert (first.due.slot, first.due.everything) == (at("2026-03-01T03:00:00"), True)
+    answered = ran(timedelta(hours=1), slot=at("2026-03-01T03:00:00"))
+    assert decide(found, answered) == Decision(next=at("2026-03-02T03:00:00"))
+    assert decide(found, answered, now=at("2026-03-02T03:00:00")).due is not None
+
+
+def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
+    assert decide(retention(), History()).due is None
+    begun = History().begun(at("2026-03-01T03:15:00"))
+    assert decide(retention(), begun).due is None
+    assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
+    assert begun.begun(NOW) == begun, "what a run has answered is not forgotten"
+
+
+def test_outside_its_windows_a_table_waits_for_the_next() -> None:
+    closed = [{"cron": "0 22 * * *", "duration": "1h"}]
+    found = compaction(triggers={"smallFiles": 2}, windows=closed)
+    assert decide(found, owed=debt(due_files=9)) == Decision(next=at("2026-03-01T22:00:00"))
+    assert decide(found, owed=debt(due_files=9), now=at("2026-03-01T22:30:00")).due is not None
+    slot = compaction(schedule={"cron": "0 3 * * *"}, windows=closed)
+    assert decide(slot) == Decision(next=at("2026-03-01T22:00:00"))
+    opened = decide(slot, now=at("2026-03-01T22:00:00")).due
+    assert opened is not None
+    assert opened.since == at("2026-03-01T22:00:00"), "it could not have run before"
+
+
+@pytest.mark.parametrize("who", ["topic", "policy"])
+def test_a_request_is_due_at_once_and_once(who: str) -> None:
+    found = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
+    failed = ran(timedelta(seconds=1), "Failed", 5)
+    decision = decide(found, failed, requests={who: "1"})
+    assert decision.due is not None, "whatever windows and failures say"
+    assert decision.due.requests == {who: "1"}
+    assert decision.due.everything
+    answered = ran(timedelta(seconds=1), requests={who: "1"})
+    assert decide(found, answered, requests={who: "1"}).due is None
+    assert decide(found, answered, requests={}).due is None, "an annotation that is taken away asks for nothing"
+    assert decide(found, answered, requests={who: "2"}).due is not None
+
+
+def test_nothing_is_due_while_the_policy_is_suspended() -> None:
+    found = compaction(suspend=True, schedule={"cron": "0 3 * * *"}, triggers={"smallFiles": 2})
+    assert decide(found, owed=debt(due_files=9), requests={"policy": "1"}) == Decision()
+
+
+def test_a_policy_of_the_log_alone_needs_no_run() -> None:
+    manifest = gen.policy(kind="RetentionPolicy", log={"maxAge": "1d"})
+    found = terms.read(RetentionPolicy.model_validate(manifest), "uid", gen.config())
+    assert decide(found, requests={"policy": "1"}) == Decision()
+
+
+def test_after_failures_slots_and_triggers_wait_longer_each_time_but_never_for_ever() -> None:
+    found = retention()
+    waits = []
+    for failures in range(1, 40):
+        decision = decide(found, ran(timedelta(), "Failed", failures))
+        assert decision.due is None
+        assert decision.next is not None
+        waits.append(decision.next - NOW)
+    assert waits[:3] == [timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=4)]
+    assert waits == sorted(waits)
+    assert waits[-1] == timedelta(hours=6)
+    assert decide(found, ran(timedelta(minutes=1), "Failed", 1)).due is not None
+    triggered = compaction(triggers={"smallFiles": 2, "minInterval": "1s"})
+    assert decide(triggered, ran(timedelta(seconds=30), "Failed", 1), debt(due_files=9)).due is None
+
+
+def test_a_table_in_other_hands_is_tried_again_soon() -> None:
+    found = retention()
+    assert decide(found, ran(timedelta(), "Busy")).next == NOW + due.BUSY_RETRY
+    assert decide(found, ran(due.BUSY_RETRY, "Busy")).due is not None
+    assert decide(found, ran(timedelta(), "Busy"), requests={"topic": "1"}).due is None
+    assert decide(found, ran(due.BUSY_RETRY, "Busy"), requests={"topic": "1"}).due is not None
+
+
+@given(
+    st.integers(0, 300),
+    st.integers(0, 20),
+    st.sampled_from(["Succeeded", "Failed", "Busy"]),
+    st.timedeltas(timedelta(), timedelta(days=2)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_is_next_is_in_the_future_and_is_due_then_where_nothing_else_changes(
+    files: int, failures: int, result: str, ago: timedelta, scheduled: bool, windowed: bool
+) -> None:
+    spec: dict[str, Any] = {"triggers": {"smallFiles": 100, "maxAge": "3h"}}
+    if scheduled:
+        spec["schedule"] = {"cron": "20 */5 * * *", "timeZone": "Asia/Kathmandu", "jitter": "5m"}
+    if windowed:
+        spec["windows"] = [{"cron": "0 7 * * *", "duration": "2h"}]
+    found = compaction(**spec)
+    history = ran(ago, result, failures if result == "Failed" else 0)
+    owed = debt(due_files=files, oldest_due=NOW - timedelta(hours=1) if files else None)
+    decision = decide(found, history, owed)
+    if decision.next is not None:
+        assert decision.next > NOW
+        assert decide(found, history, owed, now=decision.next).due is not None
+    elif decision.due is None:
+        assert files == 0
+        assert not scheduled

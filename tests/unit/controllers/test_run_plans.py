@@ -1,0 +1,175 @@
+"""Which tables share a run, what the run is called, and its Job."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.jobs import TableTarget
+from firn_controllers.manifests import Owner
+from firn_controllers.policies import plan
+from firn_controllers.policies.due import Due
+from firn_controllers.policies.index import PolicyEntry
+from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.policies.plan import Batch, Waiting
+from firn_controllers.ports import TableDebt
+from tests import gen
+
+OWNER = Owner("firn-system", "uid")
+GIB = 2**30
+
+
+def policy(config: Config | None = None, name: str = "policy", **spec: Any) -> PolicyEntry:
+    return policy_entry(gen.policy(name, **spec), config or gen.config())
+
+
+def waiting(name: str = "flights", bytes_: int = 0, ago: int = 0, **due: Any) -> Waiting:
+    observed = gen.observed(gen.topic(name))
+    assert isinstance(observed.target, TableTarget)
+    debt = TableDebt(table_uuid=f"table-{name}", due_bytes=bytes_, data_bytes=10 * bytes_, due_files=1)
+    found = Due(gen.NOW - timedelta(seconds=ago), "why", **due)
+    return Waiting(observed.entry, observed.target, f"table-{name}", debt, found, "")
+
+
+def names_of(found: list[Batch]) -> list[tuple[list[str], str]]:
+    return [([table.topic.name[1] for table in batch.tables], batch.size) for batch in found]
+
+
+SIZES = {
+    "sizes": {"small": {}, "large": {"cores": 4, "memory": "8Gi", "executors": {"instances": 2}}},
+    "largeTable": "1Gi",
+}
+
+
+def test_who_was_asked_for_goes_first_then_who_waits_longest() -> None:
+    config = gen.config(maintenance={"tablesPerRun": 2})
+    tables = [
+        waiting("new", ago=1), waiting("old", ago=100), waiting("asked", requests={"topic": "1"}), waiting("older", ago=200),
+    ]  # fmt: skip
+    assert names_of(plan.batches(policy(), tables, config, 9)) == [
+        (["asked", "older"], "small"),
+        (["old", "new"], "small"),
+    ]
+    assert names_of(plan.batches(policy(), tables, config, 1)) == [(["asked", "older"], "small")]
+    assert plan.batches(policy(), tables, config, 0) == []
+    assert plan.batches(policy(), tables, config, -3) == []
+
+
+def test_a_large_table_stands_alone_and_does_not_hold_up_the_small() -> None:
+    config = gen.config(maintenance=SIZES)
+    tables = [waiting("a", ago=3), waiting("large", GIB, ago=2), waiting("b", ago=1)]
+    assert names_of(plan.batches(policy(config), tables, config, 9)) == [(["a", "b"], "small"), (["large"], "large")]
+    without = gen.config(maintenance={"largeTable": "1Gi"})
+    assert names_of(plan.batches(policy(without), tables, without, 9))[1] == (["large"], "small")
+
+
+def test_how_large_a_table_is_depends_on_what_has_to_be_read() -> None:
+    config = gen.config(maintenance=SIZES)
+    table = waiting("t", GIB // 5)  # of 2 GiB in all
+
+    def size(kind: str, due: dict[str, Any] | None = None, **spec: Any) -> str:
+        found = policy(config, kind=kind, **spec)
+        moved = replace(table, due=replace(table.due, **(due or {})))
+        return plan.batches(found, [moved], config, 1)[0].size
+
+    slot = {"slot": gen.NOW}
+    assert size("CompactionPolicy") == "small"
+    assert size("CompactionPolicy", slot) == "small", "BinPack takes no more on a schedule"
+    assert size("CompactionPolicy", slot, strategy="Sort") == "large", "Sort takes everything"
+    assert size("CompactionPolicy", strategy="Sort") == "small"
+    assert size("RetentionPolicy", slot, snapshots={"maxAge": "1d"}) == "small", "metadata alone"
+    assert size("RetentionPolicy", slot, rows={"column": "at", "maxAge": "1d"}) == "large"
+
+
+def test_a_run_has_one_name_for_what_it_answers_and_another_for_anything_else() -> None:
+    batch = Batch((waiting("a"), waiting("b")), "small")
+    mine = policy()
+    assert plan.name(mine, batch) == plan.name(mine, Batch(tuple(reversed(batch.tables)), "small"))
+    assert plan.name(mine, batch) == plan.name(mine, Batch((waiting("a", ago=50), waiting("b", ago=9)), "small"))
+    others = [
+        (policy_entry(gen.policy() | {"metadata": {**gen.policy()["metadata"], "uid": "u2"}}, gen.config()), batch),
+        (mine, Batch((waiting("a"),), "small")),
+        (mine, Batch((waiting("a"), waiting("c")), "small")),
+        (mine, Batch((waiting("a", slot=gen.NOW), waiting("b")), "small")),
+        (mine, Batch((waiting("a", requests={"topic": "1"}), waiting("b")), "small")),
+        (mine, Batch((replace(waiting("a"), last_run="firn-run-before"), waiting("b")), "small")),
+    ]
+    found = [plan.name(entry, other) for entry, other in others]
+    assert len({plan.name(mine, batch), *found}) == len(others) + 1
+
+
+@pytest.mark.parametrize("name", ["p", "n" * 52, "a" * 35 + "-." + "b" * 10, "dotted.name"])
+def test_a_name_is_one_that_kubernetes_takes_for_jobs_and_labels(name: str) -> None:
+    found = plan.name(policy(name=name), Batch((waiting(),), "small"))
+    assert len(found) <= 57
+    assert found.startswith("firn-run-")
+    assert not set(found) - set("abcdefghijklmnopqrstuvwxyz0123456789-.")
+    assert ".-" not in found
+
+
+def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() -> None:
+    config = gen.config(maintenance={**SIZES, "sparkConf": {"a": "b"}, "serviceAccount": "mine"})
+    found = policy(
+        config, strategy="Sort", columns=["id desc"], targetFileSize="64Mi", openGrace="1m", run={"deadline": "2h"}
+    )
+    run = plan.contract(found, Batch((waiting(slot=gen.NOW),), "large"), config)
+    (table,) = run.tables
+    work = table.compaction
+    assert work is not None
+    assert (work.strategy, work.columns, work.everything) == ("Sort", ("id desc",), True)
+    assert (work.target_file_bytes, work.open_grace_ms) == (64 * 2**20, 60_000)
+    assert (table.uid, table.table_uuid, table.table.identifier) == (
+        "uid-demo-flights",
+        "table-flights",
+        "lake.demo.flights",
+    )
+    assert set(run.catalogs) == {"lake"}
+    assert (run.cores, run.deadline_ms, run.service_account, run.spark_conf) == (4, 7_200_000, "mine", {"a": "b"})
+    assert run.executors is not None
+    assert run.executor_image == "firn-spark:1"
+    small = plan.contract(found, Batch((waiting(),), "small"), config)
+    assert (small.executors, small.executor_image) == (None, None)
+    assert small.tables[0].compaction is not None
+    assert not small.tables[0].compaction.everything
+
+
+def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_secret() -> None:
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": {"secret": "kafka-password", "key": "password"}}
+    config = gen.config(
+        maintenance={"ttl": "2h", "image": {"image": "other:2"}, "environment": {"AWS_REGION": "r"}},
+        profiles={"classic": {"bootstrapServers": "kafka:9092", "security": {"sasl": sasl}}},
+    )
+    assert "kafka-password" in config.secret_names()
+    found = policy(config, run={"deadline": "30m", "retries": 5})
+    batch = Batch((waiting(),), "small")
+    run = plan.contract(found, batch, config)
+    job = plan.job(found, batch, run, config, OWNER)
+    spec = job["spec"]
+    assert (spec["backoffLimit"], spec["ttlSecondsAfterFinished"]) == (5, 7200)
+    assert spec["activeDeadlineSeconds"] > 1800, (
+        "the run's own deadline comes first, so that it can still say what it did"
+    )
+    [fatal, disrupted] = spec["podFailurePolicy"]["rules"]
+    assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [2, 4])
+    assert disrupted["action"] == "Ignore"
+    pod = spec["template"]["spec"]
+    assert (pod["restartPolicy"], pod["serviceAccountName"]) == ("Never", "firn-maintain")
+    (container,) = pod["containers"]
+    assert container["image"] == "other:2"
+    assert container["args"] == ["firn-maintain", names.RUN_PATH]
+    assert {"name": "AWS_REGION", "value": "r"} in container["env"]
+    mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+    assert f"{mounts['run']}/run.json" == names.RUN_PATH
+    secrets = {path for path in mounts.values() if path.startswith("/etc/firn/secrets/")}
+    assert secrets == {"/etc/firn/secrets/firn-postgres"}, "those of the tables' catalogs, and no others"
+    contract = plan.config_map(found, run, OWNER)
+    assert contract["metadata"]["name"] == job["metadata"]["name"] == run.name
+    assert list(contract["data"]) == ["run.json"]
+    for manifest in (job, contract, spec["template"]):
+        labels = manifest["metadata"]["labels"]
+        assert plan.selector(found).items() <= labels.items(), "what is watched is told apart by these"
+        assert labels[names.LABEL_RUN] == run.name
+    assert job["metadata"]["ownerReferences"][0]["name"] == names.CONFIG_OBJECT

@@ -1,0 +1,213 @@
+"""What the board knows of tables' maintenance debt, and what is said of it in metrics."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from firn.model.errors import UnavailableError
+from firn.model.jobs import TableTarget
+from firn.model.maintenance import CompactionWork
+from firn_controllers.board import Board
+from firn_controllers.iceberg_topic.index import Index, Name, entry
+from firn_controllers.policies import index as policy_index
+from firn_controllers.policies import survey as survey_module
+from firn_controllers.policies.index import Policies
+from firn_controllers.policies.survey import Survey
+from firn_controllers.ports import Manifest, TableDebt
+from firn_operator.telemetry import DebtMetrics
+from tests import gen
+from tests.fakes.clock import FakeClock
+from tests.fakes.debts import FakeDebts
+
+MIB = 1024 * 1024
+UID = "uid-demo-flights"
+GRACE = 300_000
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.debts = FakeDebts(self.clock)
+        self.config = gen.config()
+        self.index, self.policies, self.board = Index(), Policies(), Board()
+        self.told: list[Name] = []
+        self.survey = Survey(self.config, self.debts, self.index, self.policies, self.board, self.told.append)
+
+    def topic(self, name: str = "flights", *modifiers: gen.Modifier, **spec: Any) -> TableTarget:
+        self.index.put(entry(gen.topic(name, *modifiers, **spec), self.config))
+        return TableTarget(catalog="lake", namespace="demo", name=name)
+
+    def policy(self, manifest: Manifest) -> None:
+        self.policies.put(policy_index.entry(manifest, self.config))
+
+    def registry(self) -> CollectorRegistry:
+        registry = CollectorRegistry()
+        registry.register(DebtMetrics(lambda: list(self.survey.findings.values()), self.clock.now))
+        return registry
+
+    def metrics(self) -> str:
+        return generate_latest(self.registry()).decode()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_what_a_table_owes_is_on_the_board_and_told_once(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    scene.debts.append(target, [MIB] * 10)
+    await scene.survey.round()
+    await scene.survey.round()
+    assert scene.board.debts[UID].small_files == 10
+    assert scene.told == [("demo", "flights")]
+    scene.debts.append(target, [MIB])
+    await scene.survey.round()
+    assert scene.told == [("demo", "flights")] * 2
+
+
+async def test_the_policy_that_governs_gives_the_settings_and_makes_a_lag(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    scene.debts.append(target, [40 * MIB] * 10)
+    scene.clock.advance(600)
+    await scene.survey.round()
+    assert scene.board.debts[UID].due_files == 10
+    assert "firn_compaction_lag_seconds{" not in scene.metrics()
+    scene.policy(gen.policy(selector={}, targetFileSize="40Mi"))
+    await scene.survey.round()
+    assert scene.board.debts[UID].due_files == 0
+    assert 'firn_compaction_lag_seconds{namespace="demo",topic="flights"} 0.0' in scene.metrics()
+    scene.policy(gen.policy(selector={}, targetFileSize="512Mi"))
+    await scene.survey.round()
+    scene.clock.advance(60)
+    assert 'firn_compaction_lag_seconds{namespace="demo",topic="flights"} 660.0' in scene.metrics()
+
+
+async def test_a_policy_that_cannot_be_followed_makes_no_lag(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    scene.policy(gen.policy(selector={}, strategy="Sort", columns=["nothere"]))
+    await scene.survey.round()
+    assert UID in scene.survey.findings
+    assert not scene.survey.findings[UID].governed
+
+
+async def test_metrics_name_the_topic_and_leave_with_it(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    for _ in range(3):
+        scene.debts.append(target, [MIB, MIB])
+    await scene.survey.round()
+    said = scene.registry()
+    for name, value in {
+        "table_small_files": 6,
+        "table_data_files": 6,
+        "table_data_bytes": 6 * MIB,
+        "table_delete_files": 0,
+        "table_snapshots": 3,
+        "table_manifests": 3,
+    }.items():
+        assert said.get_sample_value(f"firn_{name}", {"namespace": "demo", "topic": "flights"}) == value
+    scene.index.remove(("demo", "flights"), UID)
+    await scene.survey.round()
+    assert "flights" not in scene.metrics()
+    assert scene.board.debts == {}
+
+
+async def test_a_table_that_is_gone_owes_nothing(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    await scene.survey.round()
+    scene.debts.drop(target)
+    await scene.survey.round()
+    assert scene.board.debts == {}
+    assert scene.survey.findings == {}
+
+
+async def test_topics_on_their_way_out_and_losers_of_a_table_are_not_measured(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    younger = gen.topic("younger", table={"name": "flights"})
+    younger["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
+    scene.index.put(entry(younger, scene.config))
+    scene.topic("leaving", gen.deleting())
+    await scene.survey.round()
+    assert set(scene.board.debts) == {UID}
+    assert scene.debts.asked == ["lake.demo.flights"]
+
+
+async def test_a_catalog_that_is_down_is_not_asked_for_every_table(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey_module, "AT_ONCE", 2)
+    for number in range(40):
+        scene.debts.create(scene.topic(f"t{number:02}"))
+    await scene.survey.round()
+    known = dict(scene.board.debts)
+    assert len(known) == 40
+    scene.debts.problem["lake"] = UnavailableError("catalog lake: it does not answer")
+    scene.debts.asked.clear()
+    await scene.survey.round()
+    assert len(scene.debts.asked) <= survey_module.GIVEN_UP + 1
+    assert scene.board.debts == known, "what was known stays"
+    first = scene.debts.asked[0]
+    scene.debts.asked.clear()
+    await scene.survey.round()
+    assert scene.debts.asked[0] != first, "another table is first"
+    scene.debts.problem.clear()
+    scene.debts.asked.clear()
+    await scene.survey.round()
+    assert len(scene.debts.asked) == 40
+
+
+async def test_a_table_that_breaks_the_measurement_stands_alone(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a", "b", "c"):
+        scene.debts.create(scene.topic(name))
+    real = scene.debts.measure
+
+    async def broken(target: TableTarget, work: CompactionWork) -> TableDebt | None:
+        if target.name == "b":
+            raise KeyError("oops")
+        return await real(target, work)
+
+    scene.debts.measure = broken  # type: ignore[method-assign]
+    await scene.survey.round()
+    assert set(scene.board.debts) == {"uid-demo-a", "uid-demo-c"}
+    assert "demo/b" in caplog.text
+
+
+async def test_rounds_go_on(scene: Scene) -> None:
+    target = scene.topic()
+    scene.debts.create(target)
+    scene.survey._interval = 0.0
+    task = asyncio.create_task(scene.survey.run())
+    async with asyncio.timeout(30):
+        while len(scene.debts.asked) < 3:
+            await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_lag_is_counted_from_the_oldest_file_that_is_due(scene: Scene) -> None:
+    target = scene.topic()
+    scene.policy(gen.policy(selector={}))
+    scene.debts.create(target)
+    scene.debts.append(target, [MIB] * 4)
+    scene.clock.advance(GRACE / 1000 - 1)
+    await scene.survey.round()
+    finding = scene.survey.findings[UID]
+    assert finding.lag_seconds(scene.clock.now()) == 0, "they are left to the writer"
+    scene.clock.advance(1)
+    await scene.survey.round()
+    finding = scene.survey.findings[UID]
+    assert finding.lag_seconds(scene.clock.now()) == GRACE / 1000
+    assert finding.lag_seconds(scene.clock.now() + timedelta(hours=1)) == GRACE / 1000 + 3600
+    scene.debts.replace(target, [4 * MIB])
+    await scene.survey.round()
+    assert scene.survey.findings[UID].lag_seconds(scene.clock.now()) == 0

@@ -1,0 +1,105 @@
+"""What a topic's status keeps of its maintenance."""
+
+from datetime import timedelta
+from typing import Any
+
+from firn_controllers.policies import upkeep
+from firn_controllers.policies.index import Policies, Resolution
+from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.policies.runs import History
+from firn_controllers.policies.upkeep import Bound, Maintained, Upkeep
+from firn_controllers.ports import Manifest, TableDebt
+from tests import gen
+
+RUN: Manifest = {"name": "r", "result": "Succeeded", "finishTime": "2026-03-01T11:00:00Z"}
+SECTION: Manifest = {
+    "policy": "policy",
+    "because": "Selected",
+    "lastRun": RUN,
+    "lastScheduleTime": "2026-03-01T03:00:00Z",
+    "lastRequest": {"topic": "1"},
+    "nextRunTime": "2026-03-02T03:00:00Z",
+}
+FIGURES: Manifest = {"smallFiles": 3, "snapshots": 9, "oldestUncompactedTime": "2026-03-01T00:00:00Z"}
+
+
+def maintained(
+    name: str = "policy", looked_at: Upkeep | None = None, debt: TableDebt | None = None, **spec: Any
+) -> Maintained:
+    policy = policy_entry(gen.policy(name, **spec), gen.config())
+    bound = Bound(Resolution(policy, "Selected"), looked_at)
+    return Maintained({"CompactionPolicy": bound, "RetentionPolicy": Bound()}, debt)
+
+
+def test_until_a_policy_has_been_looked_at_what_was_said_stays() -> None:
+    before = {**FIGURES, "compaction": SECTION}
+    assert upkeep.document(maintained(), before) == before
+    assert upkeep.pending(maintained())
+    assert upkeep.healthy(maintained()) is None
+
+
+def test_another_policy_takes_over_what_became_of_the_table_but_not_when_it_was_due() -> None:
+    found = upkeep.document(maintained("other"), {"compaction": SECTION})["compaction"]
+    assert found == {**{key: it for key, it in SECTION.items() if key != "nextRunTime"}, "policy": "other"}
+
+
+def test_without_a_policy_nothing_is_said_of_one() -> None:
+    nobody = Maintained({"CompactionPolicy": Bound(), "RetentionPolicy": Bound()})
+    assert upkeep.document(nobody, {**FIGURES, "compaction": SECTION, "retention": SECTION}) == FIGURES
+    assert not upkeep.pending(nobody)
+    assert upkeep.healthy(nobody) is None
+
+
+def test_history_comes_back_from_status_as_it_was_written() -> None:
+    kept = {key: it for key, it in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
+    assert History.of(SECTION).section() == kept
+    assert History.of({**SECTION, "failures": 3}).section() == kept | {"failures": 3}
+    assert History.of({}).section() == {}
+
+
+def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
+    debt = TableDebt(table_uuid="t", small_files=7, snapshots=2, oldest_due=gen.NOW)
+    found = upkeep.document(maintained(debt=debt), FIGURES)
+    assert (found["smallFiles"], found["snapshots"]) == (7, 2)
+    assert found["oldestUncompactedTime"] == "2026-03-01T12:00:00Z"
+    nobody = Maintained({"CompactionPolicy": Bound(), "RetentionPolicy": Bound()}, debt)
+    assert "oldestUncompactedTime" not in upkeep.document(nobody, FIGURES)
+    paid = TableDebt(table_uuid="t")
+    assert "oldestUncompactedTime" not in upkeep.document(maintained(debt=paid), FIGURES)
+
+
+def test_figures_and_times_that_are_to_come_are_no_reason_to_write_at_once() -> None:
+    before = {**FIGURES, "compaction": SECTION}
+    after = {"smallFiles": 9, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
+    assert upkeep.significant(before) == upkeep.significant(after)
+    for change in ({"lastRun": {**RUN, "name": "s"}}, {"policy": "other"}, {"failures": 1}, {"lastRequest": {}}):
+        assert upkeep.significant({"compaction": {**SECTION, **change}}) != upkeep.significant(before)
+
+
+def test_the_next_time_is_told_in_whole_minutes() -> None:
+    for seconds, told in ((0, "12:00:00"), (1, "12:01:00"), (59, "12:01:00"), (60, "12:01:00")):
+        looked_at = Upkeep("policy", next=gen.NOW + timedelta(seconds=seconds))
+        found = upkeep.document(maintained(looked_at=looked_at), {})["compaction"]
+        assert found["nextRunTime"] == f"2026-03-01T{told}Z"
+
+
+def test_failures_go_before_what_is_overdue() -> None:
+    failed = Upkeep("policy", History({**RUN, "result": "Failed", "message": "no"}, 2), overdue="waits")
+    assert upkeep.healthy(maintained(looked_at=failed)) == (
+        "False",
+        "RunFailed",
+        "compaction by policy policy failed: no",
+    )
+    late = Upkeep("policy", History(RUN), overdue="waits")
+    assert upkeep.healthy(maintained(looked_at=late)) == ("False", "RunOverdue", "compaction by policy policy: waits")
+
+
+def test_an_older_policy_of_the_same_name_elsewhere_is_another() -> None:
+    policies = Policies()
+    here, there = gen.policy("p", selector={}), gen.policy("p", selector={})
+    there["metadata"]["namespace"] = "other"
+    for manifest in (here, there):
+        policies.put(policy_entry(manifest, gen.config()))
+    found = policies.resolve("CompactionPolicy", gen.observed().entry).policy
+    assert found is not None
+    assert found.name == ("demo", "p")

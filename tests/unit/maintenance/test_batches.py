@@ -1,0 +1,31 @@
+"""Groups in a bounded number of commits."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn.model.compaction import DataFile, Group
+from firn.model.maintenance import CompactionWork
+from firn_spark.maintenance.compaction import ARRANGED, Arrangement, arranged_sequences, batches, digest
+
+
+def group(files: int) -> Group:
+    members = tuple(DataFile(f"f{n}", 1, 1, "p", 0, 0) for n in range(files))
+    return Group("p", 0, members, "SmallFiles", 1)
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 12))
+def test_every_group_is_in_one_of_at_most_so_many_commits(sizes: list[int], commits: int) -> None:
+    groups = [group(size) for size in sizes]
+    found = list(batches(groups, commits))
+    assert [one for batch in found for one in batch] == groups
+    assert len(found) <= commits
+    assert all(found)
+
+
+def test_an_arrangement_is_remembered_as_long_as_it_is_wanted() -> None:
+    one, other = Arrangement("ZOrder", ("a", "b")), Arrangement("ZOrder", ("b", "a"))
+    properties = {ARRANGED: f"{digest(one)} 3 17"}
+    assert arranged_sequences(properties, one) == {3, 17}
+    assert arranged_sequences(properties, other) == set()
+    assert arranged_sequences({}, one) == set()
+    assert CompactionWork().strategy == Arrangement().strategy

@@ -1,0 +1,51 @@
+"""Two ways to write a path are one file, and two files are two."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn_spark.maintenance.orphans import hidden
+from firn_spark.maintenance.reachable import Places, place
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://bucket/a/b.parquet", "s3a://bucket/a/b.parquet"),
+        ("s3://bucket/a/b.parquet", "s3n://elsewhere/a/b.parquet"),
+        ("file:/tmp/a", "file:///tmp/a"),
+        ("file:///tmp/a", "/tmp/a"),
+        ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("hdfs://name:8020/x=%3D/f", "hdfs:/x==/f"),
+    ],
+)
+def test_ways_to_write_one_path(one: str, other: str) -> None:
+    assert place(one) == place(other)
+    assert one in Places([other])
+
+
+@pytest.mark.parametrize("other", ["s3://b/a/B", "s3://b/a/b ", "s3://b/a/b/c", "s3://b/a//b", "s3://b/aa/b"])
+def test_other_paths_are_other_files(other: str) -> None:
+    assert "s3://b/a/b" not in Places([other])
+
+
+@given(st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
+def test_a_set_of_places_has_what_was_put_in(inside: set[str], outside: set[str]) -> None:
+    places = Places(f"s3://b/{one}" for one in inside)
+    assert all(f"s3://b/{one}" in places for one in inside)
+    known = {place(f"s3://b/{one}") for one in inside}
+    assert all((f"s3://b/{one}" in places) == (place(f"s3://b/{one}") in known) for one in outside)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("s3://b/_odd/t/data/f.parquet", False),
+        ("s3://b/_odd/t/data/_part=1/f.parquet", False),
+        ("s3://b/_odd/t/_temporary/f.parquet", True),
+        ("s3://b/_odd/t/data/.f.crc", True),
+        ("s3://b/_odd/t/data/_SUCCESS", True),
+    ],
+)
+def test_hidden_files(path: str, expected: bool) -> None:
+    assert hidden(path, "s3://b/_odd/t") is expected

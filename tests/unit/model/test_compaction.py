@@ -1,0 +1,308 @@
+"""Properties of the plan: what it may never do, and that a table under it stays small however it is written."""
+
+import math
+import random
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given, seed
+from hypothesis import strategies as st
+
+from firn.model import compaction
+from firn.model.compaction import DataFile, Group, is_small, is_worn, lag_ms, manifests_fragmented, plan
+from firn.model.maintenance import CompactionWork
+
+MIB = 1024 * 1024
+DAY = 86_400_000
+NOW = 1_800_000_000_000
+GRACE = 300_000
+TARGET = 512 * MIB
+WORK = CompactionWork(target_file_bytes=TARGET, open_grace_ms=GRACE)
+
+
+def small(path: str, size: int = MIB, age: int = 2 * GRACE, **more: object) -> DataFile:
+    return DataFile(path, size, 1000, str(more.pop("partition", "p")), 0, NOW - age, **more)  # type: ignore[arg-type]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[DataFile]:
+    sizes = st.one_of(
+        st.integers(1, 2 * TARGET),
+        st.integers(1, 4 * MIB),
+        st.sampled_from([MIB, TARGET // 2, TARGET * 3 // 4, TARGET]),
+    )
+    files = []
+    for number in range(draw(st.integers(0, 120))):
+        records = draw(st.integers(0, 1000))
+        dirty = draw(st.booleans()) and draw(st.booleans())
+        files.append(
+            DataFile(
+                path=f"f{number}",
+                bytes=draw(sizes),
+                records=records,
+                partition=draw(st.sampled_from("ab")),
+                spec_id=draw(st.integers(0, 1)),
+                added_ms=NOW - draw(st.one_of(st.integers(0, 2 * GRACE), st.integers(0, 3 * DAY))),
+                deletes=draw(st.integers(0, 1200)) if dirty else 0,
+                delete_files=draw(st.integers(1, 15)) if dirty else 0,
+                arranged=draw(st.booleans()),
+            )
+        )
+    return files
+
+
+works = st.builds(
+    CompactionWork,
+    target_file_bytes=st.sampled_from([64 * MIB, TARGET]),
+    open_grace_ms=st.sampled_from([0, GRACE]),
+    delete_file_ratio=st.sampled_from([0.1, 0.3, 1.0]),
+    everything=st.booleans(),
+)
+
+
+@seed(1)
+@given(tables(), works)
+def test_a_plan_takes_each_file_once_within_partition_and_spec_and_leaves_young_ones(
+    files: list[DataFile], work: CompactionWork
+) -> None:
+    known = {file.path: file for file in files}
+    groups = plan(files, work, NOW)
+    taken = [file for group in groups for file in group.files]
+    assert len({file.path for file in taken}) == len(taken)
+    for group in groups:
+        assert group.files
+        assert {(file.partition, file.spec_id) for file in group.files} == {(group.partition, group.spec_id)}
+        assert all(known[file.path] is file for file in group.files)
+        assert all(file.added_ms <= NOW - work.open_grace_ms for file in group.files)
+        assert list(group.files) == sorted(group.files, key=lambda file: (file.added_ms, file.path))
+
+
+@seed(2)
+@given(tables(), works, st.randoms(use_true_random=False))
+def test_a_plan_does_not_depend_on_the_order_of_files(
+    files: list[DataFile], work: CompactionWork, shuffle: random.Random
+) -> None:
+    other = list(files)
+    shuffle.shuffle(other)
+    assert plan(other, work, NOW) == plan(files, work, NOW)
+
+
+@seed(3)
+@given(tables(), works)
+def test_every_group_gets_better(files: list[DataFile], work: CompactionWork) -> None:
+    for group in plan(files, work, NOW):
+        match group.reason:
+            case "SmallFiles":
+                assert len(group.files) > group.outputs
+                assert group.bytes >= 2 * max(file.bytes for file in group.files), "each row's file at least doubles"
+                assert all(is_small(file.bytes, work.target_file_bytes) for file in group.files)
+                assert group.outputs == 1 or group.bytes // group.outputs * 4 >= work.target_file_bytes * 3 - 4
+            case "Settled":
+                assert len(group.files) - group.outputs >= 3
+                assert all(file.added_ms <= NOW - compaction.QUIET_MS for file in group.files)
+            case "Deletes":
+                assert all(is_worn(file, work) for file in group.files)
+            case "Arrange":
+                assert work.everything
+
+
+@seed(4)
+@given(tables(), works)
+def test_every_worn_file_in_reach_is_rewritten(files: list[DataFile], work: CompactionWork) -> None:
+    taken = {file.path for group in plan(files, work, NOW) for file in group.files}
+    for file in files:
+        if file.added_ms <= NOW - work.open_grace_ms and is_worn(file, work):
+            assert file.path in taken
+
+
+@seed(5)
+@given(tables(), works)
+def test_large_clean_files_need_not_be_given(files: list[DataFile], work: CompactionWork) -> None:
+    work = work.model_copy(update={"everything": False})
+    # The newest file of a partition says when it went quiet, so that one is given here.
+    newest = {(file.spec_id, file.partition): file.path for file in sorted(files, key=lambda file: file.added_ms)}
+    kept = [
+        file
+        for file in files
+        if is_small(file.bytes, work.target_file_bytes)
+        or is_worn(file, work)
+        or newest[file.spec_id, file.partition] == file.path
+    ]
+    assert plan(kept, work, NOW) == plan(files, work, NOW)
+
+
+def applied(
+    files: list[DataFile], groups: tuple[Group, ...], now: int, names: "count[int]", shrink: float
+) -> list[DataFile]:
+    """The table after the groups were rewritten; ``shrink``: how much smaller merged files come out."""
+    gone = {file.path for group in groups for file in group.files}
+    out = [file for file in files if file.path not in gone]
+    for group in groups:
+        live = sum(file.live_bytes for file in group.files)
+        rows = sum(max(file.records - file.deletes, 0) for file in group.files)
+        if rows:
+            out += [
+                DataFile(
+                    f"c{next(names)}",
+                    max(1, int(live / group.outputs * shrink)),
+                    max(1, rows // group.outputs),
+                    group.partition,
+                    group.spec_id,
+                    now,
+                )
+                for _ in range(group.outputs)
+            ]
+    return out
+
+
+@seed(6)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([MIB // 8, MIB, 7 * MIB]),
+    st.sampled_from([1.0, 1.6, 8.0]),
+    st.sampled_from([1.0, 0.7]),
+)
+def test_small_files_stay_bounded_and_rows_are_rewritten_logarithmically(
+    chance: int, size: int, spread: float, shrink: float
+) -> None:
+    """A writer that never stops, a plan every ten minutes: two days of it in one partition."""
+    rng = random.Random(chance)
+    names = count()
+    files: list[DataFile] = []
+    appended = rewritten = 0
+    commits = 10
+    now = NOW
+    most = 0
+    rounds = 288
+    for _ in range(rounds):
+        for step in range(commits):
+            length = max(1, int(size * spread ** rng.uniform(-1, 1)))
+            appended += length
+            files.append(DataFile(f"a{next(names)}", length, 1000, "p", 0, now + step * 60_000))
+        now += 600_000
+        groups = plan(files, WORK, now)
+        rewritten += sum(group.bytes for group in groups)
+        files = applied(files, groups, now, names, shrink)
+        most = max(most, sum(is_small(file.bytes, TARGET) for file in files))
+    depth = math.log2(TARGET / (size / spread)) + 1
+    assert most <= commits + 3 * depth, "in a round's files, and some of each size class"
+    assert rewritten <= appended * depth
+    # What is left converges: without a writer, plans end soon, and the next says nothing.
+    for _ in range(40):
+        now += GRACE
+        groups = plan(files, WORK, now)
+        files = applied(files, groups, now, names, shrink)
+    assert plan(files, WORK, now + GRACE) == ()
+    now += DAY + GRACE
+    files = applied(files, plan(files, WORK, now), now, names, 1.0)
+    assert sum(is_small(file.bytes, TARGET) for file in files) <= 3, "a quiet partition is merged"
+    assert plan(files, WORK, now + DAY + GRACE) == ()
+
+
+@seed(7)
+@given(tables(), works)
+def test_plans_end(files: list[DataFile], work: CompactionWork) -> None:
+    work = work.model_copy(update={"everything": False})
+    names = count()
+    now = NOW
+    for _ in range(60):
+        now += GRACE
+        groups = plan(files, work, now)
+        files = applied(files, groups, now, names, 1.0)
+    now += DAY
+    files = applied(files, plan(files, work, now), now, names, 1.0)
+    for _ in range(20):
+        now += DAY
+        if not (groups := plan(files, work, now)):
+            break
+        files = applied(files, groups, now, names, 1.0)
+    assert plan(files, work, now) == ()
+
+
+def test_a_late_trickle_does_not_rewrite_the_large_file_each_day() -> None:
+    """One tiny late file a day into an old partition with one file just below small."""
+    names = count()
+    now = NOW
+    big = TARGET // 2
+    files = [DataFile("big", big, 10**6, "p", 0, now - DAY)]
+    rewritten = 0
+    for _ in range(70):
+        now += DAY + GRACE
+        files.append(DataFile(f"late{next(names)}", 10_000, 10, "p", 0, now - GRACE))
+        groups = plan(files, WORK, now)
+        rewritten += sum(group.bytes for group in groups)
+        files = applied(files, groups, now, names, 1.0)
+    assert rewritten <= 70 / 4 * big
+
+
+@pytest.mark.parametrize(
+    ("deletes", "delete_files", "worn"),
+    [(0, 0, False), (29, 1, False), (30, 1, True), (100, 1, True), (0, 9, False), (1, 10, True), (0, 10, True)],
+)
+def test_deletes_alone_are_a_reason_by_ratio_and_by_number(deletes: int, delete_files: int, worn: bool) -> None:
+    large = DataFile("f", TARGET, 100, "p", 0, NOW - DAY, deletes=deletes, delete_files=delete_files)
+    groups = plan([large], WORK, NOW)
+    assert [group.reason for group in groups] == (["Deletes"] if worn else [])
+    assert lag_ms(groups, NOW) == (DAY if worn else 0)
+
+
+def test_deletes_inside_the_grace_wait() -> None:
+    young = DataFile("f", TARGET, 100, "p", 0, NOW - GRACE + 1, deletes=100, delete_files=1)
+    assert plan([young], WORK, NOW) == ()
+
+
+def test_equality_deletes_of_a_few_rows_count_by_their_files() -> None:
+    files = [small(f"f{n}", TARGET, deletes=1, delete_files=12, eq_deletes=True) for n in range(2)]
+    assert {file.path for group in plan(files, WORK, NOW) for file in group.files} == {"f0", "f1"}
+
+
+def test_three_small_files_wait_for_a_fourth() -> None:
+    files = [small(f"f{n}") for n in range(3)]
+    assert plan(files, WORK, NOW) == ()
+    (group,) = plan([*files, small("f3")], WORK, NOW)
+    assert (len(group.files), group.outputs, group.reason) == (4, 1, "SmallFiles")
+    assert lag_ms([group], NOW) == 2 * GRACE
+
+
+def test_a_backlog_comes_out_at_the_target_and_in_order_of_time() -> None:
+    files = [small(f"f{n:05}", MIB, age=DAY // 2 - n) for n in range(3000)]
+    groups = plan(files, WORK, NOW)
+    assert sum(group.outputs for group in groups) <= 6
+    ranges = sorted((group.files[0].added_ms, group.files[-1].added_ms) for group in groups)
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(ranges))
+
+
+def test_many_tiny_files_are_split_into_groups_that_a_task_can_open() -> None:
+    groups = plan([small(f"f{n}", 1000) for n in range(5000)], WORK, NOW)
+    assert all(len(group.files) <= compaction.MAX_FILES for group in groups)
+    assert sum(len(group.files) for group in groups) == 5000
+
+
+def test_everything_takes_all_but_what_is_arranged_already() -> None:
+    work = WORK.model_copy(update={"everything": True, "strategy": "ZOrder", "columns": ("a",)})
+    done = [small(f"d{n}", TARGET, partition="done", arranged=True) for n in range(3)]
+    fresh = [small("x", TARGET, partition="new", arranged=True), small("y", 5, partition="new")]
+    groups = plan([*done, *fresh], work, NOW)
+    assert [[file.path for file in group.files] for group in groups] == [["x", "y"]]
+    deleted = small("d9", TARGET, partition="done", arranged=True, deletes=900, delete_files=1)
+    assert len(plan([*done, deleted], work, NOW)) == 1
+
+
+def test_lag_is_the_oldest_file_of_any_group() -> None:
+    files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5)]
+    assert lag_ms(plan(files, WORK, NOW), NOW) == 7 * GRACE
+    assert lag_ms((), NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wanted"),
+    [
+        ([], False),
+        ([1000] * 10, False),
+        ([1000] * 11, True),
+        ([compaction.MANIFEST_BYTES] * 100, False),
+        ([compaction.MANIFEST_BYTES // 4] * 40, True),
+    ],
+)
+def test_manifests_are_fragmented_when_many_can_go(lengths: list[int], wanted: bool) -> None:
+    assert manifests_fragmented(lengths) is wanted

@@ -1,0 +1,104 @@
+"""Which deletes apply to which files, against the rules written out one by one."""
+
+import pytest
+from hypothesis import given, seed
+from hypothesis import strategies as st
+
+from firn.model.compaction import DataFile
+from firn.model.deletes import DeleteFile, applied
+
+
+def data(path: str, sequence: int, records: int = 100, partition: str = "p", spec_id: int = 0) -> DataFile:
+    return DataFile(path, 1000, records, partition, spec_id, 0, sequence=sequence)
+
+
+def applies(delete: DeleteFile, file: DataFile) -> bool:
+    """Scan planning of the Iceberg specification."""
+    if delete.target is not None and delete.target != file.path:
+        return False
+    if delete.equality:
+        here = delete.everywhere or (delete.spec_id, delete.partition) == (file.spec_id, file.partition)
+        return here and file.sequence < delete.sequence
+    here = delete.target is not None or (delete.spec_id, delete.partition) == (file.spec_id, file.partition)
+    return here and file.sequence <= delete.sequence
+
+
+files_drawn = st.lists(
+    st.builds(
+        data,
+        st.sampled_from("abcdefgh"),
+        st.integers(0, 6),
+        st.integers(1, 50),
+        st.sampled_from("pq"),
+        st.integers(0, 1),
+    ),
+    max_size=8,
+    unique_by=lambda file: file.path,
+)
+position = st.builds(
+    DeleteFile,
+    st.integers(1, 20),
+    st.integers(0, 6),
+    st.integers(0, 1),
+    st.sampled_from("pq"),
+    target=st.one_of(st.none(), st.sampled_from("abcdefgh")),
+)
+equality = st.builds(
+    DeleteFile,
+    st.integers(1, 20),
+    st.integers(0, 6),
+    st.integers(0, 1),
+    st.sampled_from("pq"),
+    equality=st.just(True),
+    everywhere=st.booleans(),
+)
+
+
+@seed(1)
+@given(files_drawn, st.lists(st.one_of(position, equality), max_size=12))
+def test_deletes_are_applied_as_the_specification_says(files: list[DataFile], deletes: list[DeleteFile]) -> None:
+    found = applied(files, deletes)
+    assert [file.path for file in found] == [file.path for file in files]
+    for file in found:
+        mine = [delete for delete in deletes if applies(delete, file)]
+        assert file.delete_files == len(mine)
+        assert file.eq_deletes == any(delete.equality for delete in mine)
+        share = sum(
+            delete.records * file.records / sum(other.records for other in files if applies(delete, other))
+            for delete in mine
+        )
+        assert (
+            file.deletes == (min(file.records, max(1, round(share))) if mine else 0)
+            or abs(file.deletes - share) <= 0.5001
+        )
+
+
+def test_a_delete_of_the_same_commit_spares_its_rows_only_if_it_is_one_of_values() -> None:
+    file = data("a", 5)
+    assert applied([file], [DeleteFile(3, 5, 0, "p", equality=True)])[0].delete_files == 0
+    assert applied([file], [DeleteFile(3, 5, 0, "p")])[0].deletes == 3
+
+
+def test_a_vector_is_about_its_file_alone() -> None:
+    found = applied([data("a", 1), data("b", 1)], [DeleteFile(40, 2, 0, "p", target="a")])
+    assert [file.deletes for file in found] == [40, 0]
+
+
+def test_deleted_rows_are_spread_by_records() -> None:
+    found = applied([data("a", 1, 300), data("b", 1, 100), data("late", 3, 100)], [DeleteFile(40, 2, 0, "p")])
+    assert [file.deletes for file in found] == [30, 10, 0]
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition(everywhere: bool) -> None:
+    files = [data("a", 1), data("b", 1, partition="q", spec_id=1)]
+    found = applied(files, [DeleteFile(2, 2, 0, "p", equality=True, everywhere=everywhere)])
+    assert [file.delete_files for file in found] == [1, 1 if everywhere else 0]
+
+
+def test_many_deletes_over_many_files_take_no_product() -> None:
+    files = [data(f"f{n}", n) for n in range(20_000)]
+    deletes = [DeleteFile(1, n, 0, "p", equality=True) for n in range(20_000)]
+    found = applied(files, deletes)
+    assert found[0].delete_files == 19_999
+    assert found[-1].delete_files == 0

@@ -1,0 +1,216 @@
+"""Manifests of every format version, as other writers make them, read by picking fields."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV1,
+    ManifestWriterV2,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, NestedField, StringType, TimestamptzType
+
+from firn_operator import manifests
+from firn_operator.file_io import ObjectFileIO
+from firn_operator.manifests import Manifest
+
+SCHEMA = Schema(
+    NestedField(1, "at", TimestamptzType()),
+    NestedField(2, "text", StringType()),
+    NestedField(3, "price", DecimalType(9, 2)),
+)
+PLAIN = PartitionSpec()
+SPEC = PartitionSpec(
+    PartitionField(1, 1000, DayTransform(), "day"),
+    PartitionField(2, 1001, IdentityTransform(), "text"),
+    PartitionField(3, 1002, IdentityTransform(), "price"),
+    spec_id=4,
+)
+PATH_COLUMN = 2147483546
+IO = ObjectFileIO({})
+
+
+class _Writer(ManifestWriterV2):
+    """Of any version from 2 on, and of deletes too."""
+
+    def __init__(self, version: int, deletes: bool, *arguments: Any) -> None:
+        self._number, self._deletes = version, deletes
+        super().__init__(*arguments)
+
+    @property
+    def version(self) -> Any:
+        return self._number
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        schema = self._with_partition(self.version)
+        return AvroOutputFile(self._output_file, schema, "manifest_entry", schema, self._meta)
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES if self._deletes else ManifestContent.DATA
+
+
+def shape(version: int) -> Any:
+    """PyIceberg keeps entries of version 1 as those of version 2 until it writes them."""
+    return max(version, 2)
+
+
+def file(version: int, path: str, partition: Record, **changes: Any) -> DataFile:
+    known: dict[str, Any] = {
+        "content": DataFileContent.DATA,
+        "file_path": path,
+        "file_format": FileFormat.PARQUET,
+        "partition": partition,
+        "record_count": 100,
+        "file_size_in_bytes": 5000,
+        "column_sizes": {1: 10, 2: 20},
+        "value_counts": {1: 100, 2: 100},
+        "null_value_counts": {1: 0, 2: 3},
+        "nan_value_counts": {},
+        "lower_bounds": {1: b"\0" * 8, 2: b"a"},
+        "upper_bounds": {1: b"\7" * 8, 2: b"z"},
+        "split_offsets": [4, 1000],
+        "equality_ids": None,
+        **changes,
+    }
+    return DataFile.from_args(_table_format_version=shape(version), **known)
+
+
+def entry(version: int, data: DataFile, status: ManifestEntryStatus = ManifestEntryStatus.ADDED, **changes: Any) -> Any:
+    known = {"snapshot_id": 7, "sequence_number": None, "file_sequence_number": None, **changes}
+    return ManifestEntry.from_args(_table_format_version=shape(version), status=status, data_file=data, **known)
+
+
+def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, deletes: bool = False) -> Manifest:
+    output = IO.new_output(str(place))
+    arguments = (spec, SCHEMA, output, 7, "deflate")
+    writer = ManifestWriterV1(*arguments) if version == 1 else _Writer(version, deletes, *arguments)
+    with writer:
+        for one in entries:
+            writer._writer.write_block([one])
+            writer._added_files += 1
+            writer._min_sequence_number = 1
+    return Manifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12, 7)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_data_files(tmp_path: Path, version: int) -> None:
+    there = Record(20_000, "x", None)
+    found = written(
+        tmp_path / "m.avro",
+        version,
+        SPEC,
+        entry(version, file(version, "s3://a/new", there)),
+        entry(version, file(version, "s3://a/gone", there), ManifestEntryStatus.DELETED),
+        entry(
+            version,
+            file(version, "s3://a/old", Record(20_001, "x", None), file_size_in_bytes=9),
+            ManifestEntryStatus.EXISTING,
+            snapshot_id=3,
+            **({} if version == 1 else {"sequence_number": 2, "file_sequence_number": 2}),
+        ),
+        entry(
+            version,
+            file(version, "s3://a/expired", there),
+            ManifestEntryStatus.EXISTING,
+            snapshot_id=1,
+            **({} if version == 1 else {"sequence_number": 1, "file_sequence_number": 1}),
+        ),
+    )
+    new, old, expired = manifests.read_data(IO, found, {7: 70_000, 3: 30_000}, 20_000)
+    assert [it.path for it in (new, old, expired)] == ["s3://a/new", "s3://a/old", "s3://a/expired"]
+    assert [it.added_ms for it in (new, old, expired)] == [70_000, 30_000, 20_000]
+    assert (new.bytes, new.records, new.spec_id) == (5000, 100, 4)
+    assert old.bytes == 9
+    assert new.partition == expired.partition != old.partition
+    if version > 1:
+        assert [it.sequence for it in (new, old, expired)] == [12, 2, 1]
+
+
+def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
+    there = Record(20_000, "x", None)
+    one = {PATH_COLUMN: b"s3://a/one"}
+    found = written(
+        tmp_path / "d.avro",
+        2,
+        SPEC,
+        entry(2, file(2, "d1", there, content=DataFileContent.POSITION_DELETES, record_count=5)),
+        entry(
+            2,
+            file(2, "d2", there, content=DataFileContent.POSITION_DELETES, lower_bounds=one, upper_bounds=one),
+            sequence_number=9,
+        ),
+        entry(2, file(2, "d3", there, content=DataFileContent.EQUALITY_DELETES, equality_ids=[2], record_count=2)),
+        deletes=True,
+    )
+    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}))
+    assert (wide.records, wide.sequence, wide.target, wide.equality, wide.everywhere) == (5, 12, None, False, False)
+    assert (narrow.sequence, narrow.target) == (9, "s3://a/one")
+    assert (values.records, values.equality, values.everywhere) == (2, True, False)
+    assert wide.partition == repr((20_000, "x", None))
+
+
+def test_values_deleted_under_no_partitioning_are_deleted_everywhere(tmp_path: Path) -> None:
+    data = file(2, "d", Record(), content=DataFileContent.EQUALITY_DELETES, equality_ids=[2])
+    found = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
+    (values,) = manifests.read_deletes(IO, found, frozenset({0}))
+    assert values.everywhere
+
+
+def test_deletion_vectors(tmp_path: Path) -> None:
+    vector = file(
+        3,
+        "s3://a/vectors.puffin",
+        Record(20_000, "x", None),
+        content=DataFileContent.POSITION_DELETES,
+        file_format=FileFormat.PUFFIN,
+        record_count=41,
+        lower_bounds=None,
+        upper_bounds=None,
+        referenced_data_file="s3://a/one",
+        content_offset=4,
+        content_size_in_bytes=40,
+    )
+    found = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
+    (read,) = manifests.read_deletes(IO, found, frozenset())
+    assert (read.records, read.target, read.equality) == (41, "s3://a/one", False)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_manifest_lists(tmp_path: Path, version: int) -> None:
+    class Kept(ManifestWriterV1 if version == 1 else ManifestWriterV2):  # type: ignore[misc]
+        pass
+
+    with Kept(SPEC, SCHEMA, IO.new_output(str(tmp_path / "m.avro")), 7, "deflate") as writer:
+        writer.add(entry(version, file(version, "f", Record(1, "x", None))))
+    place = str(tmp_path / "list.avro")
+    with write_manifest_list(version, IO.new_output(place), 7, None, 12, "deflate") as listed:  # type: ignore[arg-type]
+        listed.add_manifests([writer.to_manifest_file()])
+    (found,) = manifests.read_list(IO, place)
+    assert found == Manifest(
+        str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0, 7
+    )
+
+
+def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
+    found = written(tmp_path / "m.avro", 2, PLAIN, entry(2, file(2, "f", Record())))
+    content = (tmp_path / "m.avro").read_bytes()
+    (tmp_path / "m.avro").write_bytes(content[:-3] + b"xyz")
+    with pytest.raises(ValueError, match="does not end"):
+        list(manifests.read_data(IO, found, {}, 0))
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        manifests.read_list(IO, str(tmp_path / "none.avro"))
