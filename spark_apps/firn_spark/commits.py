@@ -70,12 +70,16 @@ def read_landed(table: Any) -> Landed | None:
     return newest(table)
 
 
-def newest(table: Any) -> Landed | None:
+def newest(table: Any, known: tuple[int, Landed | None] | None = None) -> Landed | None:
     """The same from the metadata that ``table`` has in memory. Where the ingestion commit's own snapshot has expired, it is known from what
-    later snapshots of ours carry of it (`carried`), else from the properties."""
+    later snapshots of ours carry of it (`carried`), else from the properties.
+
+    ``known`` is a snapshot and what was the newest in its history a moment ago: who has read a long history once need not read it again."""
     bearer: Any | None = None
     snapshot = table.currentSnapshot()
     while snapshot is not None:
+        if known is not None and snapshot.snapshotId() == known[0]:
+            return known[1]
         summary = snapshot.summary()
         if summary.get(names.SUMMARY_KIND) == INGEST:
             return _parse(
@@ -238,11 +242,18 @@ class _Append:
         self._base = base
         self._epoch = epoch
         self._values = values
+        self._append: Any | None = None
+        self._known: tuple[int, Landed | None] | None = None
         self.landed: Landed | None = None
+
+    def _look(self, table: Any) -> Landed | None:
+        landed, current = newest(table, self._known), table.currentSnapshot()
+        self._known = (current.snapshotId(), landed) if current is not None else None
+        return landed
 
     def done(self, table: Any) -> bool:
         """As `Change.done`: our commit id is there. Another ingestion commit raises CommitConflictError or FencedError."""
-        self.landed = newest(table)
+        self.landed = self._look(table)
         if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
             return True
         if _moved(self.landed, self._base):
@@ -253,17 +264,18 @@ class _Append:
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """As `Change.build`."""
-        operations = table.operations()
-        append = table.newAppend()
-        for file in self._files:
-            append.appendFile(file)
-        for key, value in {**self._values, names.SUMMARY_KIND: INGEST}.items():
-            append.set(key, value)
-        snapshot = append.apply()
-        base = operations.current()
+        """As `Change.build`. The manifest of our files is written once; what is made anew when others got in first is only the list around it,
+        or who commits without a pause would always be faster."""
+        if self._append is None:
+            self._append = table.newAppend()
+            for file in self._files:
+                self._append.appendFile(file)
+            for key, value in {**self._values, names.SUMMARY_KIND: INGEST}.items():
+                self._append.set(key, value)
+        snapshot = self._append.apply()
+        base = table.operations().current()
         # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
         parent, seen = snapshot.parentId(), base.currentSnapshot()
-        if parent != (seen.snapshotId() if seen is not None else None) or _moved(newest(table), self.landed):
+        if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._look(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
         return base, self._committer.replaced(base, snapshot, self._values)

@@ -47,3 +47,12 @@ def test_nothing_is_forgotten_when_the_ingestion_commit_has_expired() -> None:
     carrier = {names.SUMMARY_KIND: "compact", **carried(landed)}
     assert known(newest(table(carrier))) == known(landed)
     assert known(landed)[-1] == (1_700_000_000_000_000, 1_700_000_009_000_000)
+
+
+def test_a_history_that_was_read_is_not_read_again() -> None:
+    landed = newest(table(SUMMARY))
+    foreign = SimpleNamespace(summary=dict, snapshotId=lambda: 2, parentId=lambda: 1)
+    # Of the snapshot before it nothing but its id may be asked for.
+    before = {1: SimpleNamespace(snapshotId=lambda: 1)}
+    moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
+    assert newest(moved, (1, landed)) is landed
