@@ -126,9 +126,7 @@ def manifests_fragmented(lengths: Sequence[int]) -> bool:
 def _partition(members: list[DataFile], work: CompactionWork, now_ms: int) -> list[Group]:
     reach = [file for file in members if file.added_ms <= now_ms - work.open_grace_ms]
     if work.everything:
-        if all(file.arranged and not is_worn(file, work) for file in reach):
-            return []
-        return _filled(reach, work, "Arrange", work.target_file_bytes * ARRANGED_TARGETS)
+        return _arranged(reach, work)
     worn = [file for file in reach if is_worn(file, work)]
     groups = _filled(worn, work, "Deletes", work.target_file_bytes)
     small = [file for file in reach if is_small(file.bytes, work.target_file_bytes) and not is_worn(file, work)]
@@ -139,6 +137,21 @@ def _partition(members: list[DataFile], work: CompactionWork, now_ms: int) -> li
         if len(small) - rest.outputs >= MIN_FILES - 1:
             tiers.append(rest)
     return groups + tiers
+
+
+def _arranged(reach: list[DataFile], work: CompactionWork) -> list[Group]:
+    """All files of a partition that are not in the wanted arrangement, together with those that are where one group holds them all. A larger
+    partition is arranged group by group: what is done stays done, so a run that is cut short goes on and does not begin again."""
+    if all(file.arranged and not is_worn(file, work) for file in reach):
+        return []
+    limit = work.target_file_bytes * ARRANGED_TARGETS
+    if sum(file.live_bytes for file in reach) > limit:
+        reach = [
+            file
+            for file in reach
+            if not file.arranged or is_worn(file, work) or is_small(file.bytes, work.target_file_bytes)
+        ]
+    return _filled(reach, work, "Arrange", limit)
 
 
 def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:

@@ -1,5 +1,6 @@
-"""A steady load for minutes, first without a policy, then with one: small files, query time and freshness over time; then what a running
-compaction costs ingestion of a backlog.
+"""A steady load for minutes on two lakes at once, one without a policy and one with: small files, query time and freshness over time. Both
+have the same machine at the same time, so what differs is the policy's doing; what a running compaction costs ingestion where both
+want the same cores is measured after it, with a backlog.
 
 The policy is carried out as the operator does it: debt is measured, and once enough files are due, a run starts as a process of its own.
 """
@@ -76,11 +77,12 @@ class Seen:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Both phases of the steady load, then both of the backlog."""
+    """The steady load on both lakes, then both phases of the backlog."""
     compiled()
     seconds = 60 * options.minutes
     settled = min(SETTLING_SECONDS, seconds / 2)
-    without, under = (steady(options, policy, seconds) for policy in (False, True))
+    with ThreadPoolExecutor(2) as phases:
+        without, under = phases.map(lambda policy: steady(options, policy, seconds), (False, True))
     for name, values, unit in (
         ("small_files", "small", "small files"),
         ("query", "query", "s of a query over the whole table"),
@@ -101,7 +103,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def steady(options: Options, policy: bool, seconds: float) -> Seen:
-    """One phase: a fresh lake, a fresh driver."""
+    """One of the two: a fresh lake, a fresh driver."""
     seen = Seen()
     what = "with a policy" if policy else "without a policy"
     with lake(options.directory / f"sustained-{'with' if policy else 'without'}") as stores:

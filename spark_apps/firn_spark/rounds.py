@@ -169,8 +169,7 @@ class Rounds:
     def prepare(self, topic: Topic) -> None:
         """Loads or makes the table and reads what landed. Never raises: a failure is the topic's."""
         try:
-            if self._prepare(topic):
-                topic.was_prepared()
+            topic.was_prepared(wholly=self._prepare(topic))
         except Exception as error:
             self._fail(topic, error)
 

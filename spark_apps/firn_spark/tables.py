@@ -147,8 +147,9 @@ class Tables:
             if not catalog.namespaceExists(namespace):
                 try:
                     catalog.createNamespace(namespace)
-                except Py4JJavaError as error:
-                    if not java_class(error).endswith("AlreadyExistsException"):
+                except Py4JJavaError:
+                    # Several topics' tables are made at once: a database says in its own words that another one's was first.
+                    if not catalog.namespaceExists(namespace):
                         raise
             schema = iceberg.SchemaParser.fromJson(schema_json(columns))
             spec = iceberg.PartitionSpec.builderFor(schema)

@@ -194,10 +194,11 @@ class Topic:
         """What failed before is over."""
         self.failures, self.next_attempt, self.error, self.round_failed = 0, 0.0, None, False
 
-    def was_prepared(self) -> None:
-        """A preparation came to its end; the failure of a round is over with it only where no record waits for another."""
-        self.prepared = True
-        if not (self.round_failed and self.lag_records):
+    def was_prepared(self, *, wholly: bool = True) -> None:
+        """A preparation came to its end; the failure of a round is over with it only where no record waits for another. Not ``wholly``: the
+        table is there, and what is wrong with the brokers is told now, not what once was with the catalog."""
+        self.prepared = wholly
+        if not (self.round_failed and (self.lag_records or not wholly)):
             self.succeeded()
 
     def failed(self, error: FirnError, now: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import quickstart
 from quickstart import Manifest, await_until, get, kubectl
 
+COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 KINDS = {"CompactionPolicy": "compactionpolicy", "RetentionPolicy": "retentionpolicy"}
 SECTIONS = {"CompactionPolicy": "compaction", "RetentionPolicy": "retention"}
 AT_ONCE: dict[str, Any] = {"openGrace": "1ms", "targetFileSize": "16Mi"}

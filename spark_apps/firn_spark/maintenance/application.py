@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from firn.model.errors import (
     ConflictError,
     CorruptDataError,
     ExitCode,
+    FencedError,
     FirnError,
     InvalidSpecError,
 )
@@ -191,24 +193,40 @@ class Run:
         if gone := _another(table, work.table_uuid):
             return "Gone", gone
         subject = self._subject(table, target.catalog, work.table_uuid, workers, done, may)
-        self._both(subject, work.compaction, work.retention)
+        parts = self._parts(subject, work.compaction, work.retention)
         dead = None
         if work.dead_letters:
             dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
         if dead is not None:
             subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
-            self._both(subject, *following(work))
+            parts += self._parts(subject, *following(work))
+        failures: list[FirnError] = []
+        for part in parts:
+            try:
+                part()
+            except (StoppedError, FencedError):
+                raise
+            except FirnError as error:
+                # What one part cannot do is no reason to leave the others, and the dead letters, undone.
+                log.warning("part failed", error=session.without_secrets(str(error))[:1000])
+                failures.append(error)
+        if failures:
+            raise failures[0]
         removed = any(part.files or part.items for part in done.removed.values())
         return ("Done" if done.commits or removed else "Nothing"), "; ".join(dict.fromkeys(done.notes))
 
-    def _both(self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None) -> None:
+    def _parts(
+        self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None
+    ) -> list[Callable[[], None]]:
         # What retention drops need not be rewritten; what compaction replaces, expiry can drop at once.
+        parts: list[Callable[[], None]] = []
         if retain is not None:
-            retention.drop_rows(subject, retain)
+            parts.append(partial(retention.drop_rows, subject, retain))
         if compact is not None:
-            compaction.compact(subject, compact)
+            parts.append(partial(compaction.compact, subject, compact))
         if retain is not None:
-            retention.clean(subject, retain)
+            parts.append(partial(retention.clean, subject, retain))
+        return parts
 
     def _subject(
         self, table: Any, catalog: str, uuid: str, workers: ThreadPoolExecutor, done: Done, may: Callable[[], None]

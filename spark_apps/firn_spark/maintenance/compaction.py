@@ -8,7 +8,7 @@ that equality deletes committed since still apply, and delete files that applied
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from firn.model.deletes import DeleteFile, applied
 from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
 from firn_spark.maintenance.changes import NewMetadata
-from firn_spark.maintenance.rewriting import Arrangement
+from firn_spark.maintenance.rewriting import Arrangement, elements
 from firn_spark.maintenance.rewriting import planned as scan_tasks
 from firn_spark.maintenance.subject import Subject
 from firn_spark.swaps import PATIENT, swap
@@ -34,7 +34,8 @@ PASSES = 3
 """How often the table is planned anew where others replaced files that were being rewritten."""
 ARRANGED = "firn.arranged"
 """Table property: digest of an arrangement and the sequence numbers of the commits that wrote files in it."""
-ARRANGED_COMMITS = 200
+ARRANGED_COMMITS = 2_000
+"""So many of them are remembered, the newest, and only of files that are still there: what is forgotten is arranged once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class Planned:
     """Delete file (path and offset in it) -> data files that it may apply to."""
     deletes: dict[tuple[str, int], Any]
     """Delete file -> the Java one."""
+    idle: tuple[Any, ...]
+    """Delete files (Java) that apply to no data file any more."""
+    commits: frozenset[int]
+    """Sequence numbers of the commits that wrote the files."""
 
 
 def compact(subject: Subject, work: CompactionWork) -> None:
@@ -86,7 +91,7 @@ def _pass(subject: Subject, work: CompactionWork) -> bool:
         "planned", table=subject.name, groups=len(groups), files=sum(len(one.files) for one in groups),
         bytes=sum(one.bytes for one in groups),
     )  # fmt: skip
-    again = False
+    again = bool(planned.idle) and not _forget(subject, planned)
     gone: set[str] = set()
     for batch in batches(groups, work.max_commits):
         again |= not _rewrite(subject, work, arrangement, planned, batch, gone)
@@ -116,25 +121,11 @@ def _rewrite(
     """One batch, committed. False where others were in the way; its new files are gone then."""
     subject.guard.check()
 
-    def one(group: Group) -> list[Any]:
-        subject.guard.check()
-        tasks = [planned.tasks[file.path] for file in group.files]
-        return subject.rewriter.rewrite(
-            subject.table, subject.catalog, tasks, group.outputs, work.target_file_bytes, arrangement
-        )
-
-    futures = [subject.workers.submit(one, group) for group in batch]
-    added: list[Any] = []
-    failures: list[Exception] = []
-    for future in futures:
-        try:
-            added += future.result()
-        except Exception as error:
-            failures.append(error)
-    if failures:
-        subject.rewriter.discard(subject.table, added)
-        subject.guard.check()
-        raise failures[0]
+    added = subject.rewrite(
+        [([planned.tasks[file.path] for file in group.files], group.outputs) for group in batch],
+        work.target_file_bytes,
+        arrangement,
+    )
     paths = {file.path for group in batch for file in group.files}
     dangling = [
         planned.deletes[key] for key, users in planned.users.items() if users & paths and not users - paths - gone
@@ -165,7 +156,25 @@ def _rewrite(
     subject.done.bytes_rewritten += sum(group.bytes for group in batch)
     subject.done.delete_files_removed += int(snapshot.summary().get("removed-delete-files") or 0)
     if work.everything:
-        _mark(subject, arrangement, int(snapshot.sequenceNumber()))
+        _mark(subject, arrangement, planned.commits, int(snapshot.sequenceNumber()))
+    return True
+
+
+def _forget(subject: Subject, planned: Planned) -> bool:
+    """Takes delete files out of the table that apply to nothing. False where others were in the way."""
+
+    def produce(table: Any) -> Any:
+        rewrite = table.newRewrite().validateFromSnapshot(planned.snapshot_id)
+        for delete in planned.idle:
+            rewrite.deleteFile(delete)
+        return rewrite
+
+    try:
+        snapshot = subject.snapshot(COMPACT, produce)
+    except CommitConflictError as error:
+        log.info("others changed the delete files", table=subject.name, error=str(error)[:300])
+        return False
+    subject.done.delete_files_removed += int(snapshot.summary().get("removed-delete-files") or 0)
     return True
 
 
@@ -183,13 +192,15 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
+    commits: set[int] = set()
     # Every question to Java costs: none is asked twice, or in vain.
     specs = dict(table.specs())
     partitioned = {number for number, spec in specs.items() if not spec.isUnpartitioned()}
-    has_deletes = snapshot.summary().get("total-delete-files") != "0"
+    total_deletes = int(snapshot.summary().get("total-delete-files") or -1)
     for task in scan_tasks(table.newScan().useSnapshot(snapshot.snapshotId())):
         file = task.file()
         path, spec_id, written = str(file.location()), int(file.specId()), int(file.fileSequenceNumber() or 0)
+        commits.add(written)
         files.append(
             DataFile(
                 path=path,
@@ -203,8 +214,8 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
             )
         )
         tasks[path] = task
-        for delete in task.deletes() if has_deletes else ():
-            key = (str(delete.location()), int(delete.contentOffset() or 0))
+        for delete in task.deletes() if total_deletes else ():
+            key = _key(delete)
             users[key].add(path)
             if key not in deletes:
                 deletes[key] = delete
@@ -216,7 +227,27 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         tasks,
         dict(users),
         deletes,
+        # As many as the table says it has are in use: there is nothing to look for.
+        () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, specs, deletes)),
+        frozenset(commits),
     )
+
+
+def _key(delete: Any) -> tuple[str, int]:
+    return str(delete.location()), int(delete.contentOffset() or 0)
+
+
+def _idle(subject: Subject, snapshot: Any, specs: Any, used: Container[tuple[str, int]]) -> Iterator[Any]:
+    """Delete files of the snapshot that no scan of it would read. They can come to apply to nothing again: a data file that is added later
+    is newer than they are, and one that is rewritten meanwhile was not theirs either."""
+    io = subject.table.io()
+    for manifest in elements(snapshot.deleteManifests(io).iterator()):
+        reader = subject.jvm.org.apache.iceberg.ManifestFiles.readDeleteManifest(manifest, io, specs)
+        try:
+            # The reader's own file is the same one at each step.
+            yield from (file.copy() for file in elements(reader.iterator()) if _key(file) not in used)
+        finally:
+            reader.close()
 
 
 def _delete(subject: Subject, delete: Any) -> DeleteFile:
@@ -263,9 +294,11 @@ def arranged_sequences(properties: dict[str, str], arrangement: Arrangement) -> 
     return frozenset(int(one) for one in numbers if one.isdigit()) if name == digest(arrangement) else frozenset()
 
 
-def _mark(subject: Subject, arrangement: Arrangement, sequence: int) -> None:
-    """Remembers that this commit's files are arranged, so that the next run leaves them alone. Losing it costs a rewrite, no row."""
-    known = sorted(arranged_sequences(dict(subject.table.properties()), arrangement) | {sequence})[-ARRANGED_COMMITS:]
+def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], sequence: int) -> None:
+    """Remembers that this commit's files are arranged, so that the next run leaves them alone. Losing it costs a rewrite, no row. ``alive``:
+    commits that files were of when the run planned."""
+    before = arranged_sequences(dict(subject.table.properties()), arrangement)
+    known = sorted({one for one in before if one in alive or one > max(alive)} | {sequence})[-ARRANGED_COMMITS:]
     text = " ".join([digest(arrangement), *map(str, known)])
     change = NewMetadata(
         subject.guard,

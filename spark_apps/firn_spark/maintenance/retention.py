@@ -27,19 +27,21 @@ log = structlog.get_logger()
 RETAIN = "retain"
 """``firn.kind`` of the snapshots that drop rows."""
 PASSES = 3
+COMMIT_BYTES = 4 * 1024 * 1024 * 1024
+"""About so much is read for one commit that drops rows out of files: what is lost when the run ends in the middle."""
 CLEAN = "write.metadata.delete-after-commit.enabled"
 KEEP = "write.metadata.previous-versions-max"
 _METADATA_FILE = re.compile(r"/(\d+)-[^/]*\.metadata\.json(\.gz)?$")
 
 
 def drop_rows(subject: Subject, work: RetentionWork) -> None:
-    """Rows past their age. Raises FirnError."""
+    """Rows past their age. Each commit counts by itself, so that a run that is cut short has done what it says. Raises FirnError."""
     if work.rows is None:
         return
     try:
         for _ in range(PASSES):
             try:
-                subject.done.remove("rows", _rows(subject, work.rows, work.enforce))
+                _rows(subject, work.rows, work.enforce)
                 return
             except CommitConflictError as error:
                 log.info("others changed what rows were dropped from", table=subject.name, error=str(error)[:300])
@@ -70,9 +72,10 @@ def clean(subject: Subject, work: RetentionWork) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Rows of ``column`` before a moment, as Iceberg and as Spark say it."""
+    """Rows of ``column`` before a moment, as Iceberg and as Spark say it. ``field``: the column's id in the table's schema."""
 
     column: str
+    field: int
     literal: int
     keep: str
     drop: str
@@ -85,12 +88,12 @@ def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
     path = ".".join(f"`{part}`" for part in work.column.split("."))
     ms = now_ms - work.max_age_ms
     micros = ms * 1000
-    if kind == "date":
+    if field is not None and kind == "date":
         # A day is over when its last moment is.
         literal = ms // 86_400_000
         day = datetime.fromtimestamp(literal * 86_400, UTC).date()
         spark = f"DATE '{day}'"
-    elif kind in ("timestamp", "timestamptz"):
+    elif field is not None and kind in ("timestamp", "timestamptz"):
         literal = micros
         spark = f"timestamp_micros({micros})"
         if kind == "timestamp":
@@ -100,65 +103,123 @@ def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
             f"table {table.name()}: rows.column {work.column} is {kind or 'not there'}; name a timestamp, timestamptz or date column",
             reason=Reason.UNKNOWN_COLUMN,
         )
-    return Cutoff(work.column, literal, f"{path} IS NULL OR {path} >= {spark}", f"{path} < {spark}")
+    keep, drop = f"{path} IS NULL OR {path} >= {spark}", f"{path} < {spark}"
+    return Cutoff(work.column, int(field.fieldId()), literal, keep, drop)
 
 
-def _rows(subject: Subject, work: RowsWork, enforce: bool) -> Removed:
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Scan tasks of a snapshot, by what past rows ask of their files: all rows are past, or some may be."""
+
+    snapshot_id: int
+    whole: list[Any]
+    partly: list[list[Any]]
+
+
+def _past(subject: Subject, limit: Cutoff, target: int) -> _Past | None:
+    table = subject.table
+    snapshot = table.currentSnapshot()
+    if snapshot is None:
+        return None
+    snapshot_id = int(snapshot.snapshotId())
+    before = subject.jvm.org.apache.iceberg.expressions.Expressions.lessThan(limit.column, limit.literal)
+    whole: list[Any] = []
+    partly: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for task in planned(table.newScan().useSnapshot(snapshot_id).filter(before).includeColumnStats()):
+        if str(task.residual().op()) == "TRUE" or _all_before(subject, task.file(), limit):
+            whole.append(task)
+        else:
+            partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(task)
+    return _Past(snapshot_id, whole, [group for members in partly.values() for group in _chunks(members, target)])
+
+
+def _all_before(subject: Subject, file: Any, limit: Cutoff) -> bool:
+    """Whether the file's own bounds say that every row goes. Iceberg's StrictMetricsEvaluator knows nothing of nested columns."""
+    nulls, upper = file.nullValueCounts(), file.upperBounds()
+    if nulls is None or upper is None or nulls.get(limit.field) != 0:
+        return False
+    bound = upper.get(limit.field)
+    if bound is None:
+        return False
+    kind = subject.table.schema().findField(limit.field).type()
+    return int(subject.jvm.org.apache.iceberg.types.Conversions.fromByteBuffer(kind, bound)) < limit.literal
+
+
+def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
     subject.guard.check()
     table = subject.table
     table.refresh()
-    snapshot = table.currentSnapshot()
-    if snapshot is None:
-        return Removed()
     limit = cutoff(table, work, subject.now_ms())
-    expressions = subject.jvm.org.apache.iceberg.expressions
-    before = expressions.Expressions.lessThan(limit.column, limit.literal)
-    strict = expressions.StrictMetricsEvaluator(table.schema(), before)
-    whole: list[Any] = []
-    partly: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    for task in planned(table.newScan().useSnapshot(snapshot.snapshotId()).filter(before).includeColumnStats()):
-        if str(task.residual().op()) == "TRUE" or strict.eval(task.file()):
-            whole.append(task.file())
-        else:
-            partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(task)
     target = int(dict(table.properties()).get("write.target-file-size-bytes", 512 * 1024 * 1024))
-    groups = [
-        (group, count)
-        for members in partly.values()
-        for group in _chunks(members, target)
-        # Bounds may be missing or wide: what has no such row is left as it is.
-        if (count := subject.rewriter.count(table, group, limit.drop))
-    ]
-    rows = sum(int(file.recordCount()) for file in whole) + sum(count for _, count in groups)
-    removed = Removed(
-        files=len(whole),
-        bytes=sum(int(file.fileSizeInBytes()) for file in whole),
-        items=rows,
-        sample=tuple(str(file.location()) for file in whole[:SAMPLE]),
-    )
-    if not enforce or not rows:
-        return removed
-    added: list[Any] = []
-    for group, _ in groups:
+    past = _past(subject, limit, target)
+    if past is None:
+        return
+    # What costs nothing first: it is done however long the rest takes.
+    if past.whole:
+        _drop(subject, past, past.whole, [], sum(int(task.file().recordCount()) for task in past.whole), enforce)
+    conflict: CommitConflictError | None = None
+    for batch in _batches(past.partly):
         subject.guard.check()
-        added += subject.rewriter.rewrite(table, subject.catalog, group, 1, target, keep=limit.keep)
-    gone = [*whole, *(task.file() for group, _ in groups for task in group)]
+        gone: list[Any] = []
+        mixed: list[list[Any]] = []
+        rows = 0
+        for group in batch:
+            # Bounds may be missing or wide: what has no such row is left as it is.
+            count = subject.rewriter.count(table, group, limit.drop)
+            rows += count
+            if count and count == sum(int(task.file().recordCount()) for task in group):
+                gone += group
+            elif count:
+                mixed.append(group)
+        try:
+            if rows:
+                _drop(subject, past, gone, mixed, rows, enforce, limit.keep, target)
+        except CommitConflictError as error:
+            conflict = error
+    if conflict is not None:
+        raise conflict
 
-    def produce(fresh: Any) -> Any:
-        overwrite = fresh.newOverwrite().validateFromSnapshot(snapshot.snapshotId()).validateNoConflictingDeletes()
-        for file in gone:
-            overwrite.deleteFile(file)
-        for file in added:
-            overwrite.addFile(file)
-        return overwrite
 
-    subject.check_or_discard(added)
-    try:
-        subject.snapshot(RETAIN, produce, expect={"deleted-data-files": str(len(gone))})
-    except CommitConflictError:
-        subject.rewriter.discard(table, added)
-        raise
-    return removed
+def _drop(
+    subject: Subject,
+    past: _Past,
+    whole: Sequence[Any],
+    mixed: Sequence[Sequence[Any]],
+    rows: int,
+    enforce: bool,
+    keep: str = "",
+    target: int = 0,
+) -> None:
+    """One commit without the files of ``whole``, and without the ``rows`` in those of ``mixed`` that do not match ``keep``."""
+    files = [task.file() for task in whole]
+    removed = Removed(
+        files=len(files),
+        bytes=sum(int(file.fileSizeInBytes()) for file in files),
+        items=rows,
+        sample=tuple(str(file.location()) for file in files[:SAMPLE]),
+    )
+    if enforce:
+        added = subject.rewrite([(group, 1) for group in mixed], target, keep=keep) if mixed else []
+        gone = [*files, *(task.file() for group in mixed for task in group)]
+
+        def produce(fresh: Any) -> Any:
+            overwrite = fresh.newOverwrite().validateFromSnapshot(past.snapshot_id)
+            if added:
+                # Who deletes rows of a file that goes as a whole is not in the way.
+                overwrite.validateNoConflictingDeletes()
+            for file in gone:
+                overwrite.deleteFile(file)
+            for file in added:
+                overwrite.addFile(file)
+            return overwrite
+
+        subject.check_or_discard(added)
+        try:
+            subject.snapshot(RETAIN, produce, expect={"deleted-data-files": str(len(gone))})
+        except CommitConflictError:
+            subject.rewriter.discard(subject.table, added)
+            raise
+    subject.done.remove("rows", removed)
 
 
 def _chunks(tasks: Sequence[Any], limit: int) -> Iterable[list[Any]]:
@@ -168,6 +229,20 @@ def _chunks(tasks: Sequence[Any], limit: int) -> Iterable[list[Any]]:
         current.append(task)
         total += int(task.length())
         if total >= limit:
+            yield current
+            current, total = [], 0
+    if current:
+        yield current
+
+
+def _batches(groups: Sequence[list[Any]]) -> Iterable[list[list[Any]]]:
+    """Groups that are committed together, as many as a few gigabytes hold."""
+    current: list[list[Any]] = []
+    total = 0
+    for group in groups:
+        current.append(group)
+        total += sum(int(task.length()) for task in group)
+        if total >= COMMIT_BYTES:
             yield current
             current, total = [], 0
     if current:

@@ -10,7 +10,7 @@ from firn.model.errors import FirnError
 from firn.model.maintenance import Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.changes import Guard, NewSnapshot
-from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.maintenance.rewriting import Arrangement, Rewriter
 from firn_spark.swaps import PATIENT, swap
 
 SAMPLE = 3
@@ -75,6 +75,34 @@ class Subject:
         except FirnError:
             self.rewriter.discard(self.table, files)
             raise
+
+    def rewrite(
+        self,
+        groups: Sequence[tuple[Sequence[Any], int]],
+        target_bytes: int,
+        arrangement: Arrangement | None = None,
+        keep: str | None = None,
+    ) -> list[Any]:
+        """The new data files of all groups (scan tasks, and how many files they become), written side by side; none is left where one
+        fails. Raises as `Guard.check` and `Rewriter.rewrite` do."""
+
+        def one(tasks: Sequence[Any], outputs: int) -> list[Any]:
+            self.guard.check()
+            return self.rewriter.rewrite(self.table, self.catalog, tasks, outputs, target_bytes, arrangement, keep)
+
+        futures = [self.workers.submit(one, *group) for group in groups]
+        added: list[Any] = []
+        failures: list[Exception] = []
+        for future in futures:
+            try:
+                added += future.result()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            self.rewriter.discard(self.table, added)
+            self.guard.check()
+            raise failures[0]
+        return added
 
     def snapshot(
         self,

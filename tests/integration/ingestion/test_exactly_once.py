@@ -8,8 +8,12 @@ from typing import get_args
 import pytest
 
 from firn.model import names
+from firn.model.errors import ExitCode
 from firn.model.jobs import CatalogConnection, IngestJob
+from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork, SnapshotsWork, TableWork
 from firn_spark import failpoints
+from firn_spark.maintenance.application import Run
+from firn_spark.maintenance.leases import Files, Leases
 from tests.integration.ingestion.proxy import Proxy
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 from tests.servers.postgres import Postgres
@@ -107,6 +111,45 @@ def killed(world: World, names_: Sequence[str]) -> None:
 
 def test_kill_9_around_the_commits(world: World) -> None:
     killed(world, ["after-commit", "after-dlq-commit"])
+
+
+def maintained(world: World, job: IngestJob) -> None:
+    """Both tables compacted, and every snapshot but the newest expired."""
+    work = TableWork(
+        uid=job.uid,
+        namespace=job.namespace,
+        name=job.name,
+        table=job.table,
+        table_uuid=str(world.table(job).uuid()),
+        compaction=CompactionWork(open_grace_ms=0),
+        retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1)),
+    )
+    contract = MaintenanceRun(name=f"run-{world.suffix}", tables=(work,), catalogs=world.settings.catalogs)
+    leases = Leases(Files(str(world.directory / "leases")), contract.name, contract.lease_seconds)
+    run = Run(contract, world.spark, leases)
+    assert run.work() == ExitCode.DONE, run.report()
+    assert run.report().tables[0].commits == 4
+
+
+def test_dead_letters_of_a_round_that_was_killed_are_known_after_maintenance_of_both_tables(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic)
+    world.apply(job)
+    world.start()
+    for number in range(4):
+        world.produce(topic, some(number * 20))
+        await_all(world, job, (number + 1) * 20)
+    world.stop()
+    world.produce(topic, some(80))
+    with world.spawn("after-dlq-commit=kill:1") as driver:
+        assert driver.process.wait(240) == -9, (world.directory / "driver.log").read_text()[-3000:]
+    dead = len(world.dead(job))
+    assert dead == 20
+    maintained(world, job)
+    world.start()
+    await_all(world, job, 100)
+    audit(world, job, {0: 100})
+    assert len(world.dead(job)) == dead
 
 
 @pytest.mark.long

@@ -62,15 +62,18 @@ class Topic:
         """The table's."""
         return str(self.table.operations().current().uuid())
 
-    def ingest(self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON) -> None:
-        """So many commits of so many rows, offsets going on."""
+    def ingest(
+        self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON, timestamp_ms: int | None = None
+    ) -> None:
+        """So many commits of so many rows, offsets going on; ``timestamp_ms`` of their records."""
         for _ in range(commits):
             times = [at] * count if isinstance(at, str) else list(at)
             values = [
                 json.dumps({"id": self.end + n, "name": f"n{self.end + n}", "at": times[n % len(times)]}).encode()
                 for n in range(count)
             ]
-            batch = records.batch(values, offset=list(range(self.end, self.end + count)))
+            written = {} if timestamp_ms is None else {"timestamp": [timestamp_ms * 1000] * count}
+            batch = records.batch(values, offset=list(range(self.end, self.end + count)), **written)
             plan = LandingPlan({"t": TopicLanding(self.job, self.spec)}, ingested_at=0)
             found = results(land(iter([batch]), plan))["t"]
             assert "error" not in found, found

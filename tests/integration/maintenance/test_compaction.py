@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.maintenance import CompactionWork
 from firn_spark.maintenance.rewriting import Rewriter
-from tests.integration.maintenance.lake import Lake, Topic
+from tests.integration.maintenance.lake import CATALOG, Lake, Topic
 
 NOW = CompactionWork(open_grace_ms=0)
 
@@ -84,6 +84,23 @@ def test_deletes_are_carried_out_and_their_files_go(lake: Lake, version: int) ->
 def lineage(topic: Topic) -> list[tuple[int, int]]:
     frame = topic.lake.spark.sql(f"SELECT id, _row_id FROM {topic.identifier}")
     return [(row["id"], row["_row_id"]) for row in frame.collect()]
+
+
+def test_delete_files_that_apply_to_nothing_go(lake: Lake) -> None:
+    topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
+    topic.ingest(4)
+    topic.sql("DELETE FROM {t} WHERE id % 3 = 0")
+    # Somebody's compaction takes the data files away and leaves what applied to them.
+    table = f"{topic.job.table.namespace}.{topic.job.table.name}"
+    call = f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+    lake.spark.sql(call).collect()
+    left = len(topic.delete_files())
+    assert left > 0
+    report = lake.run(topic.work(compaction=NOW))
+    assert (report.outcome, report.delete_files_removed) == ("Done", left)
+    assert topic.delete_files() == []
+    assert topic.ids() == [n for n in range(40) if n % 3]
+    assert lake.run(topic.work(compaction=NOW)).outcome == "Nothing"
 
 
 def test_one_worn_file_is_rewritten_alone(lake: Lake) -> None:

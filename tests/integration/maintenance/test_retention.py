@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
 from firn_spark.maintenance.rewriting import Rewriter
 from tests.integration.maintenance.lake import DAY, Lake, Topic
@@ -33,15 +34,19 @@ def same(one: Removed | None, other: Removed | None) -> bool:
     return (one.files, one.items, one.bytes) == (other.files, other.items, other.bytes)
 
 
-def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = lake.topic(partition_by=("day(at)",))
-    topic.ingest(2, at=[ago(40), ago(35), ago(10), ago(1)], count=8)
-
+def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("rows were read")
 
     monkeypatch.setattr(Rewriter, "rewrite", never)
     monkeypatch.setattr(Rewriter, "count", never)
+
+
+def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic(partition_by=("day(at)",))
+    topic.ingest(2, at=[ago(40), ago(35), ago(10), ago(1)], count=8)
+
+    never_read(monkeypatch)
     dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
     assert dry.rows is not None
     assert (dry.rows.files, dry.rows.items) == (4, 8)
@@ -52,6 +57,74 @@ def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.M
     assert topic.fresh().currentSnapshot().summary().get("firn.offsets") == '{"0":16}'
     topic.ingest(1)
     assert len(topic.ids()) == 18
+
+
+@pytest.mark.parametrize("column", ["_kafka.timestamp", "at", "day", "local"])
+def test_files_that_are_past_as_a_whole_go_by_their_bounds(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    topic = lake.topic()
+    if column in ("day", "local"):
+        kind = {"day": "date", "local": "timestamp_ntz"}[column]
+        topic.sql(f"ALTER TABLE {{t}} ADD COLUMN {column} {kind}")
+        for age, number in ((40, 1), (35, 2), (1, 3)):
+            moment = f"TIMESTAMP_NTZ '{ago(age)[:19]}'"
+            row = f"SELECT CAST({number} AS BIGINT) AS id, CAST({moment} AS {kind}) AS {column}"
+            lake.spark.sql(row).writeTo(topic.identifier).append()
+    elif column == "at":
+        for age in (40, 35, 1):
+            topic.ingest(1, count=1, at=ago(age))
+    else:
+        for age in (40, 35, 1):
+            topic.ingest(1, count=1, timestamp_ms=round((time.time() - age * 86_400) * 1000))
+    never_read(monkeypatch)
+    dry, wet = both(lake, topic, rows=RowsWork(column=column, max_age_ms=30 * DAY))
+    assert dry.rows is not None
+    assert (dry.rows.files, dry.rows.items) == (2, 2)
+    assert same(dry.rows, wet.rows)
+    frame = lake.spark.read.format("iceberg").load(topic.identifier)
+    assert frame.count() == 1
+
+
+def test_files_without_bounds_whose_rows_all_go_are_not_written_anew(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lake.topic(properties={"write.metadata.metrics.default": "none"})
+    row = f"SELECT 1L AS id, TIMESTAMP '{ago(40)}' AS at"
+    lake.spark.sql(row).writeTo(topic.identifier).append()
+    monkeypatch.setattr(Rewriter, "rewrite", lambda *_, **__: pytest.fail("rows were written"))
+    dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
+    assert same(dry.rows, wet.rows)
+    assert (wet.rows.files, wet.rows.items) == (1, 1)
+    assert topic.ids() == []
+
+
+def test_what_was_dropped_before_the_end_stays_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic()
+    topic.ingest(1, at=[ago(40)])
+    topic.ingest(1, at=[ago(40), ago(1)])
+    rewrite = Rewriter.rewrite
+
+    def ends(*given: Any, **named: Any) -> Any:
+        files = rewrite(*given, **named)
+        run.stop.set("deadline")
+        return files
+
+    monkeypatch.setattr(Rewriter, "rewrite", ends)
+    before = topic.objects()
+    work = topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY)))
+    run = lake.prepare(work)
+    assert run.work() == ExitCode.DONE
+    (report,) = run.report().tables
+    assert (report.outcome, report.commits) == ("Unfinished", 1)
+    assert report.rows is not None
+    assert (report.rows.files, report.rows.items) == (1, 10)
+    assert topic.ids() == list(range(10, 20))
+    # What was written for the commit that did not come to be is gone.
+    assert {path for path in topic.objects() - before if path.endswith(".parquet")} == set()
+    monkeypatch.setattr(Rewriter, "rewrite", rewrite)
+    assert lake.run(work).outcome == "Done"
+    assert topic.ids() == list(range(11, 20, 2))
 
 
 def test_rows_go_where_files_hold_younger_ones_too(lake: Lake) -> None:

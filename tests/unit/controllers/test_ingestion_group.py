@@ -177,7 +177,7 @@ async def test_a_group_that_leaves_the_configuration_ends_and_what_its_executors
     assert of_group(world, "default") == {"StatefulSet", "Service", "ConfigMap"}
     assert [it for it in world.cluster.pod_states if "ingest" in it] == ["firn-ingest-default-0"]
     assert world.conditions()["SpecValid"] == ("False", "GroupNotFound")
-    assert world.cluster.jobs().keys() >= {UID}, "the contract waits for a group that exists"
+    assert world.cluster.contracts().keys() >= {UID}, "the contract waits for a group that exists"
     world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "default"}))
     await world.settle()
     assert world.conditions()["Ready"] == ("True", "AllReady")

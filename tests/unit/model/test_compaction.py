@@ -288,6 +288,17 @@ def test_everything_takes_all_but_what_is_arranged_already() -> None:
     assert len(plan([*done, deleted], work, NOW)) == 1
 
 
+def test_a_large_partition_that_was_arranged_in_part_goes_on_where_it_was() -> None:
+    work = WORK.model_copy(update={"everything": True, "strategy": "ZOrder", "columns": ("a",)})
+    half = compaction.ARRANGED_TARGETS
+    done = [small(f"d{n}", TARGET, age=(400 - n) * GRACE, arranged=True) for n in range(half)]
+    rest = [small(f"r{n}", TARGET, age=(200 - n) * GRACE) for n in range(half)]
+    crumb = small("crumb", MIB, age=300 * GRACE, arranged=True)
+    (group, *others) = plan([*done, *rest, crumb], work, NOW)
+    assert {file.path for one in (group, *others) for file in one.files} == {"crumb", *(file.path for file in rest)}
+    assert plan([*done, crumb], work, NOW) == ()
+
+
 def test_lag_is_the_oldest_file_of_any_group() -> None:
     files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5)]
     assert lag_ms(plan(files, WORK, NOW), NOW) == 7 * GRACE

@@ -1,5 +1,6 @@
 import pytest
 
+from firn.model.conditions import Reason
 from firn.model.errors import FencedError, NotReadyError, UnavailableError
 from firn.model.progress import HaltedAt
 from firn_spark.sources import TopicInfo
@@ -74,6 +75,15 @@ def test_a_round_that_failed_is_over_when_nothing_waits_any_more() -> None:
     one.position = {0: 1}
     one.was_prepared()
     assert one.progress(0, 0).state == "CaughtUp"
+
+
+def test_a_catalog_that_is_back_hides_no_longer_what_is_wrong_with_the_brokers() -> None:
+    one = topic()
+    one.prepared = False
+    one.failed(UnavailableError("no catalog", reason=Reason.CATALOG_UNREACHABLE), 0.0)
+    one.live_error = UnavailableError("no broker", reason=Reason.BROKER_UNREACHABLE)
+    one.was_prepared(wholly=False)
+    assert (one.prepared, one.progress(0, 0).reason) == (False, "BrokerUnreachable")
 
 
 def test_what_is_on_its_way_is_looked_for_soon() -> None:

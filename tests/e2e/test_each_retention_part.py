@@ -1,0 +1,75 @@
+"""Each part of a RetentionPolicy on the cluster: what a dry run says of it, and what is gone once it is enforced."""
+
+from policies import RETENTION, await_run, policy, run_now
+from quickstart import SYSTEM, apply, await_until, get, kubectl
+from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+
+PARTS = {
+    "log": {"maxAge": "9d"},
+    "rows": {"column": "at", "maxAge": "30d"},
+    "snapshots": {"maxAge": "1s"},
+    "orphanFiles": {"minAge": "1s"},
+    "metadataFiles": {"keep": 1},
+}
+
+
+def storage(command: str) -> str:
+    """What a shell beside the bucket's files says."""
+    return kubectl("-n", SYSTEM, "exec", "firn-s3-0", "--", "sh", "-c", command)
+
+
+def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) -> None:
+    apply(topic_manifest("parts", namespace, partitions=1))
+    topic = await_ready("parts", namespace)
+    table = topic["status"]["table"]["identifier"]
+    place = "/data/buckets/" + topic["status"]["table"]["location"].removeprefix("s3://")
+    for number in range(3):
+        records = numbered(number * 10, 10)
+        for record in records[::2]:
+            record["value"] = record["value"].replace("}", ', "at": "2020-01-01T00:00:00Z"}')
+        produce(topic, records)
+        await_rows(table, (number + 1) * 10)
+    stray = f"{place}/data/stray #1?.parquet"
+    storage(f"echo nothing > '{stray}'")
+
+    def metadata_files() -> int:
+        return int(storage(f"ls {place}/metadata/*.metadata.json | wc -l"))
+
+    def told(reason: str) -> bool:
+        text = kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
+        return reason in text.split()
+
+    before = metadata_files()
+    apply(policy(RETENTION, "parts", namespace, selector={}, **PARTS))
+    run_now("retentionpolicy", "parts", namespace, "1")
+    dry = await_run("parts", namespace, RETENTION)
+    assert (dry["result"], dry["mode"]) == ("Succeeded", "DryRun"), dry
+    assert dry["rows"]["items"] == 15
+    assert dry["snapshots"]["items"] >= 2
+    assert dry["orphanFiles"]["files"] == 1
+    assert "stray" in dry["orphanFiles"]["sample"][0]
+    assert dry["metadataFiles"]["files"] >= 1
+    await_until("an Event says what would go", lambda: told("WouldDelete"))
+    assert rows(f"select count(*) as n from {table}") == [{"n": 30}]
+    assert storage(f"cat '{stray}'") == "nothing\n"
+    assert metadata_files() >= before
+    live = (get("icebergtopic", "parts", namespace) or {})["status"]
+    assert "retention.ms" not in str(live["kafka"]), live["kafka"]
+
+    apply(policy(RETENTION, "parts", namespace, selector={}, mode="Enforce", **PARTS))
+    run_now("icebergtopic", "parts", namespace, "2")
+    done = await_run("parts", namespace, RETENTION, lambda it: it["name"] != dry["name"])
+    assert (done["result"], done["mode"]) == ("Succeeded", "Enforce"), done
+    assert done["rows"]["items"] == 15
+    assert done["orphanFiles"]["files"] >= 1
+    assert rows(f"select id from {table} order by id") == [{"id": number} for number in range(1, 30, 2)]
+    assert not storage(f"ls {place}/data | grep stray || true").strip()
+    assert metadata_files() < before
+    tool = "/opt/kafka/bin/kafka-configs.sh --bootstrap-server localhost:9092 --describe --entity-type topics"
+    asked = f"{tool} --entity-name {topic['status']['kafka']['topic']}".split()
+    configs = kubectl("-n", SYSTEM, "exec", "firn-broker-classic-0", "--", *asked)
+    assert f"retention.ms={9 * 86_400_000} " in configs
+
+    # Ingestion goes on from where it was.
+    produce(topic, numbered(30, 10))
+    await_rows(table, 25)
