@@ -133,6 +133,8 @@ class TableReport(Contract):
     outcome: Literal["Done", "Nothing", "Busy", "Gone", "Failed", "Unfinished"] = "Unfinished"
     """Nothing: there was nothing to do. Busy: another run has the table's lease. Gone: dropped, or another table by now.
     Unfinished: the deadline or the end of the process came first."""
+    begun: bool = True
+    """False where the run ended before it came to the table."""
     reason: str = ""
     """A condition's reason where it failed (`firn.model.conditions.Reason`)."""
     message: str = ""

@@ -10,7 +10,7 @@ from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.status import Verdict, paused_over, rendered
 from firn_controllers.policies.index import PolicyEntry
 from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
-from firn_controllers.policies.upkeep import Upkeep
+from firn_controllers.policies.upkeep import UNFINISHED, Upkeep
 from firn_controllers.ports import Manifest
 
 TROUBLED_AFTER = timedelta(minutes=2)
@@ -46,6 +46,9 @@ def of(observed: Observed) -> Manifest:
     active = sorted((it for it in observed.runs if it.active), key=lambda it: (it.job.created, it.name))
     if active:
         found["activeRuns"] = [document(it, []) | {"tables": len(it.uids)} for it in active[:20]]
+    request = _answered(observed)
+    if request is not None:
+        found["lastRequest"] = request
     last = _last_run(observed)
     if last is not None:
         found["lastRun"] = last
@@ -59,6 +62,16 @@ def paused(policy: PolicyEntry, now: datetime) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused."""
     message = f"nothing is looked at or started while annotation {names.PAUSE} is true"
     return paused_over(policy.status, policy.generation, message, now)
+
+
+def _answered(observed: Observed) -> str | None:
+    """The last value of run-now that was answered for every topic governed then: who comes later has no part in it."""
+    policy = observed.policy
+    every = all(upkeep.history.requests.get("policy") == policy.request for upkeep in observed.governed.values())
+    if policy.request is not None and policy.terms is not None and every:
+        return policy.request
+    before: str | None = policy.status.get("lastRequest")
+    return before
 
 
 def _last_run(observed: Observed) -> Manifest | None:
@@ -78,7 +91,7 @@ def run(ended: Run) -> Manifest:
     """A run that ended as status has it, all of its tables together."""
     reports = [ended.outcome(uid) for uid in sorted(ended.uids)]
     found = document(ended, reports) | {"tables": len(reports)}
-    failed = sum(report.outcome in ("Failed", "Unfinished") for report in reports)
+    failed = sum(report.outcome == "Failed" for report in reports)
     return found | ({"tablesFailed": failed} if failed else {})
 
 
@@ -113,7 +126,10 @@ def _healthy(observed: Observed) -> Verdict:
     overdue = sorted(name for name, upkeep in observed.governed.items() if upkeep.overdue)
     if overdue:
         return Verdict("False", Reason.RUN_OVERDUE, f"{_some(overdue)}: {observed.governed[overdue[0]].overdue}")
-    if any(upkeep.history.result == "Succeeded" for upkeep in observed.governed.values()):
+    results = {upkeep.history.result for upkeep in observed.governed.values()}
+    if "Unfinished" in results:
+        return Verdict("True", Reason.SUCCEEDED, UNFINISHED)
+    if "Succeeded" in results:
         return Verdict("True", Reason.SUCCEEDED, "the last runs succeeded")
     return Verdict("True", Reason.NOT_DUE, "no run has been due yet")
 

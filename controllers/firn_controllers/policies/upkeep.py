@@ -22,7 +22,7 @@ FIGURES = (
     "oldestUncompactedTime",
 )
 """Keys of ``status.maintenance`` that are written at most once a minute."""
-
+UNFINISHED = "a run ended before all of its work was done; the rest is due again"
 
 Said = tuple[Literal["True", "False"], Reason, str]
 """Status, reason and message of a condition."""
@@ -146,6 +146,9 @@ def healthy(maintained: Maintained) -> Said | None:
     for part, upkeep in upkeeps:
         if upkeep.overdue:
             return "False", Reason.RUN_OVERDUE, f"{part} by policy {upkeep.policy}: {upkeep.overdue}"
-    if any(upkeep.history.result == "Succeeded" for _, upkeep in upkeeps):
+    results = {upkeep.history.result for _, upkeep in upkeeps}
+    if "Unfinished" in results:
+        return "True", Reason.SUCCEEDED, UNFINISHED
+    if "Succeeded" in results:
         return "True", Reason.SUCCEEDED, "the last runs succeeded"
     return "True", Reason.NOT_DUE, "no run has been due yet"

@@ -181,8 +181,10 @@ class RunStatus(RunFigures):
     )
     start_time: datetime | None = Field(default=None, description="When the Job was made.")
     finish_time: datetime | None = Field(default=None, description="When it ended.")
-    result: Literal["Running", "Succeeded", "Failed", "Busy"] = Field(
-        default="Running", description="What came of it. Busy: another run had the table's lease."
+    result: Literal["Running", "Succeeded", "Failed", "Unfinished", "Busy"] = Field(
+        default="Running",
+        description="What came of it. Busy: another run had the table's lease. Unfinished: it ended, mostly at its deadline, before all"
+        " was done; what it did stays, and the rest is due again.",
     )
     message: str | None = Field(default=None, max_length=1024, description="Why, for people.")
     tables: int | None = Field(default=None, description="Tables that it was for.")
@@ -208,6 +210,11 @@ class PolicyStatus(ApiModel):
     )
     active_runs: Annotated[tuple[RunStatus, ...], Field(max_length=20)] = Field(
         default=(), description="Runs at work.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    last_request: str | None = Field(
+        default=None,
+        max_length=128,
+        description="The last value of the annotation firn.dev/run-now that was answered for every topic that it governed then.",
     )
     last_run: RunStatus | None = Field(default=None, description="The run that ended last.")
     next_run_time: datetime | None = Field(default=None, description="When the schedule is next due.")
