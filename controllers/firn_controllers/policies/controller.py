@@ -40,6 +40,10 @@ BLOCKED = 5.0
 class RunMeter(Protocol):
     """Where runs are counted (metrics)."""
 
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """There is this policy: what is counted of its runs is there from now on, so that the first that fails is seen as an increase."""
+        ...
+
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
         """A run ended; ``run`` as status has it."""
         ...
@@ -47,6 +51,9 @@ class RunMeter(Protocol):
 
 class NoRunMeter:
     """Counts nothing."""
+
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """See `RunMeter.known`."""
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
         """See `RunMeter.ended`."""
@@ -111,6 +118,7 @@ class PolicyReconciler:
             self._metered.pop((kind, name), None)
             self._reported.pop((kind, name), None)
             return Outcome()
+        self._meter.known(kind, *name)
         # While paused too: nothing is begun then, but neither is anything deleted that nobody wants deleted any more.
         mine = [run for run in mine if not await self._withdrawn(policy, run)]
         if policy.paused:

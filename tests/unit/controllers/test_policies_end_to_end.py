@@ -8,6 +8,7 @@ import pytest
 
 from firn.model import names
 from firn.model.maintenance import RunReport, TableReport, pack
+from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
 from firn_controllers.ports import Manifest
 from tests import gen
@@ -97,6 +98,13 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
     assert ("policy", "Compacted") in reasons
     assert ("flights", "Compacted") in reasons
     assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_policy_is_known_to_the_metrics_before_its_first_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[tuple[str, ...]] = []
+    monkeypatch.setattr(NoRunMeter, "known", lambda _, *policy: known.append(policy))
+    await world_with(gen.policy(**ALL))
+    assert set(known) == {(COMPACTION, "demo", "policy")}
 
 
 # Who governs
