@@ -140,7 +140,7 @@ def iceberg_topics() -> Manifest:
         _column(
             "Lag",
             ".status.maintenance.oldestUncompactedTime",
-            "Compaction lag: since the oldest file was written that waits for compaction.",
+            "Compaction lag: for how long data files have been due for compaction.",
             kind="date",
             wide=True,
         ),

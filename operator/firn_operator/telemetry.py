@@ -140,7 +140,7 @@ class DebtMetrics(Collector):
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
         lag = GaugeMetricFamily(
             "firn_compaction_lag_seconds",
-            "Age of the oldest data file that the topic's policy would rewrite now; 0 where it would rewrite none",
+            "For how long data files have been due that the topic's policy would rewrite now; 0 where it would rewrite none",
             labels=labels,
         )
         now = self._now()

@@ -69,9 +69,9 @@ def document(maintained: Maintained, previous: Mapping[str, Any]) -> Manifest:
             "snapshots": debt.snapshots,
             "metadataBytes": debt.metadata_bytes,
         }
-        governing = maintained.bounds.get("CompactionPolicy", Bound())
-        if debt.oldest_due is not None and governing.resolution.followed:
-            found["oldestUncompactedTime"] = time_text(debt.oldest_due)
+        governing = maintained.bounds.get("CompactionPolicy", Bound()).resolution
+        if debt.oldest_due is not None and governing.policy is not None and governing.followed:
+            found["oldestUncompactedTime"] = time_text(max(debt.oldest_due, governing.policy.created))
     for kind, bound in maintained.bounds.items():
         section = _section(bound, previous.get(SECTIONS[kind]) or {})
         if section:

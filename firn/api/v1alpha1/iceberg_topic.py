@@ -303,7 +303,9 @@ class PolicyBinding(ApiModel):
     )
     last_run: RunStatus | None = Field(default=None, description="The last run, as far as this table is concerned.")
     policy_uid: str | None = Field(
-        default=None, max_length=64, description="Its uid: failures, lastScheduleTime and lastRequest are of this policy."
+        default=None,
+        max_length=64,
+        description="Its uid: failures, lastScheduleTime and lastRequest are of this policy.",
     )
     failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
     failed_generation: int | None = Field(
@@ -345,7 +347,7 @@ class MaintenanceStatus(ApiModel):
     )
     oldest_uncompacted_time: datetime | None = Field(
         default=None,
-        description="When the oldest data file that waits for compaction was written: compaction lag counts from here.",
+        description="Since when the data files that have waited longest for compaction have been due: compaction lag counts from here.",
     )
     compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs.")
     retention: PolicyBinding | None = Field(default=None, description="The RetentionPolicy that governs.")
