@@ -136,6 +136,8 @@ def iceberg_topics() -> Manifest:
             kind="date",
             wide=True,
         ),
+        _column("Compaction", ".status.maintenance.compaction.policy", "The CompactionPolicy that governs.", wide=True),
+        _column("Retention", ".status.maintenance.retention.policy", "The RetentionPolicy that governs.", wide=True),
         _column("Small-Files", ".status.maintenance.smallFiles", "Small data files.", kind="integer", wide=True),
         _column(
             "Lag",

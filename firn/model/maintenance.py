@@ -1,7 +1,8 @@
 """Contract between the operator and a maintenance run, and back: what to do to which tables, and what was done.
 
 The operator writes a `MaintenanceRun` into the ConfigMap that a run's Job mounts. What the run did comes back as a `RunReport` in the
-container's termination message, packed by `pack`: a run needs no right to write anything in Kubernetes but the leases of its tables.
+container's termination message, packed by `pack`: a run needs no right to write anything in Kubernetes but the leases of its tables, and its
+executors where it has some.
 """
 
 import base64

@@ -66,7 +66,8 @@ def audit(
 
     Compared are all offsets that the brokers still have, up to what has landed. Rows of older offsets can only be found to be doubled. Column
     "unproved" counts what nobody can tell: rows of records that compaction has removed from the log, and records that are nowhere where
-    onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out as long as the table has the snapshot from before the change.
+    onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out as long as the table has the
+    snapshot from before the change.
     """
     from firn_operator import audit as audits
 

@@ -65,6 +65,8 @@ class _Look:
 
     governed: Mapping[Name, Upkeep]
     uids: Mapping[str, Name]
+    bound: Mapping[Name, str]
+    """Because of what, of all that it governs, those too that it does not fit."""
     refused: int
     waiting: Sequence[Waiting]
     held: bool
@@ -210,6 +212,7 @@ class PolicyReconciler:
         busy = self._claimed.union(*(run.uids for run in (*everywhere, *unheard)))
         governed: dict[Name, Upkeep] = {}
         uids: dict[str, Name] = {}
+        bound: dict[Name, str] = {}
         waiting: list[Waiting] = []
         refused, held = 0, False
         times: list[datetime] = []
@@ -217,6 +220,7 @@ class PolicyReconciler:
             resolution = self._policies.resolve(policy.kind, topic)
             if resolution.policy is None or resolution.policy.uid != policy.uid:
                 continue
+            bound[topic.name] = str(resolution.because)
             if not resolution.followed:
                 refused += 1
                 continue
@@ -241,7 +245,7 @@ class PolicyReconciler:
                 times.append(decision.next)
             governed[topic.name] = Upkeep(policy.name[1], history, decision.next, overdue)
             uids[topic.uid] = topic.name
-        return _Look(governed, uids, refused, waiting, held, min(times, default=None))
+        return _Look(governed, uids, bound, refused, waiting, held, min(times, default=None))
 
     def _outdate(self, kind: Kind, uid: str, history: History) -> None:
         """Forget what was measured before a run that ended: it is paid by now, and no reason for another one."""
@@ -355,7 +359,8 @@ class PolicyReconciler:
         governed = {"/".join(name): upkeep for name, upkeep in look.governed.items()}
         heard = [run for run in mine if run.active or self._settled(run)]
         now = self._ports.clock.now()
-        document = status.of(status.Observed(policy, governed, look.refused, heard, now))
+        bound = {name: because for (_, name), because in look.bound.items()}
+        document = status.of(status.Observed(policy, governed, bound, look.refused, heard, now))
         done = [
             Announcement("Normal", EventReason.RUN_STARTED, f"Job {self._owner.namespace}/{name} was made")
             for name in started

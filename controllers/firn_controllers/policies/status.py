@@ -24,6 +24,8 @@ class Observed:
     policy: PolicyEntry
     governed: Mapping[str, Upkeep]
     """By ``namespace/name`` of the topic; those for which the policy is followed."""
+    bound: Mapping[str, str]
+    """By name of the topic, of all that it governs: because of what."""
     refused: int
     """Topics that it governs but does not fit."""
     runs: Sequence[Run]
@@ -40,7 +42,10 @@ def of(observed: Observed) -> Manifest:
         "conditions": rendered(conditions(observed), previous, policy.generation, observed.now),
     }
     if policy.resource is not None:
-        found["topics"] = len(observed.governed) + observed.refused
+        found["topics"] = len(observed.bound)
+        if observed.bound:
+            first = sorted(observed.bound.items())[:20]
+            found["governs"] = [{"topic": name, "because": because} for name, because in first]
         if observed.refused:
             found["topicsRefused"] = observed.refused
     active = sorted((it for it in observed.runs if it.active), key=lambda it: (it.job.created, it.name))

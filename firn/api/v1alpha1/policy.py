@@ -118,7 +118,8 @@ class CompactionRun(RetentionRun):
         default=10,
         ge=1,
         le=1000,
-        description="Commits of one run to one table at most: what is rewritten is kept in parts.",
+        description="What a run rewrites of a table is committed in so many parts at most, each of which is kept once it is in. Manifests,"
+        " and parts that other writers were in the way of, are committed beside these.",
     )
 
 
@@ -191,6 +192,15 @@ class RunStatus(RunFigures):
     tables_failed: int | None = Field(default=None, description="Tables of which it failed.")
 
 
+class Governed(ApiModel):
+    """A topic that a policy governs."""
+
+    topic: str = Field(max_length=253, description="Its name.")
+    because: Literal["NamedByTopic", "Selected"] = Field(
+        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector fits, and none that fits goes before it."
+    )
+
+
 class PolicyStatus(ApiModel):
     """What is."""
 
@@ -205,6 +215,11 @@ class PolicyStatus(ApiModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     topics: int | None = Field(default=None, description="Topics that it governs.")
+    governs: Annotated[tuple[Governed, ...], Field(max_length=20)] = Field(
+        default=(),
+        description="The first twenty of them, by name.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
     topics_refused: int | None = Field(
         default=None, description="Topics among them that it does not fit; their PoliciesResolved says why."
     )

@@ -151,13 +151,16 @@ async def test_precedence_and_what_follows_when_policies_and_labels_change() -> 
     )
     assert governing(world) == ("high", "Selected")
     assert policy_status(world, "high")["topics"] == 1
+    assert policy_status(world, "high")["governs"] == [{"topic": "flights", "because": "Selected"}]
     assert policy_status(world, "b-old")["topics"] == 0
+    assert "governs" not in policy_status(world, "b-old")
 
     world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "named"}))
     await world.settle()
     assert governing(world) == ("named", "NamedByTopic")
     assert policy_status(world, "high")["topics"] == 0
     assert policy_status(world, "named")["topics"] == 1
+    assert policy_status(world, "named")["governs"] == [{"topic": "flights", "because": "NamedByTopic"}]
 
     world.cluster.edit("flights", lambda it: it["spec"].pop("compactionPolicyRef"))
     world.cluster.remove("high", kind=COMPACTION)
@@ -252,6 +255,7 @@ async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alon
     assert world.conditions("picky", kind=kind)["SpecValid"] == ("True", "Valid")
     fits = "_kafka" not in words
     assert policy_status(world, "picky", kind)["topicsRefused"] == (1 if fits else 2)
+    assert [it["topic"] for it in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
     annotate(world, "now", "picky", kind)
     await world.settle()
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
@@ -624,6 +628,7 @@ async def test_many_small_tables_share_runs_and_no_more_runs_than_allowed_are_at
     await world.settle()
     assert len(jobs(world)) == 2
     assert policy_status(world)["topics"] == 50
+    assert [it["topic"] for it in policy_status(world)["governs"]] == [f"t{number:02}" for number in range(20)]
     assert [run["tables"] for run in policy_status(world)["activeRuns"]] == [24, 24]
     world.maintainer.hold = False
     await world.settle(seconds=60)
