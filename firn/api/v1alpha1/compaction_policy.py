@@ -76,7 +76,7 @@ class CompactionPolicySpec(TopicSelection):
     strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
         default="BinPack",
         description="How rows are arranged: as they are, sorted, or along a Z-order curve. When the schedule is due or a run is asked for, Sort"
-        " and ZOrder take in all files of partitions that were written to since they were last arranged so; otherwise what triggers count.",
+        " and ZOrder take in the partitions that were written to since they were last arranged so; otherwise what triggers count.",
     )
     columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
         default=(),
