@@ -70,10 +70,11 @@ def paused(policy: PolicyEntry, now: datetime) -> Manifest:
 
 
 def _answered(observed: Observed) -> str | None:
-    """The last value of run-now that was answered for every topic governed then: who comes later has no part in it."""
+    """The last value of run-now that was answered for every topic governed then: who comes later has no part in it. One that nobody
+    was there for is for who comes first, as topics may be made after their policy."""
     policy = observed.policy
-    every = all(upkeep.history.requests.get("policy") == policy.request for upkeep in observed.governed.values())
-    if policy.request is not None and policy.terms is not None and every:
+    answers = {upkeep.history.requests.get("policy") for upkeep in observed.governed.values()}
+    if policy.request is not None and answers == {policy.request}:
         return policy.request
     before: str | None = policy.status.get("lastRequest")
     return before

@@ -477,6 +477,17 @@ async def test_what_a_policy_is_asked_for_when_it_is_made_is_for_all_that_it_gov
     assert len(world.maintainer.done) == 1
 
 
+async def test_what_nobody_was_there_for_is_for_who_comes_first() -> None:
+    world = World()
+    world.cluster.create(gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL))
+    await world.settle()
+    assert "lastRequest" not in policy_status(world, "p")
+    for name in ("flights", "trains"):
+        world.cluster.create(gen.topic(name))
+        await world.settle()
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights"]
+
+
 async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
     spec: dict[str, Any] = {"strategy": "ZOrder", "columns": ["carrier"], "schedule": {"cron": "0 3 * * *"}}
     world = await world_with(gen.policy(**spec))
