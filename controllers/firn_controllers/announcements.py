@@ -110,7 +110,7 @@ def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
     """What to announce of a maintenance run that ended (``run`` as status has it): nothing where there was nothing to do."""
     if run["result"] == "Failed":
         return [Announcement("Warning", EventReason.RUN_FAILED, f"run {run['name']}: {run.get('message', 'failed')}")]
-    if run["result"] != "Succeeded":
+    if run["result"] not in ("Succeeded", "Unfinished"):
         return []
     if "mode" not in run:
         if not run.get("commits"):
@@ -124,6 +124,8 @@ def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
         if (part := run.get(key)) and (part["items"] or part["files"])
     ]
     if run["mode"] == "DryRun":
+        if run["result"] != "Succeeded":
+            return []
         message = f"would delete {'; '.join(parts)}" if parts else "would delete nothing"
         return [Announcement("Normal", EventReason.WOULD_DELETE, f"run {run['name']}, mode DryRun: {message}")]
     if not parts:

@@ -184,7 +184,7 @@ class TableDebt:
     due_for_deletes: int = 0
     """Those of ``due_files`` that are rewritten for their deleted rows alone."""
     oldest_due: datetime | None = None
-    """When the oldest of ``due_files`` was committed: compaction lag counts from here."""
+    """Since when the work that has waited longest is owed (`firn.model.compaction.Group`): compaction lag counts from here."""
 
 
 class Debts(Protocol):

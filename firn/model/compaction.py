@@ -53,6 +53,8 @@ class DataFile:
     """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
     sequence: int = 0
     """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
+    deleted_ms: int = 0
+    """Commit time of the first delete that applies to it; 0 where that is not known or there is none."""
 
     @property
     def live_bytes(self) -> int:
@@ -72,16 +74,14 @@ class Group:
     reason: Reason
     outputs: int
     """How many files to write."""
+    owed_ms: int = 0
+    """Since when these files are to be rewritten, epoch milliseconds. Files that are merged: since so many of them were past the grace that
+    the rule for small files asked for it, or since the partition closed; worn ones: since the first delete. `plan` says it."""
 
     @property
     def bytes(self) -> int:
         """Bytes read."""
         return sum(file.bytes for file in self.files)
-
-    @property
-    def oldest_ms(self) -> int:
-        """When the oldest of them was added: since then this work is owed."""
-        return min(file.added_ms for file in self.files)
 
 
 def is_small(size: int, target_bytes: int) -> bool:
@@ -113,8 +113,8 @@ def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[
 
 
 def lag_ms(groups: Iterable[Group], now_ms: int) -> int:
-    """Compaction lag: the age of the oldest data file that would be rewritten now; 0 where nothing would."""
-    return max((now_ms - group.oldest_ms for group in groups), default=0)
+    """Compaction lag: for how long the work that has waited longest has been owed; 0 where there is none."""
+    return max((now_ms - group.owed_ms for group in groups), default=0)
 
 
 def manifests_fragmented(lengths: Sequence[int]) -> bool:
@@ -131,9 +131,9 @@ def _partition(members: list[DataFile], work: CompactionWork, now_ms: int) -> li
     groups = _filled(worn, work, "Deletes", work.target_file_bytes)
     small = [file for file in reach if is_small(file.bytes, work.target_file_bytes) and not is_worn(file, work)]
     tiers = _tiers(small, work)
-    quiet = max(file.added_ms for file in members) <= now_ms - max(QUIET_MS, work.open_grace_ms)
-    if quiet and small and not tiers:
-        rest = _group(_by_time(small), work, "Settled")
+    closed = max(file.added_ms for file in members) + max(QUIET_MS, work.open_grace_ms)
+    if closed <= now_ms and small and not tiers:
+        rest = _group(_by_time(small), work, "Settled", closed)
         if len(small) - rest.outputs >= MIN_FILES - 1:
             tiers.append(rest)
     return groups + tiers
@@ -165,15 +165,35 @@ def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:
         largest = max(largest, file.bytes)
         count = end - start
         full = total >= work.target_file_bytes
-        if count < 2 or total < 2 * largest or not (full or count >= MIN_FILES):
+        if not _worth(count, total, largest, work):
             continue
         cut = end
         if full or count >= MAX_FILES:
-            groups.append(_group(_by_time(ordered[start:end]), work, "SmallFiles"))
+            groups.append(_merged(ordered[start:end], work))
             start, total, largest = end, 0, 0
     if cut > start:
-        groups.append(_group(_by_time(ordered[start:cut]), work, "SmallFiles"))
+        groups.append(_merged(ordered[start:cut], work))
     return groups
+
+
+def _worth(count: int, total: int, largest: int, work: CompactionWork) -> bool:
+    """Whether so many small files of so many bytes are rewritten together."""
+    return count >= 2 and total >= 2 * largest and (total >= work.target_file_bytes or count >= MIN_FILES)
+
+
+def _merged(files: Sequence[DataFile], work: CompactionWork) -> Group:
+    """A group of small files. It is owed since the first of them, in order of time, were enough: those that came later must not make
+    it younger, and one that nothing could be merged with was owed to nobody."""
+    aged = _by_time(files)
+    total = largest = 0
+    since = aged[-1].added_ms
+    for count, file in enumerate(aged, 1):
+        total += file.bytes
+        largest = max(largest, file.bytes)
+        if _worth(count, total, largest, work):
+            since = file.added_ms
+            break
+    return _group(aged, work, "SmallFiles", since + work.open_grace_ms)
 
 
 def _filled(files: list[DataFile], work: CompactionWork, reason: Reason, limit: int) -> list[Group]:
@@ -185,17 +205,21 @@ def _filled(files: list[DataFile], work: CompactionWork, reason: Reason, limit: 
         current.append(file)
         total += file.live_bytes
         if total >= limit:
-            groups.append(_group(current, work, reason))
+            groups.append(_group(current, work, reason, _since(current, work)))
             current, total = [], 0
     if current:
-        groups.append(_group(current, work, reason))
+        groups.append(_group(current, work, reason, _since(current, work)))
     return groups
 
 
-def _group(files: Sequence[DataFile], work: CompactionWork, reason: Reason) -> Group:
+def _since(files: Sequence[DataFile], work: CompactionWork) -> int:
+    return min(max(file.added_ms + work.open_grace_ms, file.deleted_ms) for file in files)
+
+
+def _group(files: Sequence[DataFile], work: CompactionWork, reason: Reason, owed_ms: int) -> Group:
     live = sum(file.live_bytes for file in files)
     outputs = max(1, (2 * live + work.target_file_bytes) // (2 * work.target_file_bytes))
-    return Group(files[0].partition, files[0].spec_id, tuple(files), reason, outputs)
+    return Group(files[0].partition, files[0].spec_id, tuple(files), reason, outputs, owed_ms)
 
 
 def _by_time(files: Iterable[DataFile]) -> list[DataFile]:

@@ -268,7 +268,7 @@ class Maintenance(Settings):
     sizes: dict[Name, RunSize] = {"small": RunSize()}
     """Sizes that a policy's ``run.size`` may name; ``large``, where there is one, is used for large tables by itself."""
     large_table: Size = "16Gi"
-    """A table with so many bytes to rewrite, or in all for retention of rows and orphans, gets a run of its own."""
+    """A table with so many bytes to rewrite, or in all where retention drops rows, gets a run of its own."""
     max_runs: int = Field(default=4, ge=1, le=100)
     """Runs at the same time, of all policies together; each policy has its own limit below that."""
     tables_per_run: int = Field(default=24, ge=1, le=24)

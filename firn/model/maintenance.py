@@ -1,7 +1,8 @@
 """Contract between the operator and a maintenance run, and back: what to do to which tables, and what was done.
 
 The operator writes a `MaintenanceRun` into the ConfigMap that a run's Job mounts. What the run did comes back as a `RunReport` in the
-container's termination message, packed by `pack`: a run needs no right to write anything in Kubernetes but the leases of its tables.
+container's termination message, packed by `pack`: a run needs no right to write anything in Kubernetes but the leases of its tables, and its
+executors where it has some.
 """
 
 import base64
@@ -133,6 +134,8 @@ class TableReport(Contract):
     outcome: Literal["Done", "Nothing", "Busy", "Gone", "Failed", "Unfinished"] = "Unfinished"
     """Nothing: there was nothing to do. Busy: another run has the table's lease. Gone: dropped, or another table by now.
     Unfinished: the deadline or the end of the process came first."""
+    begun: bool = True
+    """False where the run ended before it came to the table."""
     reason: str = ""
     """A condition's reason where it failed (`firn.model.conditions.Reason`)."""
     message: str = ""

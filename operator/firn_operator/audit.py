@@ -4,7 +4,8 @@ What the brokers still have (read committed, from the log start to the landed of
 rows can only be checked against each other: their log is gone. What else cannot be told is counted as ``unproved`` and does not fail:
 
 - a compacted topic's log no longer has what was replaced: rows of such offsets are as right as rows of no record would be wrong;
-- with ``onBadRecord: Skip``, a record that is nowhere was skipped or lost.
+- with ``onBadRecord: Skip``, a record that is nowhere was skipped or lost;
+- where a RetentionPolicy removes rows, a record that is nowhere was removed or lost: what goes is told by a column, not by offsets.
 
 Dead letters are committed before the table, so those at or beyond the landed offsets may be of a round whose rows are on their way, or were
 lost: the next audit that finds them below has them. For the same reason the table is looked at first and its dead letters later; the other way
@@ -38,6 +39,8 @@ from firn_operator.lake import Lake, scan
 _READ_TIMEOUT = 30.0
 _OFFSETS = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _CHUNK = 50_000
+_RETAIN = "retain"
+"""Kind of the snapshots in which maintenance runs drop rows (`names.SUMMARY_KIND`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Audit:
     compacted: bool
     skips: bool
     history: bool
+    drops: bool = False
+    """Retention removes rows, or did."""
 
     @property
     def exact(self) -> bool:
@@ -99,9 +104,14 @@ class Audit:
             found.append(
                 "onBadRecord is Skip: whether records that are nowhere were skipped or lost cannot be told (unproved)"
             )
+        if unproved and self.drops:
+            found.append(
+                "retention removes rows of the table: whether records that are nowhere were removed or lost cannot be told (unproved)"
+            )
         if not self.exact and not self.history:
             found.append(
-                "snapshots of the table have expired: if the topic was re-created before that, rows of the earlier topic count as doubled or stray"
+                "snapshots of the table have expired: if the topic was re-created before that, rows of the earlier topic count as doubled or stray,"
+                " and rows that a RetentionPolicy removed, which governs the topic no more, as missing"
             )
         return found
 
@@ -132,6 +142,17 @@ def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
             parent = snapshot.parent_snapshot_id
             known = parent is None or table.snapshot_by_id(parent) is not None
     return (parent if known else None), known
+
+
+def removes_rows(policy: Mapping[str, Any]) -> bool:
+    """Whether a RetentionPolicy, given its manifest, deletes rows of tables."""
+    spec = policy.get("spec") or {}
+    return spec.get("mode") == "Enforce" and spec.get("rows") is not None
+
+
+def rows_removed(table: Table) -> bool:
+    """Whether the history of the table, as far as it is known, has rows removed by retention."""
+    return any(_summary(snapshot).get(names.SUMMARY_KIND) == _RETAIN for snapshot in _history(table))
 
 
 def _history(table: Table) -> Iterator[Snapshot]:
@@ -255,7 +276,7 @@ def compare(
     skips: bool = False,
 ) -> list[PartitionAudit]:
     """Every partition's audit. ``from_earliest`` is False where ingestion began later than the log: what is before its first row is not missing.
-    Where the log is ``compacted``, or bad records are left out (``skips``), what may come of that is unproved."""
+    Where the log is ``compacted``, or records may be left out (``skips``), what may come of that is unproved."""
     connection = duckdb.connect(config={"memory_limit": "256MB"})
     try:
         batches: Iterable[pa.Table]
@@ -342,8 +363,13 @@ class Subject:
         )
 
 
-def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str], None]) -> Audit:
-    """The audit of a live IcebergTopic. Raises InvalidSpecError, UnavailableError."""
+def of_resource(
+    config: Config,
+    manifest: Mapping[str, Any],
+    tell: Callable[[str], None],
+    retention: Mapping[str, Any] | None = None,
+) -> Audit:
+    """The audit of a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it. Raises InvalidSpecError, UnavailableError."""
     subject = Subject.of(manifest)
     connection = settings.kafka(subject.profile, config.profiles[subject.profile], config.namespace)
     table, dead = tables(Lake(config), subject.table)
@@ -355,6 +381,7 @@ def of_resource(config: Config, manifest: Mapping[str, Any], tell: Callable[[str
         tell,
         from_earliest=subject.from_earliest,
         skips=subject.skips,
+        drops=retention is not None and removes_rows(retention),
     )
 
 
@@ -374,6 +401,7 @@ def of_tables(
     *,
     from_earliest: bool = True,
     skips: bool = False,
+    drops: bool = False,
 ) -> Audit:
     """The audit of a topic, reached with librdkafka's settings ``client``, and its `tables`. Raises UnavailableError."""
     live = live_topic(client, topic)
@@ -387,8 +415,11 @@ def of_tables(
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
     )
-    partitions = compare(landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips)
-    return Audit(partitions, live.compacted, skips, history and dead_history)
+    drops = drops or any(rows_removed(found) for found in (table, dead) if found is not None)
+    partitions = compare(
+        landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips or drops
+    )
+    return Audit(partitions, live.compacted, skips, history and dead_history, drops)
 
 
 def as_json(audit: Audit) -> str:

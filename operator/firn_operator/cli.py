@@ -65,12 +65,16 @@ def audit(
     """Prove that every record of a topic is in its table or its dead letters, exactly once. Exit code 4 where it is not.
 
     Compared are all offsets that the brokers still have, up to what has landed. Rows of older offsets can only be found to be doubled. Column
-    "unproved" counts what nobody can tell: rows of records that compaction has removed from the log, and, with onBadRecord Skip, records that
-    were skipped or lost. Rows of an earlier topic of the same name are left out as long as the table has the snapshot from before the change.
+    "unproved" counts what nobody can tell: rows of records that compaction has removed from the log, and records that are nowhere where
+    onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out as long as the table has the
+    snapshot from before the change.
     """
     from firn_operator import audit as audits
 
-    found = audits.of_resource(configuration.load(config), _resource(topic), lambda text: print(text, file=sys.stderr))
+    manifest = _resource(topic)
+    found = audits.of_resource(
+        configuration.load(config), manifest, lambda text: print(text, file=sys.stderr), _retention(manifest)
+    )
     if output is Output.JSON:
         print(audits.as_json(found))
     else:
@@ -129,12 +133,27 @@ def quickstart_secrets(context: typer.Context) -> None:
 
 
 def _resource(topic: str) -> dict[str, Any]:
-    from kubernetes import client
-    from kubernetes import config as kubeconfig
-
     namespace, _, name = topic.partition("/")
     if not name:
         raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAMESPACE/NAME")
+    found = _read("icebergtopics", namespace, name)
+    if found is None:
+        raise InvalidSpecError(f"icebergtopic {topic} does not exist")
+    return found
+
+
+def _retention(topic: dict[str, Any]) -> dict[str, Any] | None:
+    """The RetentionPolicy that governs a topic, by the topic's status."""
+    maintenance = (topic.get("status") or {}).get("maintenance") or {}
+    name = (maintenance.get("retention") or {}).get("policy")
+    return _read("retentionpolicies", topic["metadata"]["namespace"], name) if name else None
+
+
+def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
+    """A resource of ours as it is in the cluster; None where it is not there. Raises UnavailableError."""
+    from kubernetes import client
+    from kubernetes import config as kubeconfig
+
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         kubeconfig.load_incluster_config()  # type: ignore[no-untyped-call]
     else:
@@ -142,12 +161,12 @@ def _resource(topic: str) -> dict[str, Any]:
     try:
         api = client.CustomObjectsApi()
         found = api.get_namespaced_custom_object(
-            names.GROUP, names.VERSION, namespace, "icebergtopics", name, _request_timeout=20
+            names.GROUP, names.VERSION, namespace, plural, name, _request_timeout=20
         )
     except client.ApiException as error:
         if error.status == 404:
-            raise InvalidSpecError(f"icebergtopic {topic} does not exist") from error
-        raise UnavailableError(f"icebergtopic {topic}: {error.status} {error.reason}") from error
+            return None
+        raise UnavailableError(f"{plural} {namespace}/{name}: {error.status} {error.reason}") from error
     return cast(dict[str, Any], found)
 
 

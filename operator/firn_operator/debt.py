@@ -204,16 +204,18 @@ class CatalogDebts:
             return debt, _NEVER
         listed = manifests.read_list(io, current["manifest-list"])
         committed = {number: found["timestamp-ms"] for number, found in snapshots.items()}
+        oldest = min(committed.values())
         plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
         removed = [
             delete
             for manifest in listed
             if manifest.deletes
-            for delete in self.manifests.get(manifest, _DELETES, _delete_reader(io, manifest, plain)).deletes
+            for delete in self.manifests.get(
+                manifest, _DELETES, _delete_reader(io, manifest, plain, committed, oldest)
+            ).deletes
         ]
         # Where there are deletes, any file may have to be rewritten; where there are none, only small ones.
         kind = _ALL if removed else work.target_file_bytes
-        oldest = min(committed.values())
         found = [
             self.manifests.get(
                 manifest, kind, _data_reader(io, manifest, committed, oldest, work.target_file_bytes, kind == _ALL)
@@ -239,7 +241,7 @@ class CatalogDebts:
             due_files=len(due),
             due_bytes=sum(file.bytes for file in due),
             due_for_deletes=sum(len(group.files) for group in groups if group.reason == "Deletes"),
-            oldest_due=_time(min((file.added_ms for file in due), default=None)),
+            oldest_due=_time(min((group.owed_ms for group in groups), default=None)),
         )
         return debt, _until(files, work, now)
 
@@ -267,8 +269,10 @@ def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
     return min((soonest, *(moment + quiet for moment in newest.values() if moment + quiet > now)))
 
 
-def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Found]:
-    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain)))
+def _delete_reader(
+    io: FileIO, manifest: Manifest, plain: frozenset[int], committed: Mapping[int, int], oldest: int
+) -> Callable[[], _Found]:
+    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain, committed, oldest)))
 
 
 def _data_reader(

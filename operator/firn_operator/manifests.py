@@ -77,8 +77,11 @@ def read_data(io: FileIO, manifest: Manifest, committed: Mapping[int, int], olde
         )
 
 
-def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
-    """Live delete files and vectors of a manifest. ``unpartitioned``: ids of specs without fields. Raises FileNotFoundError."""
+def read_deletes(
+    io: FileIO, manifest: Manifest, unpartitioned: frozenset[int], committed: Mapping[int, int], oldest: int
+) -> Iterator[DeleteFile]:
+    """Live delete files and vectors of a manifest. ``unpartitioned``: ids of specs without fields; ``committed`` and ``oldest`` as in
+    `read_data`. Raises FileNotFoundError."""
     for entry, file in _entries(io, manifest, _DELETES):
         equality = file["content"] == _EQUALITY
         yield DeleteFile(
@@ -89,6 +92,7 @@ def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) 
             equality=equality,
             everywhere=equality and manifest.spec_id in unpartitioned,
             target=None if equality else _target(file),
+            added_ms=committed.get(entry["snapshot"] or manifest.snapshot or 0, oldest),
         )
 
 

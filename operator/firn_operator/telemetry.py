@@ -43,6 +43,7 @@ FLEET_DEGRADED = Gauge(
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
+_RESULTS = ("Succeeded", "Failed", "Unfinished", "Busy")
 _POLICY = ["kind", "namespace", "policy"]
 RUNS = Counter("firn_maintenance_runs_total", "Maintenance runs by what came of them", [*_POLICY, "result"])
 RUN_SECONDS = Histogram("firn_maintenance_run_seconds", "Time of one run", ["kind"], buckets=_RUN_SECONDS)
@@ -85,6 +86,11 @@ def _of_fleet(board: Board, profile: str, look: Callable[[FleetHealth], bool]) -
 
 class RunMeter:
     """`firn_controllers.policies.controller.RunMeter` that feeds the metrics."""
+
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """See `RunMeter.known`."""
+        for result in _RESULTS:
+            RUNS.labels(kind, namespace, policy, result)
 
     def ended(self, kind: str, namespace: str, policy: str, run: Mapping[str, Any]) -> None:
         """See `RunMeter.ended`."""
@@ -134,7 +140,7 @@ class DebtMetrics(Collector):
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
         lag = GaugeMetricFamily(
             "firn_compaction_lag_seconds",
-            "Age of the oldest data file that the topic's policy would rewrite now; 0 where it would rewrite none",
+            "For how long data files have been due that the topic's policy would rewrite now; 0 where it would rewrite none",
             labels=labels,
         )
         now = self._now()

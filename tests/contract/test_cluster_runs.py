@@ -173,7 +173,7 @@ async def test_a_job_that_failed_says_why(subject: Subject, message: str | None)
     assert run is not None
     assert run.reported is (message is not None)
     assert ("MemoryError" in run.outcome("uid-demo-flights").message) is (message is not None)
-    assert run.outcome("uid-demo-flights").outcome == "Unfinished"
+    assert run.outcome("uid-demo-flights").outcome == "Failed"
 
 
 @pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])

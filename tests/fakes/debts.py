@@ -70,7 +70,7 @@ class FakeDebts:
             due_files=len(due),
             due_bytes=sum(file.bytes for file in due),
             due_for_deletes=sum(len(group.files) for group in groups if group.reason == "Deletes"),
-            oldest_due=datetime.fromtimestamp(min(file.added_ms for file in due) / 1000, UTC) if due else None,
+            oldest_due=datetime.fromtimestamp(min(it.owed_ms for it in groups) / 1000, UTC) if due else None,
         )
 
     def forget(self, target: TableTarget) -> None:

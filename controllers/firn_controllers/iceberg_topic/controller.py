@@ -293,7 +293,9 @@ class TopicReconciler:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
         done += _topic_announcements(topic, steps, self._settled(observed))
-        if proposal := observed.log.proposal(spec.config, live.configs):
+        proposal = observed.log.proposal(spec.config, live.configs)
+        # The condition has it from one look to the next: it is news once.
+        if proposal and proposal not in _message(observed.entry, ConditionType.POLICIES_RESOLVED):
             done.append(Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}"))
         return replace(findings, topic=live, topic_origin=origin)
 
@@ -587,6 +589,12 @@ class TopicReconciler:
             await self._ports.cluster.event(
                 namespace, name, found.uid, "IcebergTopic", item.type, str(item.reason), item.message
             )
+
+
+def _message(topic: Entry, kind: ConditionType) -> str:
+    """What a condition says now; empty where it is not there."""
+    said: list[str] = [it["message"] for it in topic.status.get("conditions") or [] if it["type"] == kind]
+    return said[0] if said else ""
 
 
 def _profile(observed: Observed) -> str:

@@ -40,6 +40,11 @@ class Cron:
             raise InvalidSpecError(f"{field}.cron: {expression!r} is never due") from error
         return cls(words, zone)
 
+    @property
+    def text(self) -> str:
+        """Expression and zone: what slots depend on."""
+        return f"{self.expression} {self.zone.key}"
+
     def last(self, at: datetime) -> datetime:
         """The newest slot that is not after ``at``, in UTC."""
         # cronsim leaves out the moment that it is given; it counts whole minutes.

@@ -40,6 +40,10 @@ BLOCKED = 5.0
 class RunMeter(Protocol):
     """Where runs are counted (metrics)."""
 
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """There is this policy: what is counted of its runs is there from now on, so that the first that fails is seen as an increase."""
+        ...
+
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
         """A run ended; ``run`` as status has it."""
         ...
@@ -47,6 +51,9 @@ class RunMeter(Protocol):
 
 class NoRunMeter:
     """Counts nothing."""
+
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """See `RunMeter.known`."""
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
         """See `RunMeter.ended`."""
@@ -58,6 +65,8 @@ class _Look:
 
     governed: Mapping[Name, Upkeep]
     uids: Mapping[str, Name]
+    bound: Mapping[Name, str]
+    """Because of what, of all that it governs, those too that it does not fit."""
     refused: int
     waiting: Sequence[Waiting]
     held: bool
@@ -111,10 +120,12 @@ class PolicyReconciler:
             self._metered.pop((kind, name), None)
             self._reported.pop((kind, name), None)
             return Outcome()
+        self._meter.known(kind, *name)
+        # While paused too: nothing is begun then, but neither is anything deleted that nobody wants deleted any more.
+        mine = [run for run in mine if not await self._withdrawn(policy, run)]
         if policy.paused:
             await self._write(policy, status.paused(policy, self._ports.clock.now()), [])
             return Outcome()
-        mine = [run for run in mine if not await self._withdrawn(policy, run)]
         everywhere = await self._all_active()
         look = self._look(policy, mine, everywhere)
         self._release(kind, name, look.uids)
@@ -165,12 +176,25 @@ class PolicyReconciler:
         """Stop a run whose policy is not the one any more that wanted it; True where it is another's or was stopped."""
         another = run.job.labels.get(names.LABEL_POLICY_UID) != policy.uid
         suspended = policy.terms is not None and policy.terms.suspended
-        # Deleting needs an explicit word, and the word is taken back.
-        spared = run.mark.mode == "Enforce" and plan.mode(policy) != "Enforce"
-        if run.active and (another or suspended or spared):
+        if run.active and (another or suspended or self._spared(policy, run)):
             await self._stop(run)
             return True
         return another
+
+    def _spared(self, policy: PolicyEntry, run: Run) -> bool:
+        """Deleting needs an explicit word: a run that deletes, of which the policy says something else by now, or does not say it any more
+        of all its tables. Its other tables have not failed: they are due at once."""
+        if run.mark.mode != "Enforce":
+            return False
+        if run.mark.work != plan.work(policy):
+            return True
+        topics = self._index.of(policy.name[0])
+        governed = {topic.uid for topic in topics if self._governs(policy, topic) and self._table(topic) is not None}
+        return not run.uids <= governed
+
+    def _governs(self, policy: PolicyEntry, topic: Entry) -> bool:
+        resolution = self._policies.resolve(policy.kind, topic)
+        return resolution.policy is not None and resolution.policy.uid == policy.uid and resolution.followed
 
     async def _stop(self, run: Run) -> None:
         if run.active and not run.job.deleting:
@@ -188,6 +212,7 @@ class PolicyReconciler:
         busy = self._claimed.union(*(run.uids for run in (*everywhere, *unheard)))
         governed: dict[Name, Upkeep] = {}
         uids: dict[str, Name] = {}
+        bound: dict[Name, str] = {}
         waiting: list[Waiting] = []
         refused, held = 0, False
         times: list[datetime] = []
@@ -195,14 +220,13 @@ class PolicyReconciler:
             resolution = self._policies.resolve(policy.kind, topic)
             if resolution.policy is None or resolution.policy.uid != policy.uid:
                 continue
+            bound[topic.name] = str(resolution.because)
             if not resolution.followed:
                 refused += 1
                 continue
-            history = self._history(policy.kind, topic)
+            history = self._history(policy, topic, now)
             for run in ended.get(topic.uid, ()):
                 history = history.after(run, topic.uid)
-            if policy.terms is not None and policy.terms.slots is not None:
-                history = history.begun(policy.terms.slots.last(now))
             self._outdate(policy.kind, topic.uid, history)
             decision, table = self._decide(policy, topic, history, now)
             overdue = ""
@@ -221,7 +245,7 @@ class PolicyReconciler:
                 times.append(decision.next)
             governed[topic.name] = Upkeep(policy.name[1], history, decision.next, overdue)
             uids[topic.uid] = topic.name
-        return _Look(governed, uids, refused, waiting, held, min(times, default=None))
+        return _Look(governed, uids, bound, refused, waiting, held, min(times, default=None))
 
     def _outdate(self, kind: Kind, uid: str, history: History) -> None:
         """Forget what was measured before a run that ended: it is paid by now, and no reason for another one."""
@@ -229,13 +253,19 @@ class PolicyReconciler:
         if known is not None and known.history.finished != history.finished:
             self._board.debts.pop(uid, None)
 
-    def _history(self, kind: Kind, topic: Entry) -> History:
-        """The newer of what status keeps and what was last found out: the status may not be written yet."""
-        kept = History.of((topic.status.get("maintenance") or {}).get(SECTIONS[kind]) or {})
-        known = self._board.upkeep.get((topic.uid, kind))
-        if known is None or (known.history.finished or runs.EARLIEST) < (kept.finished or runs.EARLIEST):
-            return kept
-        return known.history
+    def _history(self, policy: PolicyEntry, topic: Entry, now: datetime) -> History:
+        """What is known of the topic, as it counts under the policy: the newer of what status keeps and what was last found out, as the
+        status may not be written yet."""
+        found = History.of((topic.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {})
+        known = self._board.upkeep.get((topic.uid, policy.kind))
+        if known is not None and (known.history.finished or runs.EARLIEST) >= (found.finished or runs.EARLIEST):
+            found = known.history
+        slots = policy.terms.slots if policy.terms is not None else None
+        asked = plan.requests(policy, topic).get("policy")
+        answered = asked if asked == policy.status.get("lastRequest") else None
+        if slots is None:
+            return found.under(policy.uid, "", None, answered)
+        return found.under(policy.uid, slots.cron.text, slots.last(now), answered)
 
     def _decide(
         self, policy: PolicyEntry, topic: Entry, history: History, now: datetime
@@ -250,6 +280,7 @@ class PolicyReconciler:
             terms,
             now,
             history=history,
+            generation=policy.generation,
             debt=debt if debt is not None and debt.table_uuid == uuid else None,
             requests=plan.requests(policy, topic),
         )
@@ -328,7 +359,8 @@ class PolicyReconciler:
         governed = {"/".join(name): upkeep for name, upkeep in look.governed.items()}
         heard = [run for run in mine if run.active or self._settled(run)]
         now = self._ports.clock.now()
-        document = status.of(status.Observed(policy, governed, look.refused, heard, now))
+        bound = {name: because for (_, name), because in look.bound.items()}
+        document = status.of(status.Observed(policy, governed, bound, look.refused, heard, now))
         done = [
             Announcement("Normal", EventReason.RUN_STARTED, f"Job {self._owner.namespace}/{name} was made")
             for name in started

@@ -1,9 +1,10 @@
 """When a table is due under a policy. Pure.
 
 What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. A slot of
-the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Slots that were past when the policy
-took the topic over are nobody's (`firn_controllers.policies.runs.History.begun`). Triggers wait for ``minInterval``
-from the end of the last run. After a failure, slots and triggers wait, each time twice as long.
+the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Slots that were past when policy
+or schedule took the topic over are nobody's (`firn_controllers.policies.runs.History.under`). Triggers wait for ``minInterval``
+from the end of the last run. After a failure, slots and triggers wait, each time twice as long, unless the policy is another one since. What
+a run left unfinished waits for nothing.
 """
 
 from collections.abc import Mapping
@@ -48,10 +49,11 @@ def decide(
     now: datetime,
     *,
     history: History,
+    generation: int,
     debt: TableDebt | None,
     requests: Mapping[str, str],
 ) -> Decision:
-    """Whether a table is due. ``requests``: values of run-now of topic and policy."""
+    """Whether a table is due. ``generation``: of the policy's spec; ``requests``: values of run-now of topic and policy."""
     if terms.idle or terms.suspended:
         return Decision()
     asked = {who: value for who, value in requests.items() if value != history.requests.get(who)}
@@ -59,7 +61,7 @@ def decide(
     if slot is not None and (history.slot is None or slot <= history.slot):
         slot = None
     busy_until = history.finished + BUSY_RETRY if history.result == "Busy" and history.finished else now
-    ready = max(busy_until, _retry(history, now))
+    ready = max(busy_until, _retry(history, generation, now))
     next_slot = terms.windows.first(max(ready, terms.slots.next(now))) if terms.slots is not None else None
     if asked:
         if now < busy_until:
@@ -71,7 +73,9 @@ def decide(
         assert terms.slots is not None
         found.append(Due(terms.slots.due(slot), "the schedule is due", slot))
     if terms.triggers is not None and debt is not None:
-        rested = max(ready, history.finished + terms.triggers.min_interval if history.finished else now)
+        rested = ready
+        if history.finished is not None and history.result != "Unfinished":
+            rested = max(ready, history.finished + terms.triggers.min_interval)
         triggered = _triggered(terms.triggers, debt, now)
         if triggered is not None and rested <= now:
             found.append(triggered)
@@ -88,8 +92,10 @@ def decide(
     return Decision(next=min(times, default=None))
 
 
-def _retry(history: History, now: datetime) -> datetime:
-    if not history.failures or history.finished is None:
+def _retry(history: History, generation: int, now: datetime) -> datetime:
+    if not history.failures or history.finished is None or history.result == "Unfinished":
+        return now
+    if history.generation != generation:
         return now
     pause = FIRST_RETRY * (1 << min(history.failures - 1, 16))
     return history.finished + min(pause, LONGEST_RETRY)

@@ -26,6 +26,7 @@ MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "CompactionPolicy": CompactionPolicy,
     "RetentionPolicy": RetentionPolicy,
 }
+LONGEST_REQUEST = 128
 _MISFITS_KEPT = 20_000
 _TIMES = ("date", "timestamp", "timestamptz")
 
@@ -42,7 +43,7 @@ class PolicyEntry:
     resource_version: str
     status: Mapping[str, Any]
     request: str | None
-    """Value of the annotation ``firn.dev/run-now``."""
+    """Value of the annotation ``firn.dev/run-now``, as much of it as status keeps."""
     paused: bool
     """Reconciliation is paused by annotation."""
     resource: Policy | None
@@ -75,7 +76,7 @@ def entry(manifest: Manifest, config: Config) -> PolicyEntry:
         generation=metadata.get("generation", 0),
         resource_version=metadata.get("resourceVersion", ""),
         status=manifest.get("status") or {},
-        request=annotations.get(names.RUN_NOW),
+        request=(annotations.get(names.RUN_NOW) or "")[:LONGEST_REQUEST] or None,
         paused=annotations.get(names.PAUSE) == "true",
         resource=resource,
         terms=terms,

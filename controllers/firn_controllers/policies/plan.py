@@ -19,8 +19,8 @@ from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.settings import catalog
 from firn_controllers.ingestion_group.stateful_set import UID
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.index import PolicyEntry
-from firn_controllers.policies.runs import COMPONENT_RUN, LONGEST_REQUEST, MARK, Mark, MarkedTable
+from firn_controllers.policies.index import LONGEST_REQUEST, PolicyEntry
+from firn_controllers.policies.runs import COMPONENT_RUN, MARK, Mark, MarkedTable
 from firn_controllers.ports import Manifest, TableDebt
 
 LARGE = "large"
@@ -85,12 +85,13 @@ def _bytes(policy: PolicyEntry, table: Waiting) -> int:
 
 
 def name(policy: PolicyEntry, batch: Batch) -> str:
-    """Name of the run: the same for the same tables, slot and requests after the same runs, so that none is made twice."""
+    """Name of the run: the same for the same tables, slot and requests after the same runs, so that none is made twice. With another
+    work it is another run: the one that was stopped may not be gone yet."""
     tables = sorted(
         (table.topic.uid, str(table.due.slot), sorted(table.due.requests.items()), table.last_run)
         for table in batch.tables
     )
-    return names.run(policy.name[1], manifests.digest([policy.uid, tables])[:10])
+    return names.run(policy.name[1], manifests.digest([policy.uid, work(policy), tables])[:10])
 
 
 def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRun:
@@ -164,11 +165,21 @@ def mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
     return policy.resource.spec.mode if isinstance(policy.resource, RetentionPolicy) else None
 
 
+def work(policy: PolicyEntry) -> str:
+    """Hash of what runs of a RetentionPolicy may delete; empty for those of a CompactionPolicy, which delete nothing."""
+    if not isinstance(policy.resource, RetentionPolicy):
+        return ""
+    wanted = policy.resource.work()
+    return manifests.digest(wanted.model_dump(mode="json")) if wanted is not None else ""
+
+
 def mark(policy: PolicyEntry, batch: Batch) -> Mark:
     """What the Job says of the run."""
     return Mark(
         kind=policy.kind,
         mode=mode(policy),
+        work=work(policy),
+        generation=policy.generation,
         tables=tuple(
             MarkedTable(uid=table.topic.uid, slot=table.due.slot, requests=dict(table.due.requests))
             for table in batch.tables
@@ -257,5 +268,5 @@ def _environment(more: dict[str, str]) -> list[dict[str, Any]]:
 def requests(policy: PolicyEntry, topic: Entry) -> dict[str, str]:
     """Values of the annotation run-now that concern a topic."""
     mine = topic.resource.metadata.annotations.get(names.RUN_NOW) if topic.resource else None
-    given = {"topic": mine, "policy": policy.request}
-    return {who: value[:LONGEST_REQUEST] for who, value in given.items() if value}
+    given = {"topic": mine[:LONGEST_REQUEST] if mine else None, "policy": policy.request}
+    return {who: value for who, value in given.items() if value}

@@ -21,7 +21,6 @@ MARK = f"{names.GROUP}/run"
 """Annotation of a run's Job: a `Mark`."""
 COMPONENT_RUN = "maintenance"
 """Label ``app.kubernetes.io/component`` of runs."""
-LONGEST_REQUEST = 128
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 _SETTLED = ("Done", "Nothing", "Gone")
 
@@ -39,6 +38,10 @@ class Mark(Contract):
 
     kind: str
     mode: Literal["DryRun", "Enforce"] | None = None
+    work: str = ""
+    """Hash of what a run of retention may delete: one whose policy says something else by now is stopped."""
+    generation: int = 0
+    """Of the policy's spec that it was made for."""
     tables: tuple[MarkedTable, ...] = ()
 
 
@@ -70,15 +73,26 @@ class Run:
         return self.job.finished is None
 
     def outcome(self, uid: str) -> TableReport:
-        """What came of one table; one that the report does not tell of is unfinished."""
-        found = self.reports.get(uid, TableReport(uid=uid))
-        if found.outcome != "Unfinished" or found.message:
+        """What came of one table. Unfinished is one that there is nothing wrong with: some of its work was committed, or the run was
+        at work on others until it ended. One that was begun in vain, or of which no report tells, has failed, and so have all
+        where the run came to none: it would come to none again."""
+        found = self.reports.get(uid)
+        if found is None:
+            return TableReport(uid=uid, outcome="Failed", message=self._silent())
+        if found.outcome != "Unfinished":
             return found
-        return found.model_copy(update={"message": self._unfinished()})
+        if found.commits:
+            message = f"{found.commits} commits were made before the run ended ({found.message}); it is due again"
+        elif not found.begun and any(other.begun for other in self.reports.values()):
+            message = "the run ended before it came to this table; it is due again"
+        else:
+            message = found.message or self._silent()
+            return found.model_copy(update={"outcome": "Failed", "message": message})
+        return found.model_copy(update={"message": message})
 
-    def _unfinished(self) -> str:
+    def _silent(self) -> str:
         if self.job.succeeded:
-            return "the run did not come to this table"
+            return "the run's report does not tell of this table: see the Job's log"
         why = {
             "DeadlineExceeded": "it took longer than spec.run.deadline",
             "BackoffLimitExceeded": "it failed more often than spec.run.retries allows",
@@ -118,10 +132,13 @@ def read(job: JobState, pods: Iterable[PodState]) -> Run | None:
 
 
 def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
-    """A later attempt's word counts, but for tables that an earlier one has done and that it found nothing to do with."""
+    """A later attempt's word counts, but for tables that an earlier one has done and that it found nothing to do with, or did not
+    come to."""
     for table in report.tables:
         before = reports.get(table.uid)
         done_before = before is not None and before.outcome in _SETTLED
+        if before is not None and table.outcome == "Unfinished" and not table.begun:
+            continue
         if not done_before or table.outcome == "Done":
             reports[table.uid] = table
 
@@ -133,9 +150,14 @@ class History:
     last: Manifest | None = None
     """The last run, as ``status`` has it (`firn.api.v1alpha1.policy.RunStatus`)."""
     failures: int = 0
+    generation: int = 0
+    """Of the policy's spec, under which it failed. A corrected one is tried at once."""
     slot: datetime | None = None
-    """The last slot of a schedule that a run has answered, or that was past when the policy took the topic over."""
+    """The last slot of ``schedule`` that a run has answered, or that was past when the schedule took the topic over."""
     requests: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""
+    """Uid of the policy that governs: failures, slot and its request are of this one."""
+    schedule: str = ""
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> "History":
@@ -144,8 +166,11 @@ class History:
         return cls(
             section.get("lastRun"),
             section.get("failures", 0),
+            section.get("failedGeneration", 0),
             datetime.fromisoformat(slot) if slot else None,
             section.get("lastRequest") or {},
+            section.get("policyUid", ""),
+            section.get("schedule", ""),
         )
 
     @property
@@ -156,7 +181,7 @@ class History:
 
     @property
     def result(self) -> str | None:
-        """What came of the last run: Succeeded, Failed or Busy."""
+        """What came of the last run: Succeeded, Failed, Unfinished or Busy."""
         found: str | None = (self.last or {}).get("result")
         return found
 
@@ -166,9 +191,17 @@ class History:
         found: str = (self.last or {}).get("message", "")
         return found
 
-    def begun(self, slot: datetime) -> "History":
-        """The history of a topic that a policy with a schedule governs: with the slot that was past at its first look at it."""
-        return self if self.slot is not None else replace(self, slot=slot)
+    def under(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "History":
+        """The history as it counts under the policy of this uid, with this schedule, whose slot ``past`` is behind. To a topic that it has
+        just taken over, past slots and what it has ``answered`` for all before are nothing that is owed; a changed schedule begins anew."""
+        found = self
+        if found.policy != policy:
+            theirs = {who: value for who, value in found.requests.items() if who != "policy"}
+            requests = theirs if answered is None else {**theirs, "policy": answered}
+            found = replace(found, policy=policy, schedule="", failures=0, generation=0, slot=None, requests=requests)
+        if found.schedule != schedule or (found.slot is None) != (past is None):
+            found = replace(found, schedule=schedule, slot=past)
+        return found
 
     def after(self, run: Run, uid: str) -> "History":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
@@ -182,12 +215,20 @@ class History:
             return self
         report = run.outcome(uid)
         last = document(run, [report])
+        found = replace(self, last=last)
         if last["result"] == "Busy":
-            return History(last, self.failures, self.slot, self.requests)
-        requests = {**self.requests, **marked.requests}
+            return found
+        if last["result"] == "Unfinished":
+            # What it was to answer is not answered yet.
+            return replace(found, failures=0, generation=0) if report.commits else found
+        found = replace(found, requests={**self.requests, **marked.requests})
         if last["result"] == "Failed":
-            return History(last, self.failures + 1, self.slot, requests)
-        return History(last, 0, marked.slot or self.slot, requests)
+            before = self.failures if self.generation == run.mark.generation else 0
+            return replace(found, failures=before + 1, generation=run.mark.generation)
+        # A run of an earlier schedule answers none of the slots of this one that came later.
+        slots = (marked.slot, self.slot) if self.schedule else ()
+        slot = max((it for it in slots if it is not None), default=None)
+        return replace(found, failures=0, generation=0, slot=slot)
 
     def section(self) -> Manifest:
         """As ``status`` keeps it."""
@@ -196,6 +237,11 @@ class History:
             found["lastRun"] = self.last
         if self.failures:
             found["failures"] = self.failures
+            found["failedGeneration"] = self.generation
+        if self.policy:
+            found["policyUid"] = self.policy
+        if self.schedule:
+            found["schedule"] = self.schedule
         if self.slot is not None:
             found["lastScheduleTime"] = time_text(self.slot)
         if self.requests:
@@ -210,7 +256,8 @@ def time_text(moment: datetime) -> str:
 
 def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
     """A run as ``status`` has it, summed over these tables."""
-    failed = [report for report in reports if report.outcome in ("Failed", "Unfinished")]
+    failed = [report for report in reports if report.outcome == "Failed"]
+    unfinished = [report for report in reports if report.outcome == "Unfinished"]
     found: Manifest = {"name": run.name, "startTime": time_text(run.job.created)}
     if run.mark.mode is not None:
         found["mode"] = run.mark.mode
@@ -218,8 +265,8 @@ def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
         return found | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
     found["finishTime"] = time_text(run.job.finished)
     busy = all(report.outcome == "Busy" for report in reports)
-    found["result"] = "Failed" if failed else "Busy" if busy else "Succeeded"
-    told = failed or [report for report in reports if report.message]
+    found["result"] = "Failed" if failed else "Unfinished" if unfinished else "Busy" if busy else "Succeeded"
+    told = failed or unfinished or [report for report in reports if report.message]
     if told and (message := _sentence(told[0])):
         found["message"] = message
     if run.mark.kind == "CompactionPolicy":

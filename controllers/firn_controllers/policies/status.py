@@ -10,7 +10,7 @@ from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.status import Verdict, paused_over, rendered
 from firn_controllers.policies.index import PolicyEntry
 from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
-from firn_controllers.policies.upkeep import Upkeep
+from firn_controllers.policies.upkeep import UNFINISHED, Upkeep
 from firn_controllers.ports import Manifest
 
 TROUBLED_AFTER = timedelta(minutes=2)
@@ -24,6 +24,8 @@ class Observed:
     policy: PolicyEntry
     governed: Mapping[str, Upkeep]
     """By ``namespace/name`` of the topic; those for which the policy is followed."""
+    bound: Mapping[str, str]
+    """By name of the topic, of all that it governs: because of what."""
     refused: int
     """Topics that it governs but does not fit."""
     runs: Sequence[Run]
@@ -40,12 +42,18 @@ def of(observed: Observed) -> Manifest:
         "conditions": rendered(conditions(observed), previous, policy.generation, observed.now),
     }
     if policy.resource is not None:
-        found["topics"] = len(observed.governed) + observed.refused
+        found["topics"] = len(observed.bound)
+        if observed.bound:
+            first = sorted(observed.bound.items())[:20]
+            found["governs"] = [{"topic": name, "because": because} for name, because in first]
         if observed.refused:
             found["topicsRefused"] = observed.refused
     active = sorted((it for it in observed.runs if it.active), key=lambda it: (it.job.created, it.name))
     if active:
         found["activeRuns"] = [document(it, []) | {"tables": len(it.uids)} for it in active[:20]]
+    request = _answered(observed)
+    if request is not None:
+        found["lastRequest"] = request
     last = _last_run(observed)
     if last is not None:
         found["lastRun"] = last
@@ -59,6 +67,17 @@ def paused(policy: PolicyEntry, now: datetime) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused."""
     message = f"nothing is looked at or started while annotation {names.PAUSE} is true"
     return paused_over(policy.status, policy.generation, message, now)
+
+
+def _answered(observed: Observed) -> str | None:
+    """The last value of run-now that was answered for every topic governed then: who comes later has no part in it. One that nobody
+    was there for is for who comes first, as topics may be made after their policy."""
+    policy = observed.policy
+    answers = {upkeep.history.requests.get("policy") for upkeep in observed.governed.values()}
+    if policy.request is not None and answers == {policy.request}:
+        return policy.request
+    before: str | None = policy.status.get("lastRequest")
+    return before
 
 
 def _last_run(observed: Observed) -> Manifest | None:
@@ -78,7 +97,7 @@ def run(ended: Run) -> Manifest:
     """A run that ended as status has it, all of its tables together."""
     reports = [ended.outcome(uid) for uid in sorted(ended.uids)]
     found = document(ended, reports) | {"tables": len(reports)}
-    failed = sum(report.outcome in ("Failed", "Unfinished") for report in reports)
+    failed = sum(report.outcome == "Failed" for report in reports)
     return found | ({"tablesFailed": failed} if failed else {})
 
 
@@ -113,7 +132,10 @@ def _healthy(observed: Observed) -> Verdict:
     overdue = sorted(name for name, upkeep in observed.governed.items() if upkeep.overdue)
     if overdue:
         return Verdict("False", Reason.RUN_OVERDUE, f"{_some(overdue)}: {observed.governed[overdue[0]].overdue}")
-    if any(upkeep.history.result == "Succeeded" for upkeep in observed.governed.values()):
+    results = {upkeep.history.result for upkeep in observed.governed.values()}
+    if "Unfinished" in results:
+        return Verdict("True", Reason.SUCCEEDED, UNFINISHED)
+    if "Succeeded" in results:
         return Verdict("True", Reason.SUCCEEDED, "the last runs succeeded")
     return Verdict("True", Reason.NOT_DUE, "no run has been due yet")
 

@@ -36,16 +36,16 @@ class Finding:
     name: Name
     target: TableTarget
     debt: TableDebt
-    governed: bool
-    """A CompactionPolicy is followed: what is due will be done, and there is a lag."""
+    since: datetime | None
+    """When the CompactionPolicy was made that is followed: what is due will be done, and there is a lag. None without one."""
 
     def lag_seconds(self, now: datetime) -> float | None:
-        """Compaction lag: how long ago the oldest data file was committed that the governing policy would rewrite now. None without
-        a policy: nobody owes the work."""
-        if not self.governed:
+        """Compaction lag: for how long files have been due by the governing policy, which owes nothing from before it was made. None
+        without a policy: nobody owes the work."""
+        if self.since is None:
             return None
         oldest = self.debt.oldest_due
-        return max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0
+        return max(0.0, (now - max(oldest, self.since)).total_seconds()) if oldest is not None else 0.0
 
 
 class Survey:
@@ -124,17 +124,17 @@ class Survey:
         if gone is not None:
             self._debts.forget(gone.target)
 
-    def _work(self, entry: Entry) -> tuple[CompactionWork, bool]:
-        """The settings to measure by, and whether a policy that is followed gave them."""
+    def _work(self, entry: Entry) -> tuple[CompactionWork, datetime | None]:
+        """The settings to measure by, and since when the policy has been there that is followed and gave them."""
         resolution = self._policies.resolve("CompactionPolicy", entry)
         if resolution.followed and resolution.policy is not None:
             resource = resolution.policy.resource
             if isinstance(resource, CompactionPolicy):
-                return resource.work(), True
-        return CompactionWork(), False
+                return resource.work(), resolution.policy.created
+        return CompactionWork(), None
 
     async def _measure(self, entry: Entry, target: TableTarget) -> None:
-        work, governed = self._work(entry)
+        work, since = self._work(entry)
         try:
             debt = await self._debts.measure(target, work)
         except FirnError as error:
@@ -153,7 +153,7 @@ class Survey:
         if debt is None:
             self._drop(entry.uid)
             return
-        self.findings[entry.uid] = Finding(entry.name, target, debt, governed)
+        self.findings[entry.uid] = Finding(entry.name, target, debt, since)
         if self._board.debts.get(entry.uid) != debt:
             self._board.debts[entry.uid] = debt
             self._changed(entry.name)

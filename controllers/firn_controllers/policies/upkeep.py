@@ -22,7 +22,7 @@ FIGURES = (
     "oldestUncompactedTime",
 )
 """Keys of ``status.maintenance`` that are written at most once a minute."""
-
+UNFINISHED = "a run ended before all of its work was done; the rest is due again"
 
 Said = tuple[Literal["True", "False"], Reason, str]
 """Status, reason and message of a condition."""
@@ -69,9 +69,9 @@ def document(maintained: Maintained, previous: Mapping[str, Any]) -> Manifest:
             "snapshots": debt.snapshots,
             "metadataBytes": debt.metadata_bytes,
         }
-        governing = maintained.bounds.get("CompactionPolicy", Bound())
-        if debt.oldest_due is not None and governing.resolution.followed:
-            found["oldestUncompactedTime"] = time_text(debt.oldest_due)
+        governing = maintained.bounds.get("CompactionPolicy", Bound()).resolution
+        if debt.oldest_due is not None and governing.policy is not None and governing.followed:
+            found["oldestUncompactedTime"] = time_text(max(debt.oldest_due, governing.policy.created))
     for kind, bound in maintained.bounds.items():
         section = _section(bound, previous.get(SECTIONS[kind]) or {})
         if section:
@@ -146,6 +146,9 @@ def healthy(maintained: Maintained) -> Said | None:
     for part, upkeep in upkeeps:
         if upkeep.overdue:
             return "False", Reason.RUN_OVERDUE, f"{part} by policy {upkeep.policy}: {upkeep.overdue}"
-    if any(upkeep.history.result == "Succeeded" for _, upkeep in upkeeps):
+    results = {upkeep.history.result for _, upkeep in upkeeps}
+    if "Unfinished" in results:
+        return "True", Reason.SUCCEEDED, UNFINISHED
+    if "Succeeded" in results:
         return "True", Reason.SUCCEEDED, "the last runs succeeded"
     return "True", Reason.NOT_DUE, "no run has been due yet"

@@ -39,7 +39,7 @@ class Triggers(ApiModel):
         default=None, description="A data file with so many deleted rows, as a share of its own."
     )
     max_age: Duration | None = Field(
-        default=None, description="A small file that waits so long: the bound of the compaction lag."
+        default=None, description="Files that have been due for so long: the bound of the compaction lag."
     )
     min_interval: Duration = Field(default="10m", description="From the end of a table's run to its next by a trigger.")
 
@@ -75,8 +75,8 @@ class CompactionPolicySpec(TopicSelection):
     )
     strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
         default="BinPack",
-        description="How rows are arranged: as they are, sorted, or along a Z-order curve. Sort and ZOrder take in all files"
-        " when the schedule is due or a run is asked for, and small ones otherwise.",
+        description="How rows are arranged: as they are, sorted, or along a Z-order curve. When the schedule is due or a run is asked for, Sort"
+        " and ZOrder take in the partitions that were written to since they were last arranged so; otherwise what triggers count.",
     )
     columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
         default=(),
@@ -92,7 +92,7 @@ class CompactionPolicySpec(TopicSelection):
     ] = Field(default="512Mi", description="Size of the files that are written.")
     open_grace: Duration = Field(default="5m", description="Files younger than this are left to the writer.")
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
-        default="WhenFragmented", description="Whether manifests are rewritten, grouped by partition."
+        default="WhenFragmented", description="Whether manifests are rewritten into fewer and larger ones."
     )
     run: CompactionRun = Field(default=CompactionRun(), description="How runs are carried out.")
 

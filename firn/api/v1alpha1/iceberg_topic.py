@@ -302,17 +302,30 @@ class PolicyBinding(ApiModel):
         description="NamedByTopic: the topic's spec names it. Selected: its selector fits, and no other that fits goes before it."
     )
     last_run: RunStatus | None = Field(default=None, description="The last run, as far as this table is concerned.")
+    policy_uid: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Its uid: failures, lastScheduleTime and lastRequest are of this policy.",
+    )
     failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
+    failed_generation: int | None = Field(
+        default=None,
+        description="Generation of the policy that they failed under; a policy that was changed since is tried without a pause.",
+        json_schema_extra={"format": "int64"},
+    )
+    schedule: str | None = Field(
+        default=None, max_length=200, description="The schedule, as cron and time zone, that lastScheduleTime is of."
+    )
     last_schedule_time: datetime | None = Field(
         default=None,
-        description="The last time of the schedule that a run has answered, or that was past when the policy took the topic over.",
+        description="The last time of the schedule that a run has answered, or that was past when policy or schedule took the topic over.",
     )
     next_run_time: datetime | None = Field(
         default=None, description="When the schedule is next due, or a run is tried again."
     )
     last_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
-        description="Values of the annotation firn.dev/run-now that runs have answered: the topic's and the policy's.",
+        description="Values of the annotation firn.dev/run-now that are answered: the topic's and the policy's.",
     )
 
 
@@ -334,7 +347,7 @@ class MaintenanceStatus(ApiModel):
     )
     oldest_uncompacted_time: datetime | None = Field(
         default=None,
-        description="When the oldest data file that waits for compaction was written: compaction lag counts from here.",
+        description="Since when the data files that have waited longest for compaction have been due: compaction lag counts from here.",
     )
     compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs.")
     retention: PolicyBinding | None = Field(default=None, description="The RetentionPolicy that governs.")

@@ -118,7 +118,8 @@ class CompactionRun(RetentionRun):
         default=10,
         ge=1,
         le=1000,
-        description="Commits of one run to one table at most: what is rewritten is kept in parts.",
+        description="What a run rewrites of a table is committed in so many parts at most, each of which is kept once it is in. Manifests,"
+        " and parts that other writers were in the way of, are committed beside these.",
     )
 
 
@@ -181,12 +182,23 @@ class RunStatus(RunFigures):
     )
     start_time: datetime | None = Field(default=None, description="When the Job was made.")
     finish_time: datetime | None = Field(default=None, description="When it ended.")
-    result: Literal["Running", "Succeeded", "Failed", "Busy"] = Field(
-        default="Running", description="What came of it. Busy: another run had the table's lease."
+    result: Literal["Running", "Succeeded", "Failed", "Unfinished", "Busy"] = Field(
+        default="Running",
+        description="What came of it. Busy: another run had the table's lease. Unfinished: it ended, mostly at its deadline, before all"
+        " was done; what it did stays, and the rest is due again.",
     )
     message: str | None = Field(default=None, max_length=1024, description="Why, for people.")
     tables: int | None = Field(default=None, description="Tables that it was for.")
     tables_failed: int | None = Field(default=None, description="Tables of which it failed.")
+
+
+class Governed(ApiModel):
+    """A topic that a policy governs."""
+
+    topic: str = Field(max_length=253, description="Its name.")
+    because: Literal["NamedByTopic", "Selected"] = Field(
+        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector fits, and none that fits goes before it."
+    )
 
 
 class PolicyStatus(ApiModel):
@@ -203,11 +215,21 @@ class PolicyStatus(ApiModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     topics: int | None = Field(default=None, description="Topics that it governs.")
+    governs: Annotated[tuple[Governed, ...], Field(max_length=20)] = Field(
+        default=(),
+        description="The first twenty of them, by name.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
     topics_refused: int | None = Field(
         default=None, description="Topics among them that it does not fit; their PoliciesResolved says why."
     )
     active_runs: Annotated[tuple[RunStatus, ...], Field(max_length=20)] = Field(
         default=(), description="Runs at work.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    last_request: str | None = Field(
+        default=None,
+        max_length=128,
+        description="The last value of the annotation firn.dev/run-now that was answered for every topic that it governed then.",
     )
     last_run: RunStatus | None = Field(default=None, description="The run that ended last.")
     next_run_time: datetime | None = Field(default=None, description="When the schedule is next due.")

@@ -227,10 +227,12 @@ STATUS: Manifest = {
         }
     ],
     "topics": 50,
+    "governs": [{"topic": "flights", "because": "NamedByTopic"}, {"topic": "trains", "because": "Selected"}],
     "topicsRefused": 1,
     "activeRuns": [
         {"name": "firn-run-status-1", "startTime": "2024-01-01T00:00:00Z", "result": "Running", "tables": 24}
     ],
+    "lastRequest": "2024-01-01",
     "lastRun": RUN,
     "nextRunTime": "2024-01-02T00:00:00Z",
 }

@@ -1,5 +1,6 @@
 """What policies come out at: triggers, work, selectors."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from firn.api.v1alpha1 import CompactionPolicy, IcebergTopic, RetentionPolicy
 from firn.api.v1alpha1.compaction_policy import DEFAULT_TRIGGERS
 from firn.api.v1alpha1.policy import LabelSelector
+from firn.model import durations
 from firn_controllers.policies import terms
 from tests import gen
 
@@ -85,6 +87,27 @@ def test_selectors_select_as_kubernetes_does(
     found = LabelSelector.model_validate(selector)
     assert found.matches(matching)
     assert other is None or not found.matches(other)
+
+
+def test_the_legal_retention_keeps_the_days_of_its_name() -> None:
+    document = yaml.safe_load((ROOT / "crds/samples/policies/legal-retention.yaml").read_text())
+    spec = RetentionPolicy.model_validate(document).spec
+    assert spec.log is not None
+    assert spec.rows is not None
+    assert spec.snapshots is not None
+    assert spec.orphan_files is not None
+    promised = timedelta(days=int(document["metadata"]["name"].split("-")[1]))
+    minute, hour, *rest = spec.schedule.cron.split()
+    assert (minute.isdigit(), hour.isdigit(), rest) == (True, True, ["*"] * 3), "once a day"
+    late = durations.parse(spec.schedule.jitter or "1ms") + durations.parse(spec.run.deadline) + timedelta(minutes=1)
+    clocks = timedelta(hours=1)
+    next_run = timedelta(days=1) + clocks + late
+    removed = durations.parse(spec.rows.max_age or "") + next_run
+    assert durations.parse(spec.snapshots.max_age) < timedelta(days=1) - clocks - late, "gone with the next run"
+    assert removed + next_run <= promised
+    assert removed + durations.parse(spec.orphan_files.min_age) + next_run <= promised
+    segment, checks = timedelta(days=7), timedelta(minutes=6)
+    assert durations.parse(spec.log.max_age or "") + segment + checks <= promised
 
 
 def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:

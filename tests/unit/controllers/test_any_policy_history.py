@@ -50,7 +50,7 @@ step = st.one_of(
     st.tuples(st.just("name"), st.sampled_from(TOPICS), st.sampled_from([None, *POLICIES])),
     st.tuples(st.just("ask"), st.sampled_from([*TOPICS, *POLICIES]), st.sampled_from(KINDS)),
     st.tuples(st.just("owe"), st.sampled_from(TOPICS), st.booleans()),
-    st.tuples(st.just("fail"), st.sampled_from(TOPICS), st.sampled_from(["Failed", "Busy", None])),
+    st.tuples(st.just("fail"), st.sampled_from(TOPICS), st.sampled_from(["Failed", "Busy", "Unfinished", None])),
     st.tuples(st.just("hold"), st.just(""), st.booleans()),
     st.tuples(st.just("kill"), st.just(""), st.tuples(st.integers(1, 8), st.booleans())),
     st.tuples(st.just("run"), st.just(""), st.integers(1, 90)),
@@ -90,7 +90,8 @@ class History:
             case "owe", bool(much):
                 self.world.owes(name, **(MANY if much else {}))
             case "fail", outcome:
-                self.world.maintainer.says[f"uid-demo-{name}"] = {"outcome": outcome} if outcome else {}
+                said = {"outcome": outcome, "begun": outcome != "Unfinished"} if outcome else {}
+                self.world.maintainer.says[f"uid-demo-{name}"] = said
             case "hold", bool(held):
                 self.world.maintainer.hold = held
             case "kill", (int(calls), bool(after)):

@@ -135,8 +135,17 @@ async def test_a_dry_run_sets_nothing_and_says_what_it_would() -> None:
     world = await world_with(policy("DryRun"))
     assert configs(world) == {}
     assert f"DryRun would set {AGE} {WEEK}" in world.message("PoliciesResolved")
-    assert any(f"would set {AGE} {WEEK}" in message for message in events(world, "WouldDelete"))
-    edit(world, mode="Enforce")
+    for _ in range(100):
+        await world.step()
+        world.clock.advance(10.0)
+    world.start()
+    await world.settle()
+    (told,) = events(world, "WouldDelete")
+    assert f"would set {AGE} {WEEK}" in told
+    edit(world, log={"maxAge": "30d"})
+    await world.settle()
+    assert [MONTH in message for message in events(world, "WouldDelete")] == [False, True]
+    edit(world, log={"maxAge": "7d"}, mode="Enforce")
     await world.settle()
     assert configs(world) == {AGE: WEEK}
     assert "would" not in world.message("PoliciesResolved")

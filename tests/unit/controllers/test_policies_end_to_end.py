@@ -8,6 +8,7 @@ import pytest
 
 from firn.model import names
 from firn.model.maintenance import RunReport, TableReport, pack
+from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
 from firn_controllers.ports import Manifest
 from tests import gen
@@ -99,6 +100,13 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
     assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
+async def test_a_policy_is_known_to_the_metrics_before_its_first_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[tuple[str, ...]] = []
+    monkeypatch.setattr(NoRunMeter, "known", lambda _, *policy: known.append(policy))
+    await world_with(gen.policy(**ALL))
+    assert set(known) == {(COMPACTION, "demo", "policy")}
+
+
 # Who governs
 
 
@@ -143,13 +151,16 @@ async def test_precedence_and_what_follows_when_policies_and_labels_change() -> 
     )
     assert governing(world) == ("high", "Selected")
     assert policy_status(world, "high")["topics"] == 1
+    assert policy_status(world, "high")["governs"] == [{"topic": "flights", "because": "Selected"}]
     assert policy_status(world, "b-old")["topics"] == 0
+    assert "governs" not in policy_status(world, "b-old")
 
     world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "named"}))
     await world.settle()
     assert governing(world) == ("named", "NamedByTopic")
     assert policy_status(world, "high")["topics"] == 0
     assert policy_status(world, "named")["topics"] == 1
+    assert policy_status(world, "named")["governs"] == [{"topic": "flights", "because": "NamedByTopic"}]
 
     world.cluster.edit("flights", lambda it: it["spec"].pop("compactionPolicyRef"))
     world.cluster.remove("high", kind=COMPACTION)
@@ -244,6 +255,7 @@ async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alon
     assert world.conditions("picky", kind=kind)["SpecValid"] == ("True", "Valid")
     fits = "_kafka" not in words
     assert policy_status(world, "picky", kind)["topicsRefused"] == (1 if fits else 2)
+    assert [it["topic"] for it in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
     annotate(world, "now", "picky", kind)
     await world.settle()
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
@@ -345,7 +357,135 @@ async def test_a_run_that_deletes_is_stopped_when_its_word_is_taken_back(withdra
     assert not [it for it in jobs(world) if '"Enforce"' in it["metadata"]["annotations"][MARK]]
 
 
+LEGAL: dict[str, Any] = {"rows": {"column": "at", "maxAge": "1d"}, "snapshots": {"maxAge": "7d"}, "mode": "Enforce"}
+
+
+def edited(change: Callable[[Manifest], Any], name: str = "legal", kind: str = RETENTION) -> Callable[[World], None]:
+    return lambda world: world.cluster.edit(name, change, kind=kind)
+
+
+def of_topic(change: Callable[[Manifest], Any]) -> Callable[[World], None]:
+    return edited(change, "flights", "IcebergTopic")
+
+
+def pausing(live: Manifest) -> None:
+    live["metadata"].setdefault("annotations", {})[names.PAUSE] = "true"
+
+
+@pytest.mark.parametrize(
+    ("withdraw", "again"),
+    [
+        (edited(lambda it: it["spec"]["rows"].update(maxAge="365d")), ["flights", "trains"]),
+        (edited(lambda it: it["spec"].pop("rows")), ["flights", "trains"]),
+        (edited(lambda it: it["spec"].update(schedule={"cron": "0 25 * * *"})), []),
+        (of_topic(lambda it: it["metadata"].update(labels={})), ["trains"]),
+        (of_topic(lambda it: it["spec"].update(retentionPolicyRef={"name": "none"})), ["trains"]),
+        (of_topic(pausing), ["trains"]),
+        (lambda world: world.cluster.remove("flights"), ["trains"]),
+        (lambda world: [edited(pausing)(world), edited(lambda it: it["spec"]["rows"].update(maxAge="365d"))(world)], []),
+    ],
+    ids=["corrected", "less", "refused", "label", "named", "topic-paused", "topic-deleted", "corrected-while-paused"],
+)  # fmt: skip
+async def test_a_run_that_deletes_is_stopped_when_its_policy_says_something_else_of_any_of_its_tables(
+    withdraw: Callable[[World], None], again: list[str]
+) -> None:
+    topics = tuple(gen.topic(name, labelled(team="travel")) for name in ("flights", "trains"))
+    selector = {"matchLabels": {"team": "travel"}}
+    world = await world_with(gen.policy("legal", kind=RETENTION, selector=selector, **LEGAL), topics=topics)
+    world.maintainer.hold = True
+    annotate(world, "1", "legal", RETENTION)
+    await world.settle()
+    (job,) = jobs(world)
+    assert len(world.maintainer.contract(job["metadata"]["name"]).tables) == 2
+    withdraw(world)
+    await world.settle(seconds=60)
+    assert job["metadata"]["name"] not in [it["metadata"]["name"] for it in jobs(world)]
+    world.maintainer.hold = False
+    await world.settle(seconds=60)
+    assert [table.name for run in world.maintainer.done for table in run.tables] == again
+    assert "failures" not in maintenance(world, "trains").get("retention", {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edited(pausing),
+        edited(lambda it: it["spec"].update(schedule={"cron": "0 5 * * *"}, run={"maxConcurrent": 7}, priority=3)),
+        edited(lambda it: it["spec"].update(log={"maxAge": "1d"})),
+        of_topic(lambda it: it["spec"].update(suspend=True)),
+    ],
+    ids=["paused", "when-and-how", "log", "topic-suspended"],
+)
+async def test_a_run_that_deletes_goes_on_while_what_it_may_do_is_the_same(change: Callable[[World], None]) -> None:
+    world = await world_with(gen.policy("legal", kind=RETENTION, **LEGAL, **ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    (job,) = jobs(world)
+    change(world)
+    await world.settle(seconds=60)
+    assert [it["metadata"]["name"] for it in jobs(world)] == [job["metadata"]["name"]]
+
+
+async def test_a_compaction_goes_on_under_changed_terms_as_it_deletes_nothing() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    world.cluster.edit("policy", lambda it: it["spec"].update(targetFileSize="64Mi"), kind=COMPACTION)
+    await world.settle(seconds=60)
+    world.maintainer.hold = False
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+
+
 # When
+
+
+async def test_who_comes_under_a_policy_later_is_not_owed_what_was_asked_of_it_before() -> None:
+    policies = [
+        gen.policy(name, schedule={"cron": cron}, selector={"matchLabels": {"team": name}})
+        for name, cron in (("a", "0 3 * * *"), ("b", "0 9 * * *"))
+    ]
+    topics = (gen.topic("flights", labelled(team="a")), gen.topic("trains", labelled(team="b")))
+    world = await world_with(*policies, topics=topics)
+    annotate(world, "once", "b", COMPACTION)
+    await world.settle()
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["trains"]
+    assert policy_status(world, "b")["lastRequest"] == "once"
+    world.cluster.edit("flights", labelled(team="b"), spec=False)
+    world.cluster.create(gen.topic("ships", labelled(team="b")))
+    await world.settle()
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "neither for the morning's slot nor for the request"
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T09:00:00Z"
+    world.cluster.edit("b", lambda it: it["spec"].update(schedule={"cron": "0 11 * * *"}), kind=COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "a slot of the new schedule that was past when it came is nobody's"
+    annotate(world, "twice", "b", COMPACTION)
+    await world.settle()
+    assert [table.name for table in world.maintainer.done[1].tables] == ["flights", "ships", "trains"]
+
+
+async def test_what_a_policy_is_asked_for_when_it_is_made_is_for_all_that_it_governs_then() -> None:
+    asking = gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL)
+    world = await world_with(asking, topics=(gen.topic("flights"), gen.topic("trains")))
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights", "trains"]
+    world.cluster.create(gen.topic("ships"))
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+
+
+async def test_what_nobody_was_there_for_is_for_who_comes_first() -> None:
+    world = World()
+    world.cluster.create(gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL))
+    await world.settle()
+    assert "lastRequest" not in policy_status(world, "p")
+    for name in ("flights", "trains"):
+        world.cluster.create(gen.topic(name))
+        await world.settle()
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights"]
 
 
 async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
@@ -499,6 +639,7 @@ async def test_many_small_tables_share_runs_and_no_more_runs_than_allowed_are_at
     await world.settle()
     assert len(jobs(world)) == 2
     assert policy_status(world)["topics"] == 50
+    assert [it["topic"] for it in policy_status(world)["governs"]] == [f"t{number:02}" for number in range(20)]
     assert [run["tables"] for run in policy_status(world)["activeRuns"]] == [24, 24]
     world.maintainer.hold = False
     await world.settle(seconds=60)
@@ -660,6 +801,84 @@ async def test_a_table_that_another_run_holds_has_not_failed_and_is_tried_again(
     await world.settle(seconds=120)
     assert maintenance(world)["compaction"]["lastRun"]["result"] == "Succeeded"
     assert maintenance(world)["compaction"]["lastRequest"] == {"topic": "1"}
+
+
+LEFT = {"outcome": "Unfinished", "message": "stopped: deadline"}
+
+
+async def test_what_a_run_did_not_come_to_by_its_deadline_is_due_again_and_has_not_failed() -> None:
+    world = await world_with(
+        gen.policy(schedule={"cron": "0 * * * *"}, **ALL), topics=(gen.topic(), gen.topic("trains"))
+    )
+    world.maintainer.says[UID] = {**LEFT, "begun": False}
+    world.clock.advance(3600)
+    world.maintainer.ended = lambda run: world.maintainer.says.clear()
+    await world.settle(seconds=60)
+    names_of = [[table.name for table in run.tables] for run in world.maintainer.done]
+    assert names_of == [["flights", "trains"], ["flights"]]
+    assert maintenance(world)["compaction"]["lastRun"]["result"] == "Succeeded"
+    assert "RunFailed" not in [reason for _, reason, _ in world.cluster.events]
+
+
+async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> None:
+    world = await world_with(gen.policy("legal", kind=RETENTION, schedule={"cron": "0 * * * *"}, **LEGAL, **ALL))
+    world.maintainer.says[UID] = {**LEFT, "commits": 3, "rows": {"files": 2, "bytes": 5, "items": 7}}
+    world.clock.advance(3600)
+    seen: list[Manifest] = []
+
+    def look(_: object) -> None:
+        seen.append(maintenance(world)["retention"].get("lastRun", {}))
+        if len(seen) == 2:
+            world.maintainer.says.clear()
+
+    world.maintainer.ended = look
+    await world.settle(seconds=120)
+    assert len(world.maintainer.done) == 3
+    assert (seen[1]["result"], seen[1]["rows"]["items"]) == ("Unfinished", 7)
+    assert seen[1]["message"] == "3 commits were made before the run ended (stopped: deadline); it is due again"
+    assert "failures" not in maintenance(world)["retention"]
+    assert ("flights", "Deleted") in [(name, reason) for name, reason, _ in world.cluster.events]
+    assert maintenance(world)["retention"]["lastScheduleTime"] == "2026-03-01T13:00:00Z"
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
+async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_nothing(begun: bool) -> None:
+    world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
+    world.maintainer.says[UID] = {**LEFT, "begun": begun}
+    world.clock.advance(3600)
+    await world.settle(seconds=30)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
+    assert maintenance(world)["compaction"]["failures"] == 1
+
+
+async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> None:
+    world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
+    world.maintainer.says[UID] = {"outcome": "Failed", "message": "out of memory"}
+    world.clock.advance(3600)
+    await pass_time(world, 500)
+    failures = maintenance(world)["compaction"]["failures"]
+    assert failures >= 3
+    world.maintainer.says.clear()
+    done = len(world.maintainer.done)
+    world.cluster.edit("policy", lambda it: it["spec"].update(run={"deadline": "2h"}), kind=COMPACTION)
+    await world.settle(seconds=20)
+    assert len(world.maintainer.done) == done + 1
+    assert "failures" not in maintenance(world)["compaction"]
+
+
+async def test_what_an_attempt_did_not_come_to_is_as_the_one_before_left_it() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+    for attempt, said in enumerate(({"commits": 7}, {"begun": False})):
+        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: told to end", **said)  # type: ignore[arg-type]
+        world.cluster.end_job(name, pack(RunReport(name=name, tables=(report,))), failure="x", attempt=attempt)
+        world.clock.advance(1)
+    await world.operator_only()
+    last = maintenance(world)["compaction"]["lastRun"]
+    assert (last["result"], last["commits"]) == ("Unfinished", 7)
 
 
 async def test_a_report_that_comes_after_the_job_is_waited_for() -> None:

@@ -145,7 +145,7 @@ def debt(**changes: Any) -> TableDebt:
 
 def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: Any) -> History:
     last = {"name": "r", "finishTime": time_text(NOW - ago), "result": result}
-    return History(last, failures, **{"slot": LONG_AGO, **more})
+    return History(last, failures, **{"generation": 1, "slot": LONG_AGO, **more})
 
 
 def decide(
@@ -154,9 +154,11 @@ def decide(
     owed: TableDebt | None = None,
     *,
     requests: Mapping[str, str] | None = None,
+    generation: int = 1,
     now: datetime = NOW,
 ) -> Decision:
-    return due.decide(found, now, history=history or History(slot=LONG_AGO), debt=owed, requests=requests or {})
+    found_history = history or History(slot=LONG_AGO)
+    return due.decide(found, now, history=found_history, generation=generation, debt=owed, requests=requests or {})
 
 
 @pytest.mark.parametrize(
@@ -225,10 +227,30 @@ def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
 
 def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
     assert decide(retention(), History()).due is None
-    begun = History().begun(at("2026-03-01T03:15:00"))
+    past = at("2026-03-01T03:15:00")
+    begun = History().under("uid-1", "15 3 * * * Etc/UTC", past, None)
     assert decide(retention(), begun).due is None
     assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
-    assert begun.begun(NOW) == begun, "what a run has answered is not forgotten"
+    assert begun.under("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, "what a run has answered is not forgotten"
+
+
+def test_a_schedule_that_is_changed_and_another_policy_s_begin_anew() -> None:
+    night = at("2026-02-27T03:15:00")
+    known = History(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
+    late = at("2026-03-01T11:00:00")
+    changed = known.under("uid-1", "0 11 * * * Etc/UTC", late, None)
+    assert (changed.slot, changed.failures) == (late, 3)
+    assert decide(retention(schedule={"cron": "0 11 * * *"}), changed, generation=9).due is None
+    moved = known.under("uid-2", "15 3 * * * Etc/UTC", at("2026-03-01T03:15:00"), None)
+    assert (moved.slot, moved.failures) == (at("2026-03-01T03:15:00"), 0)
+    assert known.under("uid-1", "", None, None).slot is None
+
+
+def test_what_another_policy_asked_for_and_what_this_one_asked_for_before_is_not_owed_to_a_newcomer() -> None:
+    known = History(policy="uid-1", requests={"topic": "t", "policy": "1"})
+    assert known.under("uid-2", "", None, None).requests == {"topic": "t"}, "this one's request is not answered yet"
+    assert known.under("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
+    assert known.under("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, "it was under it already"
 
 
 def test_outside_its_windows_a_table_waits_for_the_next() -> None:
@@ -284,6 +306,20 @@ def test_after_failures_slots_and_triggers_wait_longer_each_time_but_never_for_e
     assert decide(triggered, ran(timedelta(seconds=30), "Failed", 1), debt(due_files=9)).due is None
 
 
+def test_a_policy_that_was_changed_since_is_tried_at_once() -> None:
+    failed = ran(timedelta(), "Failed", 5, generation=3)
+    assert decide(retention(), failed, generation=3).due is None
+    assert decide(retention(), failed, generation=4).due is not None
+
+
+def test_what_a_run_left_unfinished_is_due_at_once() -> None:
+    left = ran(timedelta(), "Unfinished")
+    assert decide(retention(), left).due is not None
+    assert decide(retention(), ran(timedelta(), "Unfinished", 3)).due is not None, "it has failed before, but not now"
+    found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
+    assert decide(found, left, debt(due_files=9)).due is not None
+
+
 def test_a_table_in_other_hands_is_tried_again_soon() -> None:
     found = retention()
     assert decide(found, ran(timedelta(), "Busy")).next == NOW + due.BUSY_RETRY
@@ -295,7 +331,7 @@ def test_a_table_in_other_hands_is_tried_again_soon() -> None:
 @given(
     st.integers(0, 300),
     st.integers(0, 20),
-    st.sampled_from(["Succeeded", "Failed", "Busy"]),
+    st.sampled_from(["Succeeded", "Failed", "Busy", "Unfinished"]),
     st.timedeltas(timedelta(), timedelta(days=2)),
     st.booleans(),
     st.booleans(),

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import count, pairwise
 
 import pytest
@@ -243,7 +244,14 @@ def test_deletes_alone_are_a_reason_by_ratio_and_by_number(deletes: int, delete_
     large = DataFile("f", TARGET, 100, "p", 0, NOW - DAY, deletes=deletes, delete_files=delete_files)
     groups = plan([large], WORK, NOW)
     assert [group.reason for group in groups] == (["Deletes"] if worn else [])
-    assert lag_ms(groups, NOW) == (DAY if worn else 0)
+    assert lag_ms(groups, NOW) == (DAY - GRACE if worn else 0)
+
+
+def test_a_file_is_owed_for_its_deletes_since_the_first_of_them() -> None:
+    old = DataFile("f", TARGET, 100, "p", 0, NOW - 30 * DAY, deletes=50, delete_files=2, deleted_ms=NOW - 7)
+    young = replace(old, path="g", added_ms=NOW - GRACE - 3)
+    assert lag_ms(plan([old], WORK, NOW), NOW) == 7
+    assert lag_ms(plan([young], WORK, NOW), NOW) == 3, "until then it was left to the writer"
 
 
 def test_deletes_inside_the_grace_wait() -> None:
@@ -261,7 +269,22 @@ def test_three_small_files_wait_for_a_fourth() -> None:
     assert plan(files, WORK, NOW) == ()
     (group,) = plan([*files, small("f3")], WORK, NOW)
     assert (len(group.files), group.outputs, group.reason) == (4, 1, "SmallFiles")
-    assert lag_ms([group], NOW) == 2 * GRACE
+    assert lag_ms([group], NOW) == GRACE
+
+
+def test_what_waited_alone_was_owed_to_nobody_and_what_comes_later_makes_nothing_younger() -> None:
+    alone = [small(f"a{n}", age=30 * DAY) for n in range(3)]
+    fourth = small("b", age=3 * GRACE)
+    assert lag_ms(plan([*alone, fourth], WORK, NOW), NOW) == 2 * GRACE
+    later = [small(f"c{n}", age=GRACE + n) for n in range(50)]
+    assert lag_ms(plan([*alone, fourth, *later], WORK, NOW), NOW) == 2 * GRACE
+
+
+def test_what_is_left_of_a_quiet_partition_is_owed_since_it_closed() -> None:
+    files = [small(f"f{n}", MIB << 2 * n, age=compaction.QUIET_MS + 5 * DAY - n) for n in range(4)]
+    (group,) = plan(files, WORK, NOW)
+    assert group.reason == "Settled"
+    assert lag_ms([group], NOW) == 5 * DAY - 3
 
 
 def test_a_backlog_comes_out_at_the_target_and_in_order_of_time() -> None:
@@ -299,9 +322,9 @@ def test_a_large_partition_that_was_arranged_in_part_goes_on_where_it_was() -> N
     assert plan([*done, crumb], work, NOW) == ()
 
 
-def test_lag_is_the_oldest_file_of_any_group() -> None:
-    files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5)]
-    assert lag_ms(plan(files, WORK, NOW), NOW) == 7 * GRACE
+def test_lag_is_of_the_group_that_has_waited_longest() -> None:
+    files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5 + (p == "b"))]
+    assert lag_ms(plan(files, WORK, NOW), NOW) == 4 * GRACE, "since the fourth of the older six was past its grace"
     assert lag_ms((), NOW) == 0
 
 

@@ -82,6 +82,8 @@ def test_a_delete_of_the_same_commit_spares_its_rows_only_if_it_is_one_of_values
 def test_a_vector_is_about_its_file_alone() -> None:
     found = applied([data("a", 1), data("b", 1)], [DeleteFile(40, 2, 0, "p", target="a")])
     assert [file.deletes for file in found] == [40, 0]
+    vectors = [DeleteFile(1, n, 0, "p", target="a", added_ms=100 - n) for n in (2, 3)]
+    assert applied([data("a", 1)], vectors)[0].deleted_ms == 97
 
 
 def test_deleted_rows_are_spread_by_records() -> None:
@@ -98,7 +100,8 @@ def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition(everywh
 
 def test_many_deletes_over_many_files_take_no_product() -> None:
     files = [data(f"f{n}", n) for n in range(20_000)]
-    deletes = [DeleteFile(1, n, 0, "p", equality=True) for n in range(20_000)]
+    deletes = [DeleteFile(1, n, 0, "p", equality=True, added_ms=n) for n in range(20_000)]
     found = applied(files, deletes)
     assert found[0].delete_files == 19_999
+    assert [found[n].deleted_ms for n in (0, 500)] == [1, 501]
     assert found[-1].delete_files == 0

@@ -203,11 +203,16 @@ class Live:
         )
         table.append(rows, snapshot_properties={"firn.topic-id": "t", "firn.offsets": f'{{"0":{end}}}'})
 
-    def audit(self) -> audit.Audit:
+    def retain(self, below: int) -> None:
+        """A maintenance run drops rows."""
+        table = self._catalog.load_table(("demo", "orders"))
+        table.delete(f"_kafka.offset < {below}", snapshot_properties={"firn.kind": "retain"})
+
+    def audit(self, policy: dict[str, Any] | None = None) -> audit.Audit:
         """The audit, with the status from before the first round."""
         status = {"profile": "classic", "topicName": "orders", "table": {"identifier": "lake.demo.orders"}}
         manifest = {"metadata": {"namespace": "demo", "name": "orders"}, "status": status}
-        return audit.of_resource(self.config, manifest, lambda _: None)
+        return audit.of_resource(self.config, manifest, lambda _: None, policy)
 
 
 @pytest.fixture
@@ -231,6 +236,35 @@ def test_the_first_dead_letters_are_found_before_status_names_them(live: Live) -
 def test_no_dead_letters_are_nothing_to_complain_of(live: Live) -> None:
     live.round([0, 1], [])
     assert live.audit().exact
+
+
+def test_what_retention_may_have_removed_is_unproved_and_not_missing(live: Live) -> None:
+    live.round([0, 1, 2, 3], [4])
+    assert live.audit().notes == []
+    live.retain(2)
+    found = live.audit()
+    (part,) = found.partitions
+    assert (part.rows, part.missing, part.unproved, part.exact) == (2, 0, 2, True)
+    (note,) = found.notes
+    assert "retention removes rows" in note
+
+
+@pytest.mark.parametrize(
+    ("spec", "exact"),
+    [
+        ({"mode": "Enforce", "rows": {"column": "at", "maxAge": "30d"}}, True),
+        ({"mode": "DryRun", "rows": {"column": "at", "maxAge": "30d"}}, False),
+        ({"mode": "Enforce", "snapshots": {"maxAge": "7d"}}, False),
+    ],
+    ids=["rows", "dry run", "no rows"],
+)
+def test_a_policy_that_removes_rows_says_so_where_the_history_does_not(
+    live: Live, spec: dict[str, Any], exact: bool
+) -> None:
+    live.round([0, 1], [])
+    live.log.append((0, 2))
+    live.round([3], [])
+    assert live.audit({"spec": spec}).exact is exact
 
 
 def test_a_topic_that_goes_on_landing_stays_exact(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

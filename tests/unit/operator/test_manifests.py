@@ -154,7 +154,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
         entry(2, file(2, "d3", there, content=DataFileContent.EQUALITY_DELETES, equality_ids=[2], record_count=2)),
         deletes=True,
     )
-    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}))
+    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}), {}, 0)
     assert (wide.records, wide.sequence, wide.target, wide.equality, wide.everywhere) == (5, 12, None, False, False)
     assert (narrow.sequence, narrow.target) == (9, "s3://a/one")
     assert (values.records, values.equality, values.everywhere) == (2, True, False)
@@ -164,7 +164,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
 def test_values_deleted_under_no_partitioning_are_deleted_everywhere(tmp_path: Path) -> None:
     data = file(2, "d", Record(), content=DataFileContent.EQUALITY_DELETES, equality_ids=[2])
     found = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
-    (values,) = manifests.read_deletes(IO, found, frozenset({0}))
+    (values,) = manifests.read_deletes(IO, found, frozenset({0}), {}, 0)
     assert values.everywhere
 
 
@@ -183,8 +183,8 @@ def test_deletion_vectors(tmp_path: Path) -> None:
         content_size_in_bytes=40,
     )
     found = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
-    (read,) = manifests.read_deletes(IO, found, frozenset())
-    assert (read.records, read.target, read.equality) == (41, "s3://a/one", False)
+    (read,) = manifests.read_deletes(IO, found, frozenset(), {}, 7)
+    assert (read.records, read.target, read.equality, read.added_ms) == (41, "s3://a/one", False, 7)
 
 
 @pytest.mark.parametrize("version", [1, 2])

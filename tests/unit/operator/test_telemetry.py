@@ -29,6 +29,21 @@ def test_metrics_of_a_fleet(found: FleetHealth | None, available: int, rolling: 
         assert f'firn_fleet_{name}{{profile="a"}} {float(value)}' in lines
 
 
+def test_runs_of_a_policy_are_counted_from_nought_so_that_the_first_failure_is_an_increase() -> None:
+    def counted() -> list[str]:
+        lines = generate_latest().decode().splitlines()
+        return [line for line in lines if "firn_maintenance_runs_total{" in line and 'policy="first"' in line]
+
+    meter = telemetry.RunMeter()
+    meter.known("CompactionPolicy", "demo", "first")
+    assert len(counted()) == 4
+    assert all(line.endswith(" 0.0") for line in counted())
+    run = {"result": "Failed", "startTime": "2026-03-01T00:00:00Z", "finishTime": "2026-03-01T00:01:00Z"}
+    meter.ended("CompactionPolicy", "demo", "first", run)
+    meter.known("CompactionPolicy", "demo", "first")
+    assert [line for line in counted() if line.endswith(" 1.0")] == [line for line in counted() if "Failed" in line]
+
+
 def test_suspended_topics_are_not_counted_as_trouble() -> None:
     tally = telemetry.TopicTally()
     for name, status, reason in (("a", "False", "Suspended"), ("b", "False", "NotReady"), ("c", "True", "AllReady")):
