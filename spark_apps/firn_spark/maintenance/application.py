@@ -69,7 +69,7 @@ class Run:
         self._tables = Tables(session.Catalogs(spark, run))
         self.stop = Stop(spark.sparkContext.cancelAllJobs)
         self._reports: dict[str, TableReport] = {
-            work.uid: TableReport(uid=work.uid, message="not begun") for work in run.tables
+            work.uid: TableReport(uid=work.uid, begun=False, message="not begun") for work in run.tables
         }
         self._errors: dict[str, Exception] = {}
         executors = run.executors
@@ -109,6 +109,9 @@ class Run:
     # One table
 
     def _table(self, work: TableWork, workers: ThreadPoolExecutor) -> None:
+        if self.stop.is_set:
+            self._reports[work.uid] = TableReport(uid=work.uid, begun=False, message=f"not begun: {self.stop.why}")
+            return
         began = time.monotonic()
         done = Done()
         outcome, reason, message = "Unfinished", "", ""

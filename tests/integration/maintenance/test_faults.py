@@ -237,7 +237,7 @@ def test_a_run_that_has_to_end_leaves_what_is_not_committed(
     run = lake.prepare(topic.work(**ALL), other.work(**ALL), cores=1)
     while_rewriting(monkeypatch, lambda: run.stop.set(why))
     assert run.work() == (ExitCode.DONE if why == "deadline" else ExitCode.TEMPORARY)
-    assert [one.outcome for one in run.report().tables] == ["Unfinished"] * 2
+    assert [(one.outcome, one.begun) for one in run.report().tables] == [("Unfinished", True), ("Unfinished", False)]
     for one in (topic, other):
         assert one.kinds() == ["ingest"] * 4
         assert sum(path.startswith("data/") for path in one.objects()) == 4
