@@ -91,6 +91,9 @@ class MaintenanceRun(Contract):
     tables: tuple[TableWork, ...]
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     deadline_ms: int = 3_600_000
+    until_ms: int | None = None
+    """When the run has to end at the latest (milliseconds since 1970), whichever attempt of it is at work: Kubernetes ends the Job soon after,
+    and with it what a run would report. None: nobody waits."""
     cores: int = 1
     heap: str = "1g"
     executors: Executors | None = None

@@ -77,7 +77,11 @@ class Run:
 
     def work(self) -> ExitCode:
         """Works on all tables, at most `MaintenanceRun.cores` of them at the same time."""
-        deadline = threading.Timer(self.run.deadline_ms / 1000, self.stop.set, args=("deadline",))
+        left = self.run.deadline_ms
+        if self.run.until_ms is not None:
+            # What earlier attempts, and the wait for a node or an image, have taken is gone.
+            left = max(0, min(left, self.run.until_ms - round(time.time() * 1000)))
+        deadline = threading.Timer(left / 1000, self.stop.set, args=("deadline",))
         deadline.daemon = True
         deadline.start()
         try:
