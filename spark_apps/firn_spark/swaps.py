@@ -4,6 +4,10 @@ Iceberg builds the new metadata, but does not commit it: its own retries cannot 
 answered, and then delete the manifests of a snapshot that the table has. Here the catalog is asked to replace exactly the metadata that was
 looked at, and no exception is believed. Whatever it says, the table is read back, and what is found there decides. A request still under
 way can no longer land beside the next one, because both ask the catalog to replace the same metadata.
+
+A SQL catalog replaces exactly that metadata. A REST catalog is told the changes and what they require (Iceberg's ``UpdateRequirements``): for a
+snapshot that the branch is where it was; for properties and expired snapshots no more than that it is the same table, so such a request may
+still land after others' changes, and a reference that somebody sets in that moment to an expired snapshot goes with it.
 """
 
 import random
@@ -22,6 +26,10 @@ ATTEMPTS = 12
 """How often a change is tried while others get in first."""
 PATIENT = 60
 """The same for changes that cost much to prepare and may wait."""
+
+
+class OutdatedError(CommitConflictError):
+    """The change no longer fits the table, and will not: trying it again is in vain."""
 
 
 class Change(Protocol):
@@ -66,7 +74,9 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
         failure = _attempt(table, change, failpoints)
     if failure is None:
         raise CommitConflictError(f"table {name}: the commit is no longer in the table's history")
-    if isinstance(failure, CommitConflictError) or refused(failure):
+    if isinstance(failure, OutdatedError):
+        raise failure
+    if refused(failure):
         raise CommitConflictError(f"table {name}: others were faster {attempts} times") from failure
     if isinstance(failure, JAVA_ERRORS):
         if java_class(failure).endswith("ValidationException"):
@@ -101,9 +111,17 @@ def read_back(table: Any, failure: Exception | None = None) -> None:
 
 
 def refused(error: Exception | None) -> bool:
-    """True where the catalog said that the metadata is no longer the one to be replaced."""
-    return isinstance(error, CommitConflictError) or (
-        isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
+    """True where the catalog said that the metadata is no longer the one to be replaced, and another try may fare better."""
+    if isinstance(error, CommitConflictError):
+        return not isinstance(error, OutdatedError)
+    return isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
+
+
+def certain(error: FirnError) -> bool:
+    """Whether an error of `swap` says for certain that the change is not there and will not be: it was never asked for, or only refused."""
+    cause = error.__cause__
+    return not isinstance(error, CommitUnknownError) and (
+        cause is None or (isinstance(cause, Exception) and refused(cause))
     )
 
 

@@ -135,6 +135,29 @@ class StoreContract:
         lease.check()
         lease.release()
 
+    def test_a_renewal_without_an_answer_is_made_again_soon(
+        self, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = FakeClock()
+        lease = Leases(store, "me", 60, clock.monotonic).take(name)
+        assert lease is not None
+        write = store.write
+
+        def unanswered(*given: object) -> Record | None:
+            write(*given)  # type: ignore[arg-type]
+            raise UnavailableError("no answer")
+
+        clock.advance(20)
+        monkeypatch.setattr(store, "write", unanswered)
+        assert lease.renew() is False, "it is not known"
+        monkeypatch.setattr(store, "write", write)
+        assert lease.renew() is False, "it is ours, and nobody knows for how long"
+        clock.advance(2)
+        assert lease.renew() is True
+        clock.advance(39)
+        lease.check()
+        lease.release()
+
 
 class TestFiles(StoreContract):
     @pytest.fixture

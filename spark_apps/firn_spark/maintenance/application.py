@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ class Run:
         self._reports: dict[str, TableReport] = {
             work.uid: TableReport(uid=work.uid, begun=False, message="not begun") for work in run.tables
         }
-        self._errors: dict[str, Exception] = {}
+        self._errors: list[Exception] = []
         executors = run.executors
         self._tasks = run.cores if executors is None else executors.instances * executors.cores
 
@@ -103,7 +103,7 @@ class Run:
         """How the process should end."""
         if self.stop.is_set and self.stop.why != "deadline":
             return ExitCode.TEMPORARY
-        errors = list(self._errors.values())
+        errors = list(self._errors)
         if any(isinstance(error, CorruptDataError) for error in errors):
             return ExitCode.CORRUPT
         if any(not isinstance(error, (InvalidSpecError, AccessDeniedError, ConflictError)) for error in errors):
@@ -130,7 +130,8 @@ class Run:
                     message = f"stopped: {self.stop.why}"
                 else:
                     gone = self._gone(work)
-                    outcome, reason, message = ("Gone", "", gone) if gone else ("Failed", *self._failed(work, error))
+                    errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+                    outcome, reason, message = ("Gone", "", gone) if gone else ("Failed", *self._failed(work, errors))
             log.info("table", outcome=outcome, message=message[:300])
         self._reports[work.uid] = TableReport(
             uid=work.uid,
@@ -157,15 +158,22 @@ class Run:
         except FirnError:
             return ""
 
-    def _failed(self, work: TableWork, error: Exception) -> tuple[str, str]:
-        if isinstance(error, JAVA_ERRORS):
-            error = translate(error, f"table {work.table.identifier}")
-        self._errors[work.uid] = error
-        if isinstance(error, FirnError):
-            log.warning("table failed", error=str(error)[:1000])
-            return error.reason, session.without_secrets(str(error))
-        log.error("table failed by an error of the run's own", exc_info=error)
-        return Reason.RUN_FAILED, f"{type(error).__name__}: {session.without_secrets(str(error))}"
+    def _failed(self, work: TableWork, errors: Sequence[Exception]) -> tuple[str, str]:
+        """Reason and message; the first error has the word, the others are told after it."""
+        reasons, messages = [], []
+        for error in errors:
+            if isinstance(error, JAVA_ERRORS):
+                error = translate(error, f"table {work.table.identifier}")
+            self._errors.append(error)
+            if isinstance(error, FirnError):
+                log.warning("table failed", error=str(error)[:1000])
+                reasons.append(error.reason)
+                messages.append(session.without_secrets(str(error)))
+            else:
+                log.error("table failed by an error of the run's own", exc_info=error)
+                reasons.append(Reason.RUN_FAILED)
+                messages.append(f"{type(error).__name__}: {session.without_secrets(str(error))}")
+        return reasons[0], "; ".join(dict.fromkeys(messages))
 
     def _leased(self, work: TableWork, workers: ThreadPoolExecutor, done: Done) -> tuple[str, str]:
         self.stop.check()
@@ -204,7 +212,8 @@ class Run:
         dead = None
         if work.dead_letters:
             dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
-        if dead is not None:
+        # A table of that name that carries no mark of ours was made by somebody else, and is theirs.
+        if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None:
             subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
             parts += self._parts(subject, *following(work))
         failures: list[FirnError] = []
@@ -218,21 +227,25 @@ class Run:
                 log.warning("part failed", error=session.without_secrets(str(error))[:1000])
                 failures.append(error)
         if failures:
-            raise failures[0]
+            raise ExceptionGroup("parts failed", failures)
         removed = any(part.files or part.items for part in done.removed.values())
         return ("Done" if done.commits or removed else "Nothing"), "; ".join(dict.fromkeys(done.notes))
 
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None
     ) -> list[Callable[[], None]]:
-        # What retention drops need not be rewritten; what compaction replaces, expiry can drop at once.
+        # What retention drops need not be rewritten; what compaction replaces, expiry can drop at once; each leaves less to the next.
         parts: list[Callable[[], None]] = []
         if retain is not None:
             parts.append(partial(retention.drop_rows, subject, retain))
         if compact is not None:
             parts.append(partial(compaction.compact, subject, compact))
         if retain is not None:
-            parts.append(partial(retention.clean, subject, retain))
+            parts += [
+                partial(retention.expire_snapshots, subject, retain),
+                partial(retention.drop_metadata_files, subject, retain),
+                partial(retention.drop_orphans, subject, retain),
+            ]
         return parts
 
     def _subject(

@@ -6,6 +6,7 @@ from typing import Any
 from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
 from firn_spark.commits import carried, newest
+from firn_spark.swaps import OutdatedError
 
 RUN = "firn.run"
 """Summary key: name of the run that made the snapshot."""
@@ -40,14 +41,12 @@ class NewSnapshot:
         produce: Callable[[Any], Any],
         *,
         expect: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
     ) -> None:
         self._guard = guard
         self._kind = kind
         self._run = run
         self._produce = produce
         self._expect = dict(expect or {})
-        self._properties = dict(properties or {})
         self._producer: Any | None = None
         self._id: int | None = None
         self.snapshot: Any | None = None
@@ -79,13 +78,11 @@ class NewSnapshot:
         summary = snapshot.summary()
         for key, value in self._expect.items():
             if (summary.get(key) or "0") != value:
-                raise CommitConflictError(f"table {table.name()}: {key} is {summary.get(key)}, not {value}")
+                raise OutdatedError(f"table {table.name()}: {key} is {summary.get(key)}, not {value}")
         self._guard.check()
         self._id = int(snapshot.snapshotId())
-        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
-        if self._properties:
-            builder.setProperties(self._properties)
-        return base, builder.build()
+        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        return base, builder.setBranchSnapshot(snapshot, "main").build()
 
 
 class NewMetadata:

@@ -144,13 +144,11 @@ def _rewrite(
         return rewrite
 
     expect = {"deleted-data-files": str(len(paths)), "added-data-files": str(len(added))}
-    subject.check_or_discard(added)
     try:
-        snapshot = subject.snapshot(COMPACT, produce, expect=expect)
+        snapshot = subject.snapshot(COMPACT, produce, added, expect=expect)
     except CommitConflictError as error:
         log.info("others changed what was rewritten", table=subject.name, error=str(error)[:300])
         subject.done.notes.append("others changed files that were being rewritten")
-        subject.rewriter.discard(subject.table, added)
         return False
     gone |= paths
     subject.done.bytes_rewritten += sum(group.bytes for group in batch)
@@ -206,7 +204,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
                 path=path,
                 bytes=int(file.fileSizeInBytes()),
                 records=int(file.recordCount()),
-                partition=str(specs[spec_id].partitionToPath(file.partition())) if spec_id in partitioned else "",
+                partition=_partition(specs[spec_id], file.partition()) if spec_id in partitioned else "",
                 spec_id=spec_id,
                 added_ms=times.get(written, oldest),
                 sequence=int(file.dataSequenceNumber() or 0),
@@ -233,13 +231,21 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     )
 
 
+def _partition(spec: Any, values: Any) -> str:
+    """A partition as text, unlike that of every other partition of the spec: Iceberg's own says the same of no value and of the text ``null``."""
+    text = str(spec.partitionToPath(values))
+    if "null" not in text:
+        return text
+    return f"{text} {[values.get(place) is None for place in range(int(values.size()))]}"
+
+
 def _key(delete: Any) -> tuple[str, int]:
     return str(delete.location()), int(delete.contentOffset() or 0)
 
 
 def _idle(subject: Subject, snapshot: Any, specs: Any, used: Container[tuple[str, int]]) -> Iterator[Any]:
-    """Delete files of the snapshot that no scan of it would read. They can come to apply to nothing again: a data file that is added later
-    is newer than they are, and one that is rewritten meanwhile was not theirs either."""
+    """Delete files of the snapshot that no scan of it would read, and none of a later one will: a data file that is added later is newer than
+    they are, and one that takes the place of others has what applied to those."""
     io = subject.table.io()
     for manifest in elements(snapshot.deleteManifests(io).iterator()):
         reader = subject.jvm.org.apache.iceberg.ManifestFiles.readDeleteManifest(manifest, io, specs)
@@ -260,7 +266,7 @@ def _delete(subject: Subject, delete: Any) -> DeleteFile:
         records=int(delete.recordCount()),
         sequence=int(delete.dataSequenceNumber() or 0),
         spec_id=int(delete.specId()),
-        partition=str(spec.partitionToPath(delete.partition())),
+        partition=_partition(spec, delete.partition()),
         equality=equality,
         everywhere=equality and bool(spec.isUnpartitioned()),
         target=str(target) if target is not None else None,

@@ -24,6 +24,9 @@ from firn.model.errors import FencedError, UnavailableError
 
 log = structlog.get_logger()
 
+SOON = 10
+"""A renewal that failed is tried again after this part of the usual pause."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -212,11 +215,11 @@ class Lease:
             except UnavailableError as error:
                 log.warning("lease could not be released; it runs out by itself", lease=self.name, error=str(error))
 
-    def renew(self) -> None:
-        """One renewal, as the thread makes them."""
+    def renew(self) -> bool:
+        """One renewal, as the thread makes them. False where another one is wanted soon: it could not be made, or was not answered."""
         with self._lock:
             if self._lost:
-                return
+                return True
             asked = self._clock()
             record = Record(self._record.holder, time.time(), self._record.seconds)
             try:
@@ -224,20 +227,23 @@ class Lease:
                 if written is None:
                     there = self._store.read(self.name)
                     if there is not None and there.holder == record.holder:
-                        # A renewal whose answer was lost.
+                        # A renewal whose answer was lost: how long it is good for, only the next one tells.
                         self._record = there
-                        return
+                        return False
                     self._lost = f"{there.holder if there is not None else 'nobody'} has it now"
                     log.error("lease lost", lease=self.name, why=self._lost)
-                    return
+                    return True
             except UnavailableError as error:
                 log.warning("lease not renewed", lease=self.name, error=str(error))
-                return
+                return False
             self._record, self._until = written, asked + record.seconds * 2 / 3
+            return True
 
     def _run(self) -> None:
-        while not self._stop.wait(self._record.seconds / 3):
-            self.renew()
+        usual = self._record.seconds / 3
+        pause = usual
+        while not self._stop.wait(pause):
+            pause = usual if self.renew() else usual / SOON
 
 
 class Leases:

@@ -36,6 +36,7 @@ PAGE = 10_000
 DELETE_BATCH = 1_000
 NEWEST_LOOKED_AT = 20
 """Of the metadata files that the table does not know, so many of the newest are asked whose they are."""
+ELSEWHERE = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
 _NO_NAME = frozenset("?#")
 _ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
 _FIRST = re.compile(r"/0*-[^/]*\.metadata\.json(\.gz)?$")
@@ -87,7 +88,11 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     subject.guard.check()
     table = subject.table
     root = location(table)
+    _say_what_is_elsewhere(subject, root)
     cutoff = subject.now_ms() - min_age_ms
+    before = table.operations().current()
+    # What is known already is not kept in mind while the listing goes on: of a large table that is nearly all of it.
+    known = Places(Reachable(subject.spark, table, before).paths())
     roots: set[str] = set()
     candidates: list[Listed] = []
     metadata_files: dict[str, int] = {}
@@ -98,7 +103,12 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
                 metadata_files[info.path] = info.changed_ms
             else:
                 roots.add(place(home.group(1)) + "/")
-        if info.changed_ms < cutoff and not hidden(info.path, root) and _NO_NAME.isdisjoint(info.path):
+        if (
+            info.changed_ms < cutoff
+            and info.path not in known
+            and not hidden(info.path, root)
+            and _NO_NAME.isdisjoint(info.path)
+        ):
             candidates.append(info)
     refuse_shared(subject, metadata_files)
     # What was committed while the listing went on is part of it.
@@ -108,7 +118,9 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
         raise ConflictError(
             f"table {subject.name}: its location changed while its files were listed; the next run looks again"
         )
-    known = Places(Reachable(subject.spark, table, table.operations().current()).paths())
+    after = table.operations().current()
+    if candidates and str(after.metadataFileLocation()) != str(before.metadataFileLocation()):
+        known = Places(Reachable(subject.spark, table, after).paths())
     found = [
         info
         for info in candidates
@@ -123,6 +135,15 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
         items=len(found),
         sample=tuple(info.path for info in found[:SAMPLE]),
     )
+
+
+def _say_what_is_elsewhere(subject: Subject, root: str) -> None:
+    """Notes where the table writes files that a listing of its location does not see."""
+    properties = dict(subject.table.properties())
+    for key in ELSEWHERE:
+        path = properties.get(key)
+        if path is not None and not f"{place(path.rstrip('/'))}/".startswith(f"{place(root)}/"):
+            subject.done.notes.append(f"{key} leads out of the table's location: orphans are not looked for there")
 
 
 def hidden(path: str, root: str) -> bool:
@@ -154,7 +175,7 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
         if other is not None and other != uuid:
             raise ConflictError(
                 f"table {subject.name}: {path} is metadata of another table ({other}) at the same location; nothing is removed there. "
-                "Drop the other table with its files, or move one of the two",
+                "Drop the other table with its files, or move one of the two; if it was dropped already, delete what it left by hand",
                 reason=Reason.RESOURCE_CONFLICT,
             )
 

@@ -3,7 +3,7 @@ nothing is changed."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -51,20 +51,33 @@ def drop_rows(subject: Subject, work: RetentionWork) -> None:
         raise translate(error, f"table {subject.name}, rows") from error
 
 
-def clean(subject: Subject, work: RetentionWork) -> None:
-    """Snapshots, metadata files, orphans, in this order: each leaves less to the next. Raises FirnError."""
-    if work.snapshots is None and work.metadata_keep is None and work.orphan_min_age_ms is None:
-        return
+def expire_snapshots(subject: Subject, work: RetentionWork) -> None:
+    """Old snapshots, with the files that only they have. Raises FirnError."""
+    wanted = work.snapshots
+    if wanted is not None:
+        _clean(subject, "snapshots", lambda: _snapshots(subject, wanted, work.enforce))
+
+
+def drop_metadata_files(subject: Subject, work: RetentionWork) -> None:
+    """Old metadata files. Raises FirnError."""
+    keep = work.metadata_keep
+    if keep is not None:
+        _clean(subject, "metadata", lambda: _metadata(subject, keep, work.enforce))
+
+
+def drop_orphans(subject: Subject, work: RetentionWork) -> None:
+    """Files that nothing refers to. Raises FirnError."""
+    age = work.orphan_min_age_ms
+    if age is not None:
+        _clean(subject, "orphans", lambda: orphans.remove(subject, age, work.enforce))
+
+
+def _clean(subject: Subject, part: str, does: Callable[[], Removed]) -> None:
     try:
         orphans.refuse_kept(subject)
-        if work.snapshots is not None:
-            subject.done.remove("snapshots", _snapshots(subject, work.snapshots, work.enforce))
-        if work.metadata_keep is not None:
-            subject.done.remove("metadata", _metadata(subject, work.metadata_keep, work.enforce))
-        if work.orphan_min_age_ms is not None:
-            subject.done.remove("orphans", orphans.remove(subject, work.orphan_min_age_ms, work.enforce))
+        subject.done.remove(part, does())
     except JAVA_ERRORS as error:
-        raise translate(error, f"table {subject.name}, retention") from error
+        raise translate(error, f"table {subject.name}, {part}") from error
 
 
 # Rows
@@ -213,12 +226,7 @@ def _drop(
                 overwrite.addFile(file)
             return overwrite
 
-        subject.check_or_discard(added)
-        try:
-            subject.snapshot(RETAIN, produce, expect={"deleted-data-files": str(len(gone))})
-        except CommitConflictError:
-            subject.rewriter.discard(subject.table, added)
-            raise
+        subject.snapshot(RETAIN, produce, added, expect={"deleted-data-files": str(len(gone))})
     subject.done.remove("rows", removed)
 
 
@@ -266,22 +274,22 @@ class History:
 def expired(
     snapshots: Sequence[History],
     refs: Mapping[str, int],
-    branches: Iterable[str],
-    max_age_ms: int,
-    min_keep: int,
+    branches: Mapping[str, SnapshotsWork],
+    work: SnapshotsWork,
     now_ms: int,
 ) -> list[int]:
-    """Ids of the snapshots that may go. ``refs``: tag or branch -> its snapshot; ``branches``: those refs that are branches.
+    """Ids of the snapshots that may go. ``refs``: tag or branch -> its snapshot; ``branches``: those refs that are branches, with what their own
+    makers want kept of their history, if that is more than ``work`` wants.
 
     A snapshot's age counts from when it was superseded, not from when it was made: until then it was the table, and readers that began on it
     may still read. What tags and heads of branches name is kept; so are the newest ``min_keep`` of each branch, and of main as many as it
     takes to know from the table's history how far ingestion came.
     """
     known = {one.id: one for one in snapshots}
-    cutoff = now_ms - max_age_ms
     keep = set(refs.values())
     ancestors: set[int] = set()
-    for branch in branches:
+    for branch, own in branches.items():
+        cutoff, min_keep = now_ms - max(work.max_age_ms, own.max_age_ms), max(work.min_keep, own.min_keep)
         superseded = now_ms
         count, told = 0, branch != "main"
         lineage = list(_lineage(known, refs[branch]))
@@ -295,7 +303,7 @@ def expired(
             told = told or one.carries
             count, superseded = count + 1, one.committed_ms
     # What no branch leads to: staged, or rolled back.
-    keep.update(one.id for one in snapshots if one.id not in ancestors and one.committed_ms >= cutoff)
+    keep.update(one.id for one in snapshots if one.id not in ancestors and one.committed_ms >= now_ms - work.max_age_ms)
     return [one.id for one in snapshots if one.id not in keep]
 
 
@@ -360,11 +368,16 @@ def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
     return expired(
         snapshots,
         {name: int(ref.snapshotId()) for name, ref in refs.items()},
-        [name for name, ref in refs.items() if ref.isBranch()],
-        work.max_age_ms,
-        work.min_keep,
+        {name: _own(ref) for name, ref in refs.items() if ref.isBranch()},
+        work,
         now_ms,
     )
+
+
+def _own(branch: Any) -> SnapshotsWork:
+    """The retention that a branch (Java's ``SnapshotRef``) was given when it was made."""
+    age, count = branch.maxSnapshotAgeMs(), branch.minSnapshotsToKeep()
+    return SnapshotsWork(max_age_ms=int(age or 0), min_keep=int(count or 0))
 
 
 def _snapshot_list(jvm: Any, metadata: Any, ids: Iterable[int]) -> Any:
@@ -381,8 +394,6 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
     """Old versions of the table's metadata. The table is told to drop them itself from here on; those that it no longer knows of go now."""
     subject.guard.check()
     table = subject.table
-    table.refresh()
-    metadata = table.operations().current()
     wanted = {CLEAN: "true", KEEP: str(keep)}
     listed = [
         info

@@ -9,14 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from py4j.java_gateway import get_method
 
 from firn.model import transforms
 from firn.model.errors import InvalidSpecError
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance import z_order
-from firn_spark.swaps import log, short
+from firn_spark.swaps import short
 from firn_spark.tables import JAVA_ERRORS, sort_terms
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from firn.model.errors import FirnError
+from firn.model.errors import CommitConflictError, FirnError
 from firn.model.maintenance import Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.changes import Guard, NewSnapshot
 from firn_spark.maintenance.rewriting import Arrangement, Rewriter
-from firn_spark.swaps import PATIENT, swap
+from firn_spark.swaps import PATIENT, certain, swap
 
 SAMPLE = 3
 """So many names of what a part removed are reported."""
@@ -68,14 +68,6 @@ class Subject:
         """For messages."""
         return self.guard.name
 
-    def check_or_discard(self, files: Sequence[Any]) -> None:
-        """`Guard.check` before a commit; where nothing may be committed any more, the files that were written for it go."""
-        try:
-            self.guard.check()
-        except FirnError:
-            self.rewriter.discard(self.table, files)
-            raise
-
     def rewrite(
         self,
         groups: Sequence[tuple[Sequence[Any], int]],
@@ -108,12 +100,19 @@ class Subject:
         self,
         kind: str,
         produce: Callable[[Any], Any],
+        files: Sequence[Any] = (),
         *,
         expect: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
     ) -> Any:
-        """Commits a snapshot (`NewSnapshot`); the Java snapshot. Raises as `swap` does."""
-        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, properties=properties)
-        swap(self.table, change, self.failpoints, PATIENT)
+        """Commits a snapshot (`NewSnapshot`); the Java snapshot. Raises as `swap` does; ``files``, which were written for it, go then, unless it
+        may still come to be."""
+        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect)
+        try:
+            self.guard.check()
+            swap(self.table, change, self.failpoints, PATIENT)
+        except FirnError as error:
+            if isinstance(error, CommitConflictError) or certain(error):
+                self.rewriter.discard(self.table, files)
+            raise
         self.done.commits += 1
         return change.snapshot

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ FIELDS = (
     Column(name="at", type="timestamptz"),
 )
 NOON = "2024-05-05T12:00:00Z"
+
+
+def ago(days: float) -> str:
+    """A time, as records have it."""
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat()
 
 
 class Topic:

@@ -7,6 +7,7 @@ import pytest
 
 from firn.model.maintenance import CompactionWork
 from firn_spark.maintenance.rewriting import Rewriter
+from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import CATALOG, Lake, Topic
 
 NOW = CompactionWork(open_grace_ms=0)
@@ -90,6 +91,7 @@ def test_delete_files_that_apply_to_nothing_go(lake: Lake) -> None:
     topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
     topic.ingest(4)
     topic.sql("DELETE FROM {t} WHERE id % 3 = 0")
+    delete_values(topic, [1])
     # Somebody's compaction takes the data files away and leaves what applied to them.
     table = f"{topic.job.table.namespace}.{topic.job.table.name}"
     call = f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
@@ -99,7 +101,7 @@ def test_delete_files_that_apply_to_nothing_go(lake: Lake) -> None:
     report = lake.run(topic.work(compaction=NOW))
     assert (report.outcome, report.delete_files_removed) == ("Done", left)
     assert topic.delete_files() == []
-    assert topic.ids() == [n for n in range(40) if n % 3]
+    assert topic.ids() == [n for n in range(40) if n % 3 and n != 1]
     assert lake.run(topic.work(compaction=NOW)).outcome == "Nothing"
 
 
@@ -150,6 +152,18 @@ def test_rows_deleted_while_their_files_are_rewritten_stay_deleted(lake: Lake, m
     (file,) = topic.data_files()
     left = {path for path in topic.objects() - before if path.startswith("data/") and "deletes" not in path}
     assert left == {file["file_path"].removeprefix(f"{topic.table.location()}/")}
+
+
+def test_values_deleted_while_their_files_are_rewritten_stay_deleted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equality deletes say nothing of files, so nobody is in the way: the new files have to be as old as what they replace."""
+    topic = lake.topic()
+    topic.ingest(4)
+    while_rewriting(monkeypatch, lambda: delete_values(topic, [3, 33]))
+    report = lake.run(topic.work(compaction=NOW))
+    assert (report.outcome, report.commits) == ("Done", 1)
+    assert topic.ids() == [n for n in range(40) if n not in (3, 33)]
 
 
 def test_a_foreign_compaction_in_between_is_tolerated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,15 @@
 """What the operator takes for due is what a run does, whatever wrote the table's metadata: position deletes, vectors, equality deletes."""
 
 import asyncio
-import io
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.maintenance import CompactionWork
 from firn_controllers.ports import TableDebt
-from firn_operator import secret_files
 from firn_operator.debt import CatalogDebts
-from firn_operator.file_io import ObjectFileIO
-from tests.integration.maintenance.lake import CATALOG, Lake, Topic
+from tests.integration.maintenance.equality_deletes import delete_values
+from tests.integration.maintenance.lake import Lake, Topic
 
 NOW = CompactionWork(open_grace_ms=0, rewrite_manifests="Never")
 MERGE_ON_READ = {"write.delete.mode": "merge-on-read"}
@@ -87,32 +83,3 @@ def test_dead_letters(lake: Lake) -> None:
     both = owed(topic)
     assert both.metadata_bytes > alone.metadata_bytes
     assert (both.data_files, both.snapshots) == (alone.data_files, alone.snapshots)
-
-
-def delete_values(topic: Topic, ids: list[int]) -> None:
-    """One commit of one equality delete file by column ``id``."""
-    table = topic.fresh()
-    field = table.schema().findField("id")
-    number = int(field.fieldId())
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(number)})])
-    content = io.BytesIO()
-    pq.write_table(pa.table({"id": ids}, schema=schema), content)
-    place = f"{table.location()}/data/values-{ids[0]}.parquet"
-    connection = topic.lake.contract.catalogs[CATALOG]
-    properties = secret_files.merged(connection.properties, connection.secret_properties, CATALOG)
-    with ObjectFileIO(properties).new_output(place).create() as output:
-        output.write(content.getvalue())
-    jvm = topic.tables.jvm
-    iceberg = jvm.org.apache.iceberg
-    columns = topic.lake.spark.sparkContext._gateway.new_array(jvm.int, 1)
-    columns[0] = number
-    file = (
-        iceberg.FileMetadata.deleteFileBuilder(table.spec())
-        .ofEqualityDeletes(columns)
-        .withPath(place)
-        .withFormat("parquet")
-        .withFileSizeInBytes(len(content.getvalue()))
-        .withRecordCount(len(ids))
-        .build()
-    )
-    table.newRowDelta().addDeletes(file).commit()

@@ -11,11 +11,14 @@ import pytest
 from firn.model import names
 from firn.model.compaction import MIN_FILES
 from firn.model.errors import ExitCode
-from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
+from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
 from firn_spark import failpoints
+from firn_spark.commits import newest
+from firn_spark.maintenance import retention
 from firn_spark.maintenance.leases import Files, Lease, Leases, Record
 from tests.integration.ingestion.proxy import Proxy
-from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic
+from tests.integration.maintenance.equality_deletes import delete_values
+from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic, ago
 from tests.integration.maintenance.test_compaction import while_rewriting
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
@@ -25,6 +28,9 @@ ALL = {
     "compaction": NOW,
     "retention": RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1), metadata_keep=5),
 }
+
+
+ROWS = {"retention": RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY))}
 
 
 def goes_on(lake: Lake, topic: Topic) -> None:
@@ -75,6 +81,81 @@ def test_kill_9_in_the_commit(lake: Lake) -> None:
 @pytest.mark.parametrize("place", [place for place in get_args(failpoints.Maintenance) if place != "in-commit"])
 def test_kill_9_at_each_place(lake: Lake, place: str) -> None:
     killed(lake, place)
+
+
+def old_and_young(lake: Lake) -> Topic:
+    """A table with a file of old rows, one of young ones, and one in which every second is old: so 15 of 30 rows are to go."""
+    topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
+    for at in ([ago(40)], [ago(40), ago(1)], [ago(1)]):
+        topic.ingest(1, at=at)
+    return topic
+
+
+YOUNG = [*range(11, 20, 2), *range(20, 30)]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        place if place == "in-commit" else pytest.param(place, marks=pytest.mark.long)
+        for place in get_args(failpoints.Maintenance)
+        if place != "before-deletion"
+    ],
+)
+@pytest.mark.parametrize("passage", [1, 2])
+def test_a_failure_at_each_place_while_rows_are_dropped(lake: Lake, place: str, passage: int) -> None:
+    topic = old_and_young(lake)
+    run = lake.prepare(topic.work(**ROWS), failpoints=f"{place}=raise:{passage}")
+    run.work()
+    assert set(YOUNG) <= set(topic.ids())
+    assert len(topic.ids()) in (30, 20, 15)
+    lake.run(topic.work(**ROWS))
+    assert topic.ids() == YOUNG
+    topic.ingest(1, at=ago(1))
+    assert topic.ids() == [*YOUNG, *range(30, 40)]
+
+
+def foreign_compaction(lake: Lake, topic: Topic) -> None:
+    table = f"{topic.job.table.namespace}.{topic.job.table.name}"
+    call = f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+    lake.spark.sql(call).collect()
+
+
+OTHERS: dict[str, tuple[Callable[[Lake, Topic], None], list[int]]] = {
+    "deletes rows": (lambda lake, topic: topic.sql("DELETE FROM {t} WHERE id IN (3, 13, 23)"), [13, 23]),
+    "deletes values": (lambda lake, topic: delete_values(topic, [3, 13, 23]), [13, 23]),
+    "compacts": (foreign_compaction, []),
+    "appends": (lambda lake, topic: topic.ingest(1, at=ago(1)), []),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_others_are_at_work_while_rows_are_dropped(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, whole: bool
+) -> None:
+    """What is dropped was planned before, and is committed after, what the others do: whole files, or files written anew."""
+    topic = old_and_young(lake)
+    act, deleted = OTHERS[what]
+    if whole:
+        plain, acted = retention._past, []
+
+        def past(*args: Any) -> Any:
+            found = plain(*args)
+            if not acted:
+                acted.append(True)
+                act(lake, topic)
+            return found
+
+        monkeypatch.setattr(retention, "_past", past)
+    else:
+        while_rewriting(monkeypatch, lambda: act(lake, topic))
+    lake.run(topic.work(**ROWS))
+    more = range(30, 40) if what == "appends" else range(0)
+    assert topic.ids() == [n for n in [*YOUNG, *more] if n not in deleted]
+    landed = newest(topic.fresh())
+    assert landed is not None
+    assert dict(landed.offsets) == {0: topic.end}
 
 
 def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:

@@ -1,7 +1,6 @@
 """Retention of real tables: what goes, what stays, and that a dry run says the same and changes nothing."""
 
 import time
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,14 +8,10 @@ import pytest
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
 from firn_spark.maintenance.rewriting import Rewriter
-from tests.integration.maintenance.lake import DAY, Lake, Topic
+from tests.integration.maintenance.lake import DAY, Lake, Topic, ago
 
 EXPIRE = SnapshotsWork(max_age_ms=0, min_keep=1)
 COMPACT = CompactionWork(open_grace_ms=0)
-
-
-def ago(days: float) -> str:
-    return (datetime.now(UTC) - timedelta(days=days)).isoformat()
 
 
 def both(lake: Lake, topic: Topic, **work: Any) -> tuple[TableReport, TableReport]:
@@ -213,6 +208,31 @@ def test_tags_branches_and_the_newest_stay(lake: Lake) -> None:
         frame = lake.spark.read.option("versionAsOf", version).format("iceberg").load(topic.identifier)
         assert frame.count() == count
     topic.check()
+
+
+def test_a_branch_keeps_what_it_was_made_to_keep(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(5)
+    topic.sql("ALTER TABLE {t} CREATE BRANCH side WITH SNAPSHOT RETENTION 3 SNAPSHOTS")
+    topic.sql("ALTER TABLE {t} CREATE BRANCH old AS OF VERSION " + str(topic.metadata("snapshots")[1]["snapshot_id"]))
+    dry, wet = both(lake, topic, snapshots=EXPIRE)
+    assert same(dry.snapshots, wet.snapshots)
+    assert wet.snapshots is not None
+    # Of five: the newest three for the one branch, the second for the other.
+    assert wet.snapshots.items == 1
+    topic.check()
+
+
+def test_a_table_that_somebody_else_gave_the_name_of_dead_letters_is_theirs(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    foreign = f"{topic.identifier}__dlq"
+    lake.spark.sql(f"CREATE TABLE {foreign} (id bigint) USING iceberg")
+    for _ in range(5):
+        lake.spark.sql(f"INSERT INTO {foreign} VALUES (1)")
+    lake.run(topic.work(compaction=COMPACT, retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
+    assert lake.spark.table(f"{foreign}.snapshots").count() == 5
+    assert lake.spark.table(f"{foreign}.data_files").count() == 5
 
 
 def test_offsets_are_known_when_no_ingestion_commit_is_left(lake: Lake) -> None:

@@ -56,3 +56,8 @@ def test_a_history_that_was_read_is_not_read_again() -> None:
     before = {1: SimpleNamespace(snapshotId=lambda: 1)}
     moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
     assert newest(moved, (1, landed)) is landed
+
+
+def test_after_a_rollback_behind_what_was_read_the_history_counts() -> None:
+    rolled_back = table(SUMMARY)
+    assert known(newest(rolled_back, (7, None))) == known(newest(rolled_back))
