@@ -343,7 +343,7 @@ class PolicyReconciler:
         started = []
         try:
             for batch in chosen:
-                run = plan.contract(policy, batch, self._config)
+                run = plan.contract(policy, batch, self._config, self._ports.clock.now())
                 await self._ports.cluster.apply(plan.config_map(policy, run, self._owner))
                 await self._ports.cluster.apply(plan.job(policy, batch, run, self._config, self._owner))
                 started.append(run.name)

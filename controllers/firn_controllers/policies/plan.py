@@ -6,6 +6,7 @@ Image contract: an entry point that runs its arguments, with ``firn-maintain FIL
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
@@ -25,7 +26,7 @@ from firn_controllers.ports import Manifest, TableDebt
 
 LARGE = "large"
 GRACE_SECONDS = 60
-"""Beyond ``run.deadline`` before Kubernetes ends a run that has not ended itself."""
+"""Beyond ``run.deadline``, from when the run was made, before Kubernetes ends a run that has not ended itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ def name(policy: PolicyEntry, batch: Batch) -> str:
     return names.run(policy.name[1], manifests.digest([policy.uid, work(policy), tables])[:10])
 
 
-def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRun:
-    """What the run is to do."""
+def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -> MaintenanceRun:
+    """What the run, made ``now``, is to do. All of its attempts, and what each waits for node and image, share one deadline, as they do in
+    the Job: one that began with a deadline of its own would be ended by Kubernetes before it could report."""
     resource, terms = policy.resource, policy.terms
     assert resource is not None
     assert terms is not None
@@ -120,12 +122,14 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRu
             )
         )
     used = sorted({table.target.catalog for table in batch.tables})
+    deadline_ms = round(terms.deadline.total_seconds() * 1000)
     return MaintenanceRun(
         name=name(policy, batch),
         namespace=config.namespace,
         tables=tuple(tables),
         catalogs={known: catalog(config.catalogs[known]) for known in used},
-        deadline_ms=round(terms.deadline.total_seconds() * 1000),
+        deadline_ms=deadline_ms,
+        until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
         heap=size.heap,
         executors=size.executors,
