@@ -104,7 +104,7 @@ class RetentionRun(ApiModel):
         le=20,
         description="Runs of this policy at the same time, each with many small tables or a large one.",
     )
-    deadline: Deadline = Field(default="1h", description="A run is stopped after this long, and tried again later.")
+    deadline: Deadline = Field(default="1h", description="A run is stopped so long after its Job was made, and tried again later.")
     retries: int = Field(default=2, ge=0, le=10, description="So often a run is tried again at once.")
     size: ConfiguredName = Field(
         default="small", description="Resources of a run: a size of the operator's configuration."

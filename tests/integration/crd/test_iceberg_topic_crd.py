@@ -401,6 +401,7 @@ STATUS: Manifest = {
             "lastScheduleTime": "2024-01-01T00:00:00Z",
             "nextRunTime": "2024-01-02T00:00:00Z",
             "lastRequest": {"topic": "1", "policy": "2024-01-01"},
+            "failedRequest": {"topic": "2"},
         },
         "retention": {
             "policy": "legal",

@@ -11,12 +11,14 @@ from firn.model.maintenance import RunReport, TableReport, pack
 from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
 from firn_controllers.ports import Manifest
+from firn_operator.workloads import job_state
 from tests import gen
 from tests.fakes.world import World
 
 COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 ALL: dict[str, Any] = {"selector": {}}
 UID = "uid-demo-flights"
+HOURLY = {"cron": "0 * * * *"}
 MANY = {"small_files": 200, "due_files": 200, "due_bytes": 10 * 2**20, "data_files": 210}
 
 
@@ -41,6 +43,10 @@ async def pass_time(world: World, seconds: int) -> None:
 
 def jobs(world: World) -> list[Manifest]:
     return world.cluster.all("Job")
+
+
+def active(world: World) -> list[Manifest]:
+    return [job for job in jobs(world) if job_state(job).finished is None]
 
 
 def maintenance(world: World, name: str = "flights") -> Manifest:
@@ -744,6 +750,41 @@ async def test_two_policies_that_are_reconciled_at_the_same_time_do_not_take_one
     assert len(jobs(world)) == 1
 
 
+async def test_work_that_is_never_finished_leaves_the_table_to_the_other_kind_in_between() -> None:
+    retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, **ALL)
+    world = await world_with(gen.policy(schedule=HOURLY, **ALL), retention)
+    world.maintainer.hold = True
+    world.maintainer.says[UID] = {**LEFT, "commits": 1}
+    world.clock.advance(3600)
+    kinds = []
+    for _ in range(6):
+        await world.settle(seconds=40)
+        (job,) = active(world)
+        kinds.append(job["metadata"]["labels"][names.LABEL_POLICY_KIND])
+        world.maintainer.end(job["metadata"]["name"])
+    assert kinds in ([COMPACTION, RETENTION] * 3, [RETENTION, COMPACTION] * 3)
+
+
+async def test_a_table_that_others_hold_for_too_long_is_overdue() -> None:
+    retention = gen.policy(
+        "keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, run={"deadline": "10m"}, **ALL
+    )
+    world = await world_with(gen.policy(**ALL), retention)
+    world.maintainer.hold = True
+    annotate(world, "1", "policy", COMPACTION)
+    await world.settle(seconds=60)
+    world.clock.advance(3600)
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
+    world.clock.advance(601)
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunOverdue")
+    assert "other runs hold the table" in world.message("MaintenanceHealthy")
+    world.maintainer.hold = False
+    await world.settle(seconds=120)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
 # What came of it
 
 
@@ -849,6 +890,26 @@ async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_noth
     await world.settle(seconds=30)
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
     assert maintenance(world)["compaction"]["failures"] == 1
+
+
+async def test_what_was_asked_for_and_failed_is_tried_again_until_it_is_answered() -> None:
+    never = gen.policy("legal", kind=RETENTION, **LEGAL, **ALL)
+    world = await world_with(never)
+    world.maintainer.says[UID] = {"outcome": "Failed", "message": "nobody answers"}
+    annotate(world, "1")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 1
+    found = maintenance(world)["retention"]
+    assert (found["failures"], found["failedRequest"], "lastRequest" in found) == (1, {"topic": "1"}, False)
+    annotate(world, "2")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 2, "another value is not made to wait"
+    world.maintainer.says.clear()
+    await pass_time(world, 300)
+    assert len(world.maintainer.done) == 3
+    found = maintenance(world)["retention"]
+    assert found["lastRun"]["result"] == "Succeeded"
+    assert (found["lastRequest"], "failedRequest" in found) == ({"topic": "2"}, False)
 
 
 async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> None:
