@@ -285,6 +285,8 @@ def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
         found["filesAfter"] = sum(report.files_after for report in reports)
         found["bytesRewritten"] = sum(report.bytes_rewritten for report in reports)
         found["deleteFilesRemoved"] = sum(report.delete_files_removed for report in reports)
+        found["manifestsBefore"] = sum(report.manifests_before for report in reports)
+        found["manifestsAfter"] = sum(report.manifests_after for report in reports)
     else:
         parts = (
             ("rows", "rows"),

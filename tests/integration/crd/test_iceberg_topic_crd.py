@@ -393,6 +393,8 @@ STATUS: Manifest = {
                 "filesAfter": 1,
                 "bytesRewritten": 2**40,
                 "deleteFilesRemoved": 0,
+                "manifestsBefore": 0,
+                "manifestsAfter": 0,
             },
             "policyUid": "0b4a1d9e-7f5c-4c0e-9f43-2b1d3c8e5a77",
             "failures": 2,

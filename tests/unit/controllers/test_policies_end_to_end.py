@@ -93,6 +93,8 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
         "filesAfter": 1,
         "bytesRewritten": 10 * 2**20,
         "deleteFilesRemoved": 0,
+        "manifestsBefore": 0,
+        "manifestsAfter": 0,
     }
     assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
     status = policy_status(world)
@@ -880,6 +882,57 @@ async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> Non
     assert "failures" not in maintenance(world)["retention"]
     assert ("flights", "Deleted") in [(name, reason) for name, reason, _ in world.cluster.events]
     assert maintenance(world)["retention"]["lastScheduleTime"] == "2026-03-01T13:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "told"),
+    [
+        ("Enforce", "Deleted", "deleted 30 rows (300 bytes in 3 files)"),
+        ("DryRun", "WouldDelete", "would delete 30 rows (300 bytes in 3 files)"),
+    ],
+)
+@pytest.mark.parametrize("outcome", ["Failed", "Unfinished"])
+async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str, told: str, outcome: str) -> None:
+    spec: dict[str, Any] = {"rows": {"column": "at", "maxAge": "30d"}, "snapshots": {"maxAge": "7d"}}
+    world = await world_with(gen.policy("legal", kind=RETENTION, mode=mode, **spec, **ALL))
+    world.maintainer.says[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    events = {(name, reason): message for name, reason, message in world.cluster.events}
+    for name in ("flights", "legal"):
+        assert told in events[name, said]
+        assert "expiry failed" in events[name, "RunFailed"], "it has not committed, so it has failed in either case"
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (
+            {"files_before": 13, "files_after": 2, "bytes_rewritten": 7, "manifests_before": 3, "manifests_after": 4},
+            "13 data files became 2, 7 bytes rewritten",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_before": 13, "manifests_after": 1},
+            "13 manifests became 1",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_after": 4, "delete_files_removed": 5},
+            "5 delete files removed",
+        ),
+        ({"outcome": "Failed", "files_before": 13, "bytes_rewritten": 7}, "7 bytes rewritten"),
+        ({"manifests_before": 2, "manifests_after": 2}, "1 commits"),
+    ],
+    ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
+)
+async def test_what_a_compaction_did_is_told_as_it_was(report: dict[str, Any], told: str) -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.says[UID] = {"commits": 1, **report}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    name = jobs(world)[0]["metadata"]["name"]
+    assert [message for _, reason, message in world.cluster.events if reason == "Compacted"] == [
+        f"run {name}: {told}"
+    ] * 2
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
