@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
-from firn.model import durations, names, quantities
+from firn.model import durations, names, quantities, table_properties
 from firn.model.config import Config
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
-from firn.model.maintenance import MaintenanceRun, TableWork
+from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
 from firn_controllers import manifests
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.settings import catalog
@@ -108,7 +108,7 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -
         work: dict[str, Any] = (
             {"compaction": resource.work(everything=table.due.everything)}
             if isinstance(resource, CompactionPolicy)
-            else {"retention": resource.work()}
+            else {"retention": _retention(resource, table.target)}
         )
         namespace, topic = table.topic.name
         tables.append(
@@ -139,6 +139,15 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -
         service_account=config.maintenance.service_account,
         spark_conf=config.maintenance.spark_conf,
     )
+
+
+def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork | None:
+    """What the policy wants of one table. How many metadata files stay is a property of the table, which a run sets: where the topic's
+    spec sets it, the operator would set it back, so the topic goes before."""
+    work = resource.work()
+    if work is not None and {table_properties.CLEAN, table_properties.KEEP} & target.properties.keys():
+        return work.model_copy(update={"metadata_keep": None})
+    return work
 
 
 def selector(policy: PolicyEntry) -> dict[str, str]:

@@ -136,6 +136,17 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     assert not small.tables[0].compaction.everything
 
 
+@pytest.mark.parametrize("key", ["write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"])
+def test_a_topic_that_says_itself_how_many_metadata_files_stay_goes_before_the_policy(key: str) -> None:
+    config = gen.config()
+    found = policy(config, kind="RetentionPolicy", snapshots={"maxAge": "7d"}, metadataFiles={"keep": 10})
+    plain = waiting()
+    own = replace(plain, target=plain.target.model_copy(update={"properties": {key: "false"}}))
+    run = plan.contract(found, Batch((plain, own), "small"), config, gen.NOW)
+    works = [table.retention for table in run.tables]
+    assert [(it.metadata_keep, it.snapshots is not None) for it in works if it] == [(10, True), (None, True)]
+
+
 def test_all_attempts_of_a_run_share_the_deadline_that_kubernetes_counts_from_the_job() -> None:
     config = gen.config(maintenance=SIZES)
     found, batch = policy(config, run={"deadline": "2h"}), Batch((waiting(),), "small")
