@@ -53,6 +53,8 @@ class DataFile:
     """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
     sequence: int = 0
     """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
+    written: int = 0
+    """Sequence number of the commit that added it; 0 where nobody asks for it."""
     deleted_ms: int = 0
     """Commit time of the first delete that applies to it; 0 where that is not known or there is none."""
 

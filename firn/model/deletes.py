@@ -26,6 +26,8 @@ class DeleteFile:
     """Path of the only data file that it is about: deletion vectors, and position deletes of one file."""
     added_ms: int = 0
     """Commit time of the snapshot that added it, as of a `DataFile`; 0 where nobody asks for it."""
+    written: int = 0
+    """As of a `DataFile`."""
 
     @property
     def reach(self) -> int:
