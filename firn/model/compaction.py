@@ -47,12 +47,12 @@ class DataFile:
     """Rows of it that are deleted, as `firn.model.deletes` estimates them."""
     delete_files: int = 0
     """Delete files and deletion vectors that apply to it."""
-    eq_deletes: bool = False
-    """Equality deletes are among them."""
     arranged: bool = False
     """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
     sequence: int = 0
     """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
+    written: int = 0
+    """Sequence number of the commit that added it; 0 where nobody asks for it."""
     deleted_ms: int = 0
     """Commit time of the first delete that applies to it; 0 where that is not known or there is none."""
 
@@ -110,11 +110,6 @@ def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[
         key=lambda group: (group.outputs - len(group.files), group.spec_id, group.partition, group.files[0].path)
     )
     return tuple(groups)
-
-
-def lag_ms(groups: Iterable[Group], now_ms: int) -> int:
-    """Compaction lag: for how long the work that has waited longest has been owed; 0 where there is none."""
-    return max((now_ms - group.owed_ms for group in groups), default=0)
 
 
 def manifests_fragmented(lengths: Sequence[int]) -> bool:

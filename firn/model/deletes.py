@@ -26,6 +26,8 @@ class DeleteFile:
     """Path of the only data file that it is about: deletion vectors, and position deletes of one file."""
     added_ms: int = 0
     """Commit time of the snapshot that added it, as of a `DataFile`; 0 where nobody asks for it."""
+    written: int = 0
+    """As of a `DataFile`."""
 
     @property
     def reach(self) -> int:
@@ -34,7 +36,7 @@ class DeleteFile:
 
 
 def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[DataFile]:
-    """The files with ``deletes``, ``delete_files``, ``eq_deletes`` and ``deleted_ms`` filled in, in the order given.
+    """The files with ``deletes``, ``delete_files`` and ``deleted_ms`` filled in, in the order given.
 
     What a delete file of many data files deletes is spread over them by their records: for position deletes that is their sum exactly,
     for equality deletes it is at most that, as a row of values may match none.
@@ -59,16 +61,16 @@ def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[Da
     for file in ordered:
         direct = [delete for delete in by_target.get(file.path, ()) if delete.reach >= file.sequence]
         rows = float(sum(delete.records for delete in direct))
-        count, equality = len(direct), False
+        count = len(direct)
         since = min((delete.added_ms for delete in direct), default=_NEVER)
         for scope in (shares.get((file.spec_id, file.partition)), common):
             if scope is not None:
-                more, weight, has_equality, first = scope.of(file)
-                count, rows, equality = count + more, rows + weight * file.records, equality or has_equality
+                more, weight, first = scope.of(file)
+                count, rows = count + more, rows + weight * file.records
                 since = min(since, first)
         if count:
             known = min(file.records, max(1, round(rows)))
-            file = replace(file, deletes=known, delete_files=count, eq_deletes=equality, deleted_ms=since)
+            file = replace(file, deletes=known, delete_files=count, deleted_ms=since)
         out.append(file)
     return out
 
@@ -91,10 +93,8 @@ class _Scope:
         self._weights = [*reversed(list(accumulate(reversed(weights)))), 0.0]
         first = accumulate(reversed([delete.added_ms for delete in deletes]), min, initial=_NEVER)
         self._since = [*reversed(list(first))]
-        self._last_equality = max((n for n, delete in enumerate(deletes) if delete.equality), default=-1)
 
-    def of(self, file: DataFile) -> tuple[int, float, bool, int]:
-        """Delete files that apply, the share of the file's rows that they delete, whether equality deletes are among them, and when the
-        first of them was committed."""
+    def of(self, file: DataFile) -> tuple[int, float, int]:
+        """Delete files that apply, the share of the file's rows that they delete, and when the first of them was committed."""
         first = bisect_left(self._reaches, file.sequence)
-        return len(self._reaches) - first, self._weights[first], self._last_equality >= first, self._since[first]
+        return len(self._reaches) - first, self._weights[first], self._since[first]

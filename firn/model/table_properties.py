@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from firn.model import names
 
-CREATED_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
+CLEAN = "write.metadata.delete-after-commit.enabled"
+KEEP = "write.metadata.previous-versions-max"
+CREATED_WITH = {CLEAN: "true", KEEP: "100"}
 """Properties of new tables where the spec does not say otherwise: an ingested table is committed to every few seconds."""
 MANAGED = "firn.properties"
 """Property: which others the spec set, so that those can be taken back that it no longer names."""

@@ -44,7 +44,10 @@ _ABSENT_MS = 600_000
 """A REST catalog is asked so often whether a table has dead letters by now; a SQL catalog answers that with the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+_Files = tuple[tuple[DataFile, ...], tuple[DeleteFile, ...]]
+
+
+@dataclass(slots=True)
 class _Found:
     """What one manifest holds. ``files`` are those that planning may need: all of them, or small ones and the newest of each partition."""
 
@@ -53,6 +56,21 @@ class _Found:
     data_files: int = 0
     data_bytes: int = 0
     small_files: int = 0
+    _dated: tuple[dict[int, int], _Files] = ({}, ((), ()))
+
+    def dated(self, times: Mapping[int, int]) -> _Files:
+        """The files with the times at which they were committed, which are known for as long as their snapshots are: ``times`` by sequence
+        number. Of others no more is known than that they are as old as the oldest of those. So a run reckons, at each look anew: a time
+        that was remembered from before would make files due to the operator which its runs leave alone."""
+        oldest = min(times.values())
+        written = {file.written for file in self.files} | {delete.written for delete in self.deletes}
+        moments = {number: times.get(number, oldest) for number in written}
+        # Mostly as at the last look: making the files anew takes longer than planning with them.
+        if self._dated[0] != moments:
+            files = tuple(replace(file, added_ms=moments[file.written]) for file in self.files)
+            deletes = tuple(replace(file, added_ms=moments[file.written]) for file in self.deletes)
+            self._dated = (moments, (files, deletes))
+        return self._dated[1]
 
 
 class _Manifests:
@@ -203,27 +221,22 @@ class CatalogDebts:
         if current is None:
             return debt, _NEVER
         listed = manifests.read_list(io, current["manifest-list"])
-        committed = {number: found["timestamp-ms"] for number, found in snapshots.items()}
-        oldest = min(committed.values())
+        times = {found.get("sequence-number", 0): found["timestamp-ms"] for found in snapshots.values()}
         plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
         removed = [
             delete
             for manifest in listed
             if manifest.deletes
-            for delete in self.manifests.get(
-                manifest, _DELETES, _delete_reader(io, manifest, plain, committed, oldest)
-            ).deletes
+            for delete in self.manifests.get(manifest, _DELETES, _delete_reader(io, manifest, plain)).dated(times)[1]
         ]
         # Where there are deletes, any file may have to be rewritten; where there are none, only small ones.
         kind = _ALL if removed else work.target_file_bytes
         found = [
-            self.manifests.get(
-                manifest, kind, _data_reader(io, manifest, committed, oldest, work.target_file_bytes, kind == _ALL)
-            )
+            self.manifests.get(manifest, kind, _data_reader(io, manifest, work.target_file_bytes, kind == _ALL))
             for manifest in listed
             if not manifest.deletes
         ]
-        files = [file for part in found for file in part.files]
+        files = [file for part in found for file in part.dated(times)[0]]
         small = sum(part.small_files for part in found)
         if kind == _ALL:
             files = deletes.applied(files, removed)
@@ -269,20 +282,16 @@ def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
     return min((soonest, *(moment + quiet for moment in newest.values() if moment + quiet > now)))
 
 
-def _delete_reader(
-    io: FileIO, manifest: Manifest, plain: frozenset[int], committed: Mapping[int, int], oldest: int
-) -> Callable[[], _Found]:
-    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain, committed, oldest)))
+def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Found]:
+    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain)))
 
 
-def _data_reader(
-    io: FileIO, manifest: Manifest, committed: Mapping[int, int], oldest: int, target: int, whole: bool
-) -> Callable[[], _Found]:
+def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Callable[[], _Found]:
     def read() -> _Found:
         kept: list[DataFile] = []
         newest: dict[str, DataFile] = {}
         count = size = small = 0
-        for file in manifests.read_data(io, manifest, committed, oldest):
+        for file in manifests.read_data(io, manifest):
             count += 1
             size += file.bytes
             is_small = compaction.is_small(file.bytes, target)
@@ -294,7 +303,7 @@ def _data_reader(
             file = replace(file, path="")
             if is_small:
                 kept.append(file)
-            elif (rival := newest.get(file.partition)) is None or rival.added_ms < file.added_ms:
+            elif (rival := newest.get(file.partition)) is None or rival.written < file.written:
                 newest[file.partition] = file
         return _Found((*kept, *newest.values()), (), count, size, small)
 

@@ -479,12 +479,13 @@ def _table(catalog: SqlCatalog, key: TableKey, metadata: TableMetadata, place: s
 
 
 def _drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> bool:
-    """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are."""
+    """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are. They may have
+    been made for an earlier owner of the table; a table of their name that has none was never Firn's, and stays."""
     table = _existing(catalog, key)
     if table is None or table.metadata.properties.get(OWNER) != owner:
         return False
     letters = _existing(catalog, dead)
-    if letters is not None:
+    if letters is not None and OWNER in letters.metadata.properties:
         _drop(catalog, dead, letters)
     _drop(catalog, key, table)
     return True

@@ -21,8 +21,8 @@ from pyiceberg.types import StringType, StructType
 from firn.model.compaction import DataFile
 from firn.model.deletes import DeleteFile
 
-_LIST = {500: "path", 501: "length", 502: "spec", 517: "content", 515: "sequence", 503: "snapshot"}
-_ENTRY = {0: "status", 1: "snapshot", 3: "sequence", 2: "file"}
+_LIST = {500: "path", 501: "length", 502: "spec", 517: "content", 515: "sequence"}
+_ENTRY = {0: "status", 3: "sequence", 4: "written", 2: "file"}
 _DATA = {102: "partition", 103: "records", 104: "bytes", 100: "path"}
 _DELETES = {**_DATA, 134: "content", 125: "lower", 128: "upper", 143: "target"}
 _DELETED = 2
@@ -43,7 +43,6 @@ class Manifest:
     spec_id: int
     deletes: bool
     sequence: int
-    snapshot: int | None
 
 
 def read_list(io: FileIO, path: str) -> list[Manifest]:
@@ -55,59 +54,54 @@ def read_list(io: FileIO, path: str) -> list[Manifest]:
             spec_id=found["spec"],
             deletes=found.get("content") == 1,
             sequence=found.get("sequence") or 0,
-            snapshot=found.get("snapshot"),
         )
         for found in _records(io, path, _LIST, {})
     ]
 
 
-def read_data(io: FileIO, manifest: Manifest, committed: Mapping[int, int], oldest: int) -> Iterator[DataFile]:
-    """Live data files of a manifest. ``committed``: commit times of snapshots by id; those expired are taken to be as old as ``oldest``.
-    Raises FileNotFoundError."""
+def read_data(io: FileIO, manifest: Manifest) -> Iterator[DataFile]:
+    """Live data files of a manifest; when they were ``written`` is told by sequence number alone. Raises FileNotFoundError."""
     for entry, file in _entries(io, manifest, _DATA):
-        snapshot: int = entry["snapshot"] or manifest.snapshot or 0
         yield DataFile(
             path=file["path"],
             bytes=file["bytes"],
             records=file["records"],
             partition=_partition_text(file["partition"]),
             spec_id=manifest.spec_id,
-            added_ms=committed.get(snapshot, oldest),
-            sequence=_sequence(entry, manifest),
+            added_ms=0,
+            written=_sequence(entry["written"], entry, manifest),
+            sequence=_sequence(entry["sequence"], entry, manifest),
         )
 
 
-def read_deletes(
-    io: FileIO, manifest: Manifest, unpartitioned: frozenset[int], committed: Mapping[int, int], oldest: int
-) -> Iterator[DeleteFile]:
-    """Live delete files and vectors of a manifest. ``unpartitioned``: ids of specs without fields; ``committed`` and ``oldest`` as in
-    `read_data`. Raises FileNotFoundError."""
+def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
+    """Live delete files and vectors of a manifest, as in `read_data`. ``unpartitioned``: ids of specs without fields. Raises
+    FileNotFoundError."""
     for entry, file in _entries(io, manifest, _DELETES):
         equality = file["content"] == _EQUALITY
         yield DeleteFile(
             records=file["records"],
-            sequence=_sequence(entry, manifest),
+            sequence=_sequence(entry["sequence"], entry, manifest),
             spec_id=manifest.spec_id,
             partition=_partition_text(file["partition"]),
             equality=equality,
             everywhere=equality and manifest.spec_id in unpartitioned,
             target=None if equality else _target(file),
-            added_ms=committed.get(entry["snapshot"] or manifest.snapshot or 0, oldest),
+            written=_sequence(entry["written"], entry, manifest),
         )
 
 
 def _entries(io: FileIO, manifest: Manifest, fields: Fields) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for entry in _records(io, manifest.path, _ENTRY, {2: fields}):
         if entry["status"] != _DELETED:
-            yield {"sequence": None, "snapshot": None, **entry}, entry["file"]
+            yield {"sequence": None, "written": None, **entry}, entry["file"]
 
 
-def _sequence(entry: Mapping[str, Any], manifest: Manifest) -> int:
-    """As Iceberg inherits it: of the manifest where the entry was added by it, 0 in tables that had none yet."""
-    sequence: int | None = entry["sequence"]
-    if sequence is None:
+def _sequence(said: int | None, entry: Mapping[str, Any], manifest: Manifest) -> int:
+    """A sequence number as Iceberg inherits it: of the manifest where the entry was added by it, 0 in tables that had none yet."""
+    if said is None:
         return manifest.sequence if entry["status"] == _ADDED else 0
-    return sequence
+    return said
 
 
 def _partition_text(partition: Any) -> str:

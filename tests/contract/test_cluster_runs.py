@@ -119,7 +119,7 @@ def run_of(name: str) -> tuple[Manifest, Manifest]:
     assert not isinstance(observed.target, Exception)
     due = Due(gen.NOW, "it was asked for", gen.NOW, {"topic": "1"})
     batch = Batch((Waiting(observed.entry, observed.target, "table-1", None, due, ""),), "small")
-    run = plan.contract(policy, batch, config)
+    run = plan.contract(policy, batch, config, gen.NOW)
     return plan.config_map(policy, run, OWNER), plan.job(policy, batch, run, config, OWNER)
 
 

@@ -177,7 +177,7 @@ async def test_a_partition_is_not_quiet_while_large_files_come(
     assert found.due_files == 0
 
 
-async def test_expired_snapshots_make_files_no_younger(
+async def test_files_are_no_older_than_the_oldest_snapshot_that_is_known(
     connection: CatalogConnection, debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
 ) -> None:
     if connection.type == "rest":
@@ -185,6 +185,7 @@ async def test_expired_snapshots_make_files_no_younger(
     writers.create(target)
     for _ in range(5):
         writers.append(target, [MIB])
+    known = await debts.measure(target, AT_ONCE)
     table = writers.load(target)
     gone = [snapshot.snapshot_id for snapshot in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
@@ -193,6 +194,9 @@ async def test_expired_snapshots_make_files_no_younger(
     assert found is not None
     assert (found.snapshots, found.data_files, found.due_files) == (1, 5, 5)
     assert found.oldest_due == datetime.fromtimestamp(last / 1000, UTC)
+    assert known is not None
+    assert known.oldest_due is not None
+    assert known.oldest_due < found.oldest_due, "what a run knows no more is not remembered either"
 
 
 async def test_what_is_kept_of_manifests_is_bounded(

@@ -415,6 +415,21 @@ async def test_dropping_takes_table_dead_letters_and_files(
     await tables.drop(target, "uid-1")
 
 
+async def test_dead_letters_of_an_earlier_owner_go_with_the_table_and_a_strange_table_of_their_name_stays(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    dead = target.model_copy(update={"name": f"{target.name}__dlq"})
+    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(dead, RecordSchema(format="Raw"), "uid-0")
+    assert await tables.drop(target, "uid-1")
+    assert not catalog.table_exists((dead.namespace, dead.name))
+    await tables.ensure(target, JSON, "uid-1")
+    place = catalog.create_table((dead.namespace, dead.name), Schema(NestedField(1, "other", StringType())))
+    assert await tables.drop(target, "uid-1")
+    assert not catalog.table_exists((target.namespace, target.name))
+    assert catalog.load_table((dead.namespace, dead.name)).metadata_location == place.metadata_location
+
+
 async def test_a_table_that_was_never_adopted_is_not_dropped(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:

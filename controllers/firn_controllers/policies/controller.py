@@ -209,7 +209,8 @@ class PolicyReconciler:
             for uid in run.uids:
                 ended[uid].append(run)
         unheard = [run for run in mine if not self._settled(run)]
-        busy = self._claimed.union(*(run.uids for run in (*everywhere, *unheard)))
+        own = frozenset[str]().union(*(run.uids for run in unheard))
+        busy = own.union(self._claimed, *(run.uids for run in everywhere))
         governed: dict[Name, Upkeep] = {}
         uids: dict[str, Name] = {}
         bound: dict[Name, str] = {}
@@ -230,15 +231,19 @@ class PolicyReconciler:
             self._outdate(policy.kind, topic.uid, history)
             decision, table = self._decide(policy, topic, history, now)
             overdue = ""
-            if decision.due is None:
+            if decision.due is None or topic.uid in own:
                 self._noticed.pop((policy.kind, topic.uid), None)
-            elif topic.uid in busy:
-                held = held or not any(topic.uid in run.uids for run in mine)
             elif table is not None and policy.terms is not None:
-                waiting.append(table)
+                in_other_hands = topic.uid in busy
+                if in_other_hands:
+                    held = True
+                else:
+                    waiting.append(table)
                 since = self._noticed.setdefault((policy.kind, topic.uid), now)
                 if now > since + policy.terms.deadline:
-                    overdue = "a run is due, and has not started within run.deadline: more run.maxConcurrent may help"
+                    overdue = "a run is due, and has not started within run.deadline: " + (
+                        "other runs hold the table" if in_other_hands else "more run.maxConcurrent may help"
+                    )
                 else:
                     times.append(since + policy.terms.deadline)
             if decision.next is not None:
@@ -343,7 +348,7 @@ class PolicyReconciler:
         started = []
         try:
             for batch in chosen:
-                run = plan.contract(policy, batch, self._config)
+                run = plan.contract(policy, batch, self._config, self._ports.clock.now())
                 await self._ports.cluster.apply(plan.config_map(policy, run, self._owner))
                 await self._ports.cluster.apply(plan.job(policy, batch, run, self._config, self._owner))
                 started.append(run.name)

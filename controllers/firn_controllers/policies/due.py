@@ -1,10 +1,11 @@
 """When a table is due under a policy. Pure.
 
-What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. A slot of
-the schedule stays due until a run has answered it: one that nobody was there for is made up for, once. Slots that were past when policy
-or schedule took the topic over are nobody's (`firn_controllers.policies.runs.History.under`). Triggers wait for ``minInterval``
-from the end of the last run. After a failure, slots and triggers wait, each time twice as long, unless the policy is another one since. What
-a run left unfinished waits for nothing.
+What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say; after a run
+for it that failed it is tried again like all else. A slot of the schedule stays due until a run has answered it: one that nobody was there
+for is made up for, once. Slots that were past when policy or schedule took the topic over are nobody's
+(`firn_controllers.policies.runs.History.under`). Triggers wait for ``minInterval`` from the end of the last run. After a failure, all of
+them wait, each time twice as long, unless the policy is another one since. What a run left unfinished waits for nothing but the policy of
+the other kind, which may want the table too.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ FIRST_RETRY = timedelta(minutes=1)
 LONGEST_RETRY = timedelta(hours=6)
 BUSY_RETRY = timedelta(seconds=30)
 """Another run, perhaps of a process that is gone, has the table's lease."""
+TURN = timedelta(seconds=15)
+"""After a run that was left unfinished, the table is free for so long: who waits for it looks more often than that
+(`firn_controllers.policies.controller.BLOCKED`). Otherwise work that is never done would keep it for ever."""
+_PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +65,18 @@ def decide(
     slot = terms.slots.last(now) if terms.slots is not None else None
     if slot is not None and (history.slot is None or slot <= history.slot):
         slot = None
-    busy_until = history.finished + BUSY_RETRY if history.result == "Busy" and history.finished else now
-    ready = max(busy_until, _retry(history, generation, now))
+    left = history.finished + _PAUSES.get(history.result or "", timedelta()) if history.finished is not None else now
+    ready = max(left, _retry(history, generation, now))
     next_slot = terms.windows.first(max(ready, terms.slots.next(now))) if terms.slots is not None else None
-    if asked:
-        if now < busy_until:
-            return Decision(next=busy_until)
+    new = any(value != history.failed.get(who) for who, value in asked.items())
+    if asked and (new or ready <= now):
+        if now < left:
+            return Decision(next=left)
         return Decision(Due(now, "a run was asked for", slot, asked), next_slot)
     found: list[Due] = []
     times = [] if next_slot is None else [next_slot]
+    if asked:
+        times.append(ready)
     if slot is not None:
         assert terms.slots is not None
         found.append(Due(terms.slots.due(slot), "the schedule is due", slot))

@@ -6,14 +6,15 @@ Image contract: an entry point that runs its arguments, with ``firn-maintain FIL
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
-from firn.model import durations, names, quantities
+from firn.model import durations, names, quantities, table_properties
 from firn.model.config import Config
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
-from firn.model.maintenance import MaintenanceRun, TableWork
+from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
 from firn_controllers import manifests
 from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.settings import catalog
@@ -25,7 +26,7 @@ from firn_controllers.ports import Manifest, TableDebt
 
 LARGE = "large"
 GRACE_SECONDS = 60
-"""Beyond ``run.deadline`` before Kubernetes ends a run that has not ended itself."""
+"""Beyond ``run.deadline``, from when the run was made, before Kubernetes ends a run that has not ended itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ def name(policy: PolicyEntry, batch: Batch) -> str:
     return names.run(policy.name[1], manifests.digest([policy.uid, work(policy), tables])[:10])
 
 
-def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRun:
-    """What the run is to do."""
+def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -> MaintenanceRun:
+    """What the run, made ``now``, is to do. All of its attempts, and what each waits for node and image, share one deadline, as they do in
+    the Job: one that began with a deadline of its own would be ended by Kubernetes before it could report."""
     resource, terms = policy.resource, policy.terms
     assert resource is not None
     assert terms is not None
@@ -106,7 +108,7 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRu
         work: dict[str, Any] = (
             {"compaction": resource.work(everything=table.due.everything)}
             if isinstance(resource, CompactionPolicy)
-            else {"retention": resource.work()}
+            else {"retention": _retention(resource, table.target)}
         )
         namespace, topic = table.topic.name
         tables.append(
@@ -120,12 +122,14 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRu
             )
         )
     used = sorted({table.target.catalog for table in batch.tables})
+    deadline_ms = round(terms.deadline.total_seconds() * 1000)
     return MaintenanceRun(
         name=name(policy, batch),
         namespace=config.namespace,
         tables=tuple(tables),
         catalogs={known: catalog(config.catalogs[known]) for known in used},
-        deadline_ms=round(terms.deadline.total_seconds() * 1000),
+        deadline_ms=deadline_ms,
+        until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
         heap=size.heap,
         executors=size.executors,
@@ -135,6 +139,15 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config) -> MaintenanceRu
         service_account=config.maintenance.service_account,
         spark_conf=config.maintenance.spark_conf,
     )
+
+
+def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork | None:
+    """What the policy wants of one table. How many metadata files stay is a property of the table, which a run sets: where the topic's
+    spec sets it, the operator would set it back, so the topic goes before."""
+    work = resource.work()
+    if work is not None and {table_properties.CLEAN, table_properties.KEEP} & target.properties.keys():
+        return work.model_copy(update={"metadata_keep": None})
+    return work
 
 
 def selector(policy: PolicyEntry) -> dict[str, str]:

@@ -155,6 +155,9 @@ class History:
     slot: datetime | None = None
     """The last slot of ``schedule`` that a run has answered, or that was past when the schedule took the topic over."""
     requests: Mapping[str, str] = field(default_factory=dict)
+    """Values of run-now that are answered."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Values that runs were made for which failed, since one succeeded."""
     policy: str = ""
     """Uid of the policy that governs: failures, slot and its request are of this one."""
     schedule: str = ""
@@ -169,6 +172,7 @@ class History:
             section.get("failedGeneration", 0),
             datetime.fromisoformat(slot) if slot else None,
             section.get("lastRequest") or {},
+            section.get("failedRequest") or {},
             section.get("policyUid", ""),
             section.get("schedule", ""),
         )
@@ -198,7 +202,7 @@ class History:
         if found.policy != policy:
             theirs = {who: value for who, value in found.requests.items() if who != "policy"}
             requests = theirs if answered is None else {**theirs, "policy": answered}
-            found = replace(found, policy=policy, schedule="", failures=0, generation=0, slot=None, requests=requests)
+            found = replace(found.spared(), policy=policy, schedule="", slot=None, requests=requests)
         if found.schedule != schedule or (found.slot is None) != (past is None):
             found = replace(found, schedule=schedule, slot=past)
         return found
@@ -220,15 +224,19 @@ class History:
             return found
         if last["result"] == "Unfinished":
             # What it was to answer is not answered yet.
-            return replace(found, failures=0, generation=0) if report.commits else found
-        found = replace(found, requests={**self.requests, **marked.requests})
+            return found.spared() if report.commits else found
         if last["result"] == "Failed":
             before = self.failures if self.generation == run.mark.generation else 0
-            return replace(found, failures=before + 1, generation=run.mark.generation)
+            failed = {**self.failed, **marked.requests}
+            return replace(found, failures=before + 1, generation=run.mark.generation, failed=failed)
         # A run of an earlier schedule answers none of the slots of this one that came later.
         slots = (marked.slot, self.slot) if self.schedule else ()
         slot = max((it for it in slots if it is not None), default=None)
-        return replace(found, failures=0, generation=0, slot=slot)
+        return replace(found.spared(), slot=slot, requests={**self.requests, **marked.requests})
+
+    def spared(self) -> "History":
+        """The same without the failures."""
+        return replace(self, failures=0, generation=0, failed={})
 
     def section(self) -> Manifest:
         """As ``status`` keeps it."""
@@ -238,6 +246,8 @@ class History:
         if self.failures:
             found["failures"] = self.failures
             found["failedGeneration"] = self.generation
+        if self.failed:
+            found["failedRequest"] = dict(self.failed)
         if self.policy:
             found["policyUid"] = self.policy
         if self.schedule:
@@ -275,6 +285,8 @@ def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
         found["filesAfter"] = sum(report.files_after for report in reports)
         found["bytesRewritten"] = sum(report.bytes_rewritten for report in reports)
         found["deleteFilesRemoved"] = sum(report.delete_files_removed for report in reports)
+        found["manifestsBefore"] = sum(report.manifests_before for report in reports)
+        found["manifestsAfter"] = sum(report.manifests_after for report in reports)
     else:
         parts = (
             ("rows", "rows"),

@@ -305,7 +305,7 @@ class PolicyBinding(ApiModel):
     policy_uid: str | None = Field(
         default=None,
         max_length=64,
-        description="Its uid: failures, lastScheduleTime and lastRequest are of this policy.",
+        description="Its uid: failures, lastScheduleTime, lastRequest and failedRequest are of this policy.",
     )
     failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
     failed_generation: int | None = Field(
@@ -326,6 +326,10 @@ class PolicyBinding(ApiModel):
     last_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
         description="Values of the annotation firn.dev/run-now that are answered: the topic's and the policy's.",
+    )
+    failed_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
+        default_factory=dict,
+        description="Those for which runs failed: they are tried again after a pause, as all else. Another value is tried at once.",
     )
 
 

@@ -104,7 +104,9 @@ class RetentionRun(ApiModel):
         le=20,
         description="Runs of this policy at the same time, each with many small tables or a large one.",
     )
-    deadline: Deadline = Field(default="1h", description="A run is stopped after this long, and tried again later.")
+    deadline: Deadline = Field(
+        default="1h", description="A run is stopped so long after its Job was made, and tried again later."
+    )
     retries: int = Field(default=2, ge=0, le=10, description="So often a run is tried again at once.")
     size: ConfiguredName = Field(
         default="small", description="Resources of a run: a size of the operator's configuration."
@@ -166,6 +168,12 @@ class RunFigures(ApiModel):
     )
     delete_files_removed: int | None = Field(
         default=None, description="Delete files that no longer apply.", json_schema_extra={"format": "int64"}
+    )
+    manifests_before: int | None = Field(
+        default=None, description="Manifests before.", json_schema_extra={"format": "int64"}
+    )
+    manifests_after: int | None = Field(
+        default=None, description="Manifests after.", json_schema_extra={"format": "int64"}
     )
     rows: RemovedStatus | None = Field(default=None, description="Rows that were too old.")
     snapshots: RemovedStatus | None = Field(default=None, description="Snapshots that were too old, and their files.")

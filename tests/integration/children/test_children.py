@@ -75,7 +75,7 @@ def children() -> list[Manifest]:
     maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
     due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
     batch = Batch((Waiting(observed.entry, observed.target, "uuid", None, due, ""),), "large")
-    run = policy_plan.contract(maintained, batch, config)
+    run = policy_plan.contract(maintained, batch, config, gen.NOW)
     job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
     assert job is not None
     return [

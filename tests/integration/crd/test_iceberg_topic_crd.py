@@ -393,6 +393,8 @@ STATUS: Manifest = {
                 "filesAfter": 1,
                 "bytesRewritten": 2**40,
                 "deleteFilesRemoved": 0,
+                "manifestsBefore": 0,
+                "manifestsAfter": 0,
             },
             "policyUid": "0b4a1d9e-7f5c-4c0e-9f43-2b1d3c8e5a77",
             "failures": 2,
@@ -401,6 +403,7 @@ STATUS: Manifest = {
             "lastScheduleTime": "2024-01-01T00:00:00Z",
             "nextRunTime": "2024-01-02T00:00:00Z",
             "lastRequest": {"topic": "1", "policy": "2024-01-01"},
+            "failedRequest": {"topic": "2"},
         },
         "retention": {
             "policy": "legal",

@@ -209,6 +209,8 @@ RUN: Manifest = {
     "filesAfter": 1,
     "bytesRewritten": 2**50,
     "deleteFilesRemoved": 0,
+    "manifestsBefore": 0,
+    "manifestsAfter": 0,
     "rows": REMOVED,
     "snapshots": REMOVED,
     "orphanFiles": REMOVED,

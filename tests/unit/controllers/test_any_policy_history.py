@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from firn.model import names
+from firn_controllers.policies.due import LONGEST_RETRY
 from firn_controllers.policies.runs import MARK, Mark
 from firn_controllers.ports import Manifest
 from firn_operator.workloads import job_state
@@ -164,7 +165,8 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     world.maintainer.says.clear()
     for name in TOPICS:
         world.owes(name)
-    for _ in range(150):  # failures and closed windows pass, schedules go on
+    world.clock.advance(LONGEST_RETRY.total_seconds())  # failures pass
+    for _ in range(150):  # closed windows pass, schedules go on
         await history.round()
 
     policies = {(kind, it["metadata"]["name"]): it for kind in KINDS for it in world.cluster.all(kind)}

@@ -11,12 +11,14 @@ from firn.model.maintenance import RunReport, TableReport, pack
 from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
 from firn_controllers.ports import Manifest
+from firn_operator.workloads import job_state
 from tests import gen
 from tests.fakes.world import World
 
 COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 ALL: dict[str, Any] = {"selector": {}}
 UID = "uid-demo-flights"
+HOURLY = {"cron": "0 * * * *"}
 MANY = {"small_files": 200, "due_files": 200, "due_bytes": 10 * 2**20, "data_files": 210}
 
 
@@ -41,6 +43,10 @@ async def pass_time(world: World, seconds: int) -> None:
 
 def jobs(world: World) -> list[Manifest]:
     return world.cluster.all("Job")
+
+
+def active(world: World) -> list[Manifest]:
+    return [job for job in jobs(world) if job_state(job).finished is None]
 
 
 def maintenance(world: World, name: str = "flights") -> Manifest:
@@ -87,6 +93,8 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
         "filesAfter": 1,
         "bytesRewritten": 10 * 2**20,
         "deleteFilesRemoved": 0,
+        "manifestsBefore": 0,
+        "manifestsAfter": 0,
     }
     assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
     status = policy_status(world)
@@ -744,6 +752,41 @@ async def test_two_policies_that_are_reconciled_at_the_same_time_do_not_take_one
     assert len(jobs(world)) == 1
 
 
+async def test_work_that_is_never_finished_leaves_the_table_to_the_other_kind_in_between() -> None:
+    retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, **ALL)
+    world = await world_with(gen.policy(schedule=HOURLY, **ALL), retention)
+    world.maintainer.hold = True
+    world.maintainer.says[UID] = {**LEFT, "commits": 1}
+    world.clock.advance(3600)
+    kinds = []
+    for _ in range(6):
+        await world.settle(seconds=40)
+        (job,) = active(world)
+        kinds.append(job["metadata"]["labels"][names.LABEL_POLICY_KIND])
+        world.maintainer.end(job["metadata"]["name"])
+    assert kinds in ([COMPACTION, RETENTION] * 3, [RETENTION, COMPACTION] * 3)
+
+
+async def test_a_table_that_others_hold_for_too_long_is_overdue() -> None:
+    retention = gen.policy(
+        "keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, run={"deadline": "10m"}, **ALL
+    )
+    world = await world_with(gen.policy(**ALL), retention)
+    world.maintainer.hold = True
+    annotate(world, "1", "policy", COMPACTION)
+    await world.settle(seconds=60)
+    world.clock.advance(3600)
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
+    world.clock.advance(601)
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunOverdue")
+    assert "other runs hold the table" in world.message("MaintenanceHealthy")
+    world.maintainer.hold = False
+    await world.settle(seconds=120)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
 # What came of it
 
 
@@ -841,6 +884,57 @@ async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> Non
     assert maintenance(world)["retention"]["lastScheduleTime"] == "2026-03-01T13:00:00Z"
 
 
+@pytest.mark.parametrize(
+    ("mode", "said", "told"),
+    [
+        ("Enforce", "Deleted", "deleted 30 rows (300 bytes in 3 files)"),
+        ("DryRun", "WouldDelete", "would delete 30 rows (300 bytes in 3 files)"),
+    ],
+)
+@pytest.mark.parametrize("outcome", ["Failed", "Unfinished"])
+async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str, told: str, outcome: str) -> None:
+    spec: dict[str, Any] = {"rows": {"column": "at", "maxAge": "30d"}, "snapshots": {"maxAge": "7d"}}
+    world = await world_with(gen.policy("legal", kind=RETENTION, mode=mode, **spec, **ALL))
+    world.maintainer.says[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    events = {(name, reason): message for name, reason, message in world.cluster.events}
+    for name in ("flights", "legal"):
+        assert told in events[name, said]
+        assert "expiry failed" in events[name, "RunFailed"], "it has not committed, so it has failed in either case"
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (
+            {"files_before": 13, "files_after": 2, "bytes_rewritten": 7, "manifests_before": 3, "manifests_after": 4},
+            "13 data files became 2, 7 bytes rewritten",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_before": 13, "manifests_after": 1},
+            "13 manifests became 1",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_after": 4, "delete_files_removed": 5},
+            "5 delete files removed",
+        ),
+        ({"outcome": "Failed", "files_before": 13, "bytes_rewritten": 7}, "7 bytes rewritten"),
+        ({"manifests_before": 2, "manifests_after": 2}, "1 commits"),
+    ],
+    ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
+)
+async def test_what_a_compaction_did_is_told_as_it_was(report: dict[str, Any], told: str) -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.says[UID] = {"commits": 1, **report}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    name = jobs(world)[0]["metadata"]["name"]
+    assert [message for _, reason, message in world.cluster.events if reason == "Compacted"] == [
+        f"run {name}: {told}"
+    ] * 2
+
+
 @pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
 async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_nothing(begun: bool) -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
@@ -849,6 +943,26 @@ async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_noth
     await world.settle(seconds=30)
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
     assert maintenance(world)["compaction"]["failures"] == 1
+
+
+async def test_what_was_asked_for_and_failed_is_tried_again_until_it_is_answered() -> None:
+    never = gen.policy("legal", kind=RETENTION, **LEGAL, **ALL)
+    world = await world_with(never)
+    world.maintainer.says[UID] = {"outcome": "Failed", "message": "nobody answers"}
+    annotate(world, "1")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 1
+    found = maintenance(world)["retention"]
+    assert (found["failures"], found["failedRequest"], "lastRequest" in found) == (1, {"topic": "1"}, False)
+    annotate(world, "2")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 2, "another value is not made to wait"
+    world.maintainer.says.clear()
+    await pass_time(world, 300)
+    assert len(world.maintainer.done) == 3
+    found = maintenance(world)["retention"]
+    assert found["lastRun"]["result"] == "Succeeded"
+    assert (found["lastRequest"], "failedRequest" in found) == ({"topic": "2"}, False)
 
 
 async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> None:

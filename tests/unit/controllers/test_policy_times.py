@@ -14,6 +14,7 @@ from firn.api.v1alpha1.policy import Schedule, Window
 from firn.model.errors import InvalidSpecError
 from firn_controllers.policies import due, terms
 from firn_controllers.policies.calendar import Cron, Slots, Windows
+from firn_controllers.policies.controller import BLOCKED
 from firn_controllers.policies.due import Decision
 from firn_controllers.policies.runs import History
 from firn_controllers.policies.terms import Terms
@@ -279,6 +280,19 @@ def test_a_request_is_due_at_once_and_once(who: str) -> None:
     assert decide(found, answered, requests={who: "2"}).due is not None
 
 
+def test_a_request_whose_run_failed_is_tried_again_after_a_pause_and_a_new_one_at_once() -> None:
+    found = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
+    failed = ran(timedelta(), "Failed", 2, failed={"topic": "1"})
+    assert decide(found, failed, requests={"topic": "1"}) == Decision(next=NOW + timedelta(minutes=2))
+    again = decide(found, failed, requests={"topic": "1"}, now=NOW + timedelta(minutes=2)).due
+    assert again is not None, "no window is waited for"
+    assert again.requests == {"topic": "1"}
+    assert decide(found, failed, requests={"topic": "2"}).due is not None
+    assert decide(found, failed, requests={"topic": "1", "policy": "1"}).due is not None
+    assert decide(found, failed, requests={"topic": "1"}, generation=2).due is not None, "the policy was changed since"
+    assert decide(found, failed).due is None, "an annotation that is taken away asks for nothing"
+
+
 def test_nothing_is_due_while_the_policy_is_suspended() -> None:
     found = compaction(suspend=True, schedule={"cron": "0 3 * * *"}, triggers={"smallFiles": 2})
     assert decide(found, owed=debt(due_files=9), requests={"policy": "1"}) == Decision()
@@ -312,12 +326,18 @@ def test_a_policy_that_was_changed_since_is_tried_at_once() -> None:
     assert decide(retention(), failed, generation=4).due is not None
 
 
-def test_what_a_run_left_unfinished_is_due_at_once() -> None:
-    left = ran(timedelta(), "Unfinished")
-    assert decide(retention(), left).due is not None
-    assert decide(retention(), ran(timedelta(), "Unfinished", 3)).due is not None, "it has failed before, but not now"
+def test_what_a_run_left_unfinished_is_due_as_soon_as_others_had_their_turn() -> None:
+    assert due.TURN.total_seconds() > 2 * BLOCKED, "who waits for the table has looked by then"
     found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
-    assert decide(found, left, debt(due_files=9)).due is not None
+    owed, asked = debt(due_files=9), {"policy": "1"}
+    left, rested = ran(timedelta(), "Unfinished"), ran(due.TURN, "Unfinished")
+    assert decide(retention(), left).next == NOW + due.TURN
+    assert decide(retention(), rested).due is not None
+    assert decide(retention(), ran(due.TURN, "Unfinished", 3)).due is not None, "it has failed before, but not now"
+    assert decide(found, left, owed).next == NOW + due.TURN
+    assert decide(found, rested, owed).due is not None
+    assert decide(found, left, requests=asked).next == NOW + due.TURN
+    assert decide(found, rested, requests=asked).due is not None
 
 
 def test_a_table_in_other_hands_is_tried_again_soon() -> None:

@@ -115,7 +115,7 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     found = policy(
         config, strategy="Sort", columns=["id desc"], targetFileSize="64Mi", openGrace="1m", run={"deadline": "2h"}
     )
-    run = plan.contract(found, Batch((waiting(slot=gen.NOW),), "large"), config)
+    run = plan.contract(found, Batch((waiting(slot=gen.NOW),), "large"), config, gen.NOW)
     (table,) = run.tables
     work = table.compaction
     assert work is not None
@@ -130,10 +130,31 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     assert (run.cores, run.deadline_ms, run.service_account, run.spark_conf) == (4, 7_200_000, "mine", {"a": "b"})
     assert run.executors is not None
     assert run.executor_image == "firn-spark:1"
-    small = plan.contract(found, Batch((waiting(),), "small"), config)
+    small = plan.contract(found, Batch((waiting(),), "small"), config, gen.NOW)
     assert (small.executors, small.executor_image) == (None, None)
     assert small.tables[0].compaction is not None
     assert not small.tables[0].compaction.everything
+
+
+@pytest.mark.parametrize("key", ["write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"])
+def test_a_topic_that_says_itself_how_many_metadata_files_stay_goes_before_the_policy(key: str) -> None:
+    config = gen.config()
+    found = policy(config, kind="RetentionPolicy", snapshots={"maxAge": "7d"}, metadataFiles={"keep": 10})
+    plain = waiting()
+    own = replace(plain, target=plain.target.model_copy(update={"properties": {key: "false"}}))
+    run = plan.contract(found, Batch((plain, own), "small"), config, gen.NOW)
+    works = [table.retention for table in run.tables]
+    assert [(it.metadata_keep, it.snapshots is not None) for it in works if it] == [(10, True), (None, True)]
+
+
+def test_all_attempts_of_a_run_share_the_deadline_that_kubernetes_counts_from_the_job() -> None:
+    config = gen.config(maintenance=SIZES)
+    found, batch = policy(config, run={"deadline": "2h"}), Batch((waiting(),), "small")
+    run = plan.contract(found, batch, config, gen.NOW)
+    assert run.until_ms == int((gen.NOW + timedelta(hours=2)).timestamp() * 1000)
+    later = plan.contract(found, batch, config, gen.NOW + timedelta(seconds=7))
+    assert later.until_ms == int((gen.NOW + timedelta(hours=2, seconds=7)).timestamp() * 1000)
+    assert later.name == run.name, "the same work, looked at twice, is one run"
 
 
 def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_secret() -> None:
@@ -145,7 +166,7 @@ def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_sec
     assert "kafka-password" in config.secret_names()
     found = policy(config, run={"deadline": "30m", "retries": 5})
     batch = Batch((waiting(),), "small")
-    run = plan.contract(found, batch, config)
+    run = plan.contract(found, batch, config, gen.NOW)
     job = plan.job(found, batch, run, config, OWNER)
     spec = job["spec"]
     assert (spec["backoffLimit"], spec["ttlSecondsAfterFinished"]) == (5, 7200)

@@ -53,7 +53,8 @@ def test_without_a_policy_nothing_is_said_of_one() -> None:
 def test_history_comes_back_from_status_as_it_was_written() -> None:
     kept = {key: it for key, it in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
     assert History.of(SECTION).section() == kept
-    whole = {"policyUid": "uid-1", "schedule": "0 3 * * * Etc/UTC", "failures": 3, "failedGeneration": 7}
+    whole: Manifest = {"policyUid": "uid-1", "schedule": "0 3 * * * Etc/UTC", "failures": 3, "failedGeneration": 7}
+    whole["failedRequest"] = {"topic": "2"}
     assert History.of({**SECTION, **whole}).section() == kept | whole
     assert History.of({}).section() == {}
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -10,7 +11,7 @@ from hypothesis import given, seed
 from hypothesis import strategies as st
 
 from firn.model import compaction
-from firn.model.compaction import DataFile, Group, is_small, is_worn, lag_ms, manifests_fragmented, plan
+from firn.model.compaction import DataFile, Group, is_small, is_worn, manifests_fragmented, plan
 from firn.model.maintenance import CompactionWork
 
 MIB = 1024 * 1024
@@ -23,6 +24,11 @@ WORK = CompactionWork(target_file_bytes=TARGET, open_grace_ms=GRACE)
 
 def small(path: str, size: int = MIB, age: int = 2 * GRACE, **more: object) -> DataFile:
     return DataFile(path, size, 1000, str(more.pop("partition", "p")), 0, NOW - age, **more)  # type: ignore[arg-type]
+
+
+def lag(groups: Sequence[Group]) -> int:
+    """For how long the work that has waited longest has been owed; 0 where there is none."""
+    return max((NOW - group.owed_ms for group in groups), default=0)
 
 
 @st.composite
@@ -244,14 +250,14 @@ def test_deletes_alone_are_a_reason_by_ratio_and_by_number(deletes: int, delete_
     large = DataFile("f", TARGET, 100, "p", 0, NOW - DAY, deletes=deletes, delete_files=delete_files)
     groups = plan([large], WORK, NOW)
     assert [group.reason for group in groups] == (["Deletes"] if worn else [])
-    assert lag_ms(groups, NOW) == (DAY - GRACE if worn else 0)
+    assert lag(groups) == (DAY - GRACE if worn else 0)
 
 
 def test_a_file_is_owed_for_its_deletes_since_the_first_of_them() -> None:
     old = DataFile("f", TARGET, 100, "p", 0, NOW - 30 * DAY, deletes=50, delete_files=2, deleted_ms=NOW - 7)
     young = replace(old, path="g", added_ms=NOW - GRACE - 3)
-    assert lag_ms(plan([old], WORK, NOW), NOW) == 7
-    assert lag_ms(plan([young], WORK, NOW), NOW) == 3, "until then it was left to the writer"
+    assert lag(plan([old], WORK, NOW)) == 7
+    assert lag(plan([young], WORK, NOW)) == 3, "until then it was left to the writer"
 
 
 def test_deletes_inside_the_grace_wait() -> None:
@@ -260,7 +266,7 @@ def test_deletes_inside_the_grace_wait() -> None:
 
 
 def test_equality_deletes_of_a_few_rows_count_by_their_files() -> None:
-    files = [small(f"f{n}", TARGET, deletes=1, delete_files=12, eq_deletes=True) for n in range(2)]
+    files = [small(f"f{n}", TARGET, deletes=1, delete_files=12) for n in range(2)]
     assert {file.path for group in plan(files, WORK, NOW) for file in group.files} == {"f0", "f1"}
 
 
@@ -269,22 +275,22 @@ def test_three_small_files_wait_for_a_fourth() -> None:
     assert plan(files, WORK, NOW) == ()
     (group,) = plan([*files, small("f3")], WORK, NOW)
     assert (len(group.files), group.outputs, group.reason) == (4, 1, "SmallFiles")
-    assert lag_ms([group], NOW) == GRACE
+    assert lag([group]) == GRACE
 
 
 def test_what_waited_alone_was_owed_to_nobody_and_what_comes_later_makes_nothing_younger() -> None:
     alone = [small(f"a{n}", age=30 * DAY) for n in range(3)]
     fourth = small("b", age=3 * GRACE)
-    assert lag_ms(plan([*alone, fourth], WORK, NOW), NOW) == 2 * GRACE
+    assert lag(plan([*alone, fourth], WORK, NOW)) == 2 * GRACE
     later = [small(f"c{n}", age=GRACE + n) for n in range(50)]
-    assert lag_ms(plan([*alone, fourth, *later], WORK, NOW), NOW) == 2 * GRACE
+    assert lag(plan([*alone, fourth, *later], WORK, NOW)) == 2 * GRACE
 
 
 def test_what_is_left_of_a_quiet_partition_is_owed_since_it_closed() -> None:
     files = [small(f"f{n}", MIB << 2 * n, age=compaction.QUIET_MS + 5 * DAY - n) for n in range(4)]
     (group,) = plan(files, WORK, NOW)
     assert group.reason == "Settled"
-    assert lag_ms([group], NOW) == 5 * DAY - 3
+    assert lag([group]) == 5 * DAY - 3
 
 
 def test_a_backlog_comes_out_at_the_target_and_in_order_of_time() -> None:
@@ -324,8 +330,7 @@ def test_a_large_partition_that_was_arranged_in_part_goes_on_where_it_was() -> N
 
 def test_lag_is_of_the_group_that_has_waited_longest() -> None:
     files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5 + (p == "b"))]
-    assert lag_ms(plan(files, WORK, NOW), NOW) == 4 * GRACE, "since the fourth of the older six was past its grace"
-    assert lag_ms((), NOW) == 0
+    assert lag(plan(files, WORK, NOW)) == 4 * GRACE, "since the fourth of the older six was past its grace"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, delet
             writer._writer.write_block([one])
             writer._added_files += 1
             writer._min_sequence_number = 1
-    return Manifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12, 7)
+    return Manifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -118,7 +118,7 @@ def test_data_files(tmp_path: Path, version: int) -> None:
             file(version, "s3://a/old", Record(20_001, "x", None), file_size_in_bytes=9),
             ManifestEntryStatus.EXISTING,
             snapshot_id=3,
-            **({} if version == 1 else {"sequence_number": 2, "file_sequence_number": 2}),
+            **({} if version == 1 else {"sequence_number": 2, "file_sequence_number": 5}),
         ),
         entry(
             version,
@@ -128,14 +128,13 @@ def test_data_files(tmp_path: Path, version: int) -> None:
             **({} if version == 1 else {"sequence_number": 1, "file_sequence_number": 1}),
         ),
     )
-    new, old, expired = manifests.read_data(IO, found, {7: 70_000, 3: 30_000}, 20_000)
+    new, old, expired = manifests.read_data(IO, found)
     assert [it.path for it in (new, old, expired)] == ["s3://a/new", "s3://a/old", "s3://a/expired"]
-    assert [it.added_ms for it in (new, old, expired)] == [70_000, 30_000, 20_000]
     assert (new.bytes, new.records, new.spec_id) == (5000, 100, 4)
     assert old.bytes == 9
     assert new.partition == expired.partition != old.partition
     if version > 1:
-        assert [it.sequence for it in (new, old, expired)] == [12, 2, 1]
+        assert [(it.sequence, it.written) for it in (new, old, expired)] == [(12, 12), (2, 5), (1, 1)]
 
 
 def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
         entry(2, file(2, "d3", there, content=DataFileContent.EQUALITY_DELETES, equality_ids=[2], record_count=2)),
         deletes=True,
     )
-    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}), {}, 0)
+    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}))
     assert (wide.records, wide.sequence, wide.target, wide.equality, wide.everywhere) == (5, 12, None, False, False)
     assert (narrow.sequence, narrow.target) == (9, "s3://a/one")
     assert (values.records, values.equality, values.everywhere) == (2, True, False)
@@ -164,7 +163,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
 def test_values_deleted_under_no_partitioning_are_deleted_everywhere(tmp_path: Path) -> None:
     data = file(2, "d", Record(), content=DataFileContent.EQUALITY_DELETES, equality_ids=[2])
     found = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
-    (values,) = manifests.read_deletes(IO, found, frozenset({0}), {}, 0)
+    (values,) = manifests.read_deletes(IO, found, frozenset({0}))
     assert values.everywhere
 
 
@@ -183,8 +182,8 @@ def test_deletion_vectors(tmp_path: Path) -> None:
         content_size_in_bytes=40,
     )
     found = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
-    (read,) = manifests.read_deletes(IO, found, frozenset(), {}, 7)
-    assert (read.records, read.target, read.equality, read.added_ms) == (41, "s3://a/one", False, 7)
+    (read,) = manifests.read_deletes(IO, found, frozenset())
+    assert (read.records, read.target, read.equality, read.written) == (41, "s3://a/one", False, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -199,7 +198,7 @@ def test_manifest_lists(tmp_path: Path, version: int) -> None:
         listed.add_manifests([writer.to_manifest_file()])
     (found,) = manifests.read_list(IO, place)
     assert found == Manifest(
-        str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0, 7
+        str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0
     )
 
 
@@ -208,7 +207,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     content = (tmp_path / "m.avro").read_bytes()
     (tmp_path / "m.avro").write_bytes(content[:-3] + b"xyz")
     with pytest.raises(ValueError, match="does not end"):
-        list(manifests.read_data(IO, found, {}, 0))
+        list(manifests.read_data(IO, found))
 
 
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
