@@ -3,9 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firn.model.maintenance import SnapshotsWork
 from firn_spark.maintenance.retention import History, expired
 
 NOW = 1_000_000
+NOTHING_OF_ITS_OWN = SnapshotsWork(max_age_ms=0, min_keep=0)
 
 
 def chain(*times: int, carries: bool = True) -> list[History]:
@@ -14,8 +16,8 @@ def chain(*times: int, carries: bool = True) -> list[History]:
 
 
 def gone(snapshots: list[History], max_age: int, min_keep: int = 1, **refs: int) -> list[int]:
-    branches = [name for name in refs if not name.startswith("tag")]
-    return expired(snapshots, refs, branches, max_age, min_keep, NOW)
+    branches = dict.fromkeys((name for name in refs if not name.startswith("tag")), NOTHING_OF_ITS_OWN)
+    return expired(snapshots, refs, branches, SnapshotsWork(max_age_ms=max_age, min_keep=min_keep), NOW)
 
 
 def test_age_counts_from_when_a_snapshot_was_superseded() -> None:
@@ -37,6 +39,15 @@ def test_what_tags_and_branches_name_is_kept() -> None:
     found = [*chain(1, 2, 3, 4), History(9, 2, 3)]
     assert gone(found, 0, 1, main=4, tag=1, side=9) == [2, 3]
     assert gone(found, 0, 2, main=4, side=9) == [1]
+
+
+def test_a_branch_may_want_more_of_its_history_than_the_policy() -> None:
+    found = [*chain(1, 2, 3, 4), History(9, 2, 3)]
+    wanted = SnapshotsWork(max_age_ms=0, min_keep=1)
+    for own in (SnapshotsWork(max_age_ms=0, min_keep=2), SnapshotsWork(max_age_ms=NOW, min_keep=1)):
+        branches = {"main": NOTHING_OF_ITS_OWN, "side": own}
+        kept = {1, 2, 3, 4, 9} - set(expired(found, {"main": 4, "side": 9}, branches, wanted, NOW))
+        assert kept == ({4, 9, 2} if own.min_keep == 2 else {4, 9, 2, 1})
 
 
 def test_what_no_branch_leads_to_goes_by_its_own_age() -> None:
