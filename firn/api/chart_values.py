@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from firn.model.config import (
+    AnyProfile,
     Catalog,
     IngestionGroup,
+    KafkaProfile,
     Maintenance,
     Name,
-    Profile,
     Resources,
     Scheduling,
     Settings,
@@ -68,7 +69,7 @@ class QuickStart(Settings):
     """Profile classic and catalog lake on bundled stores."""
 
     enabled: bool
-    profile: Profile
+    profile: KafkaProfile
     """The profile `classic`."""
     postgres: Store
     """The catalog's database."""
@@ -174,7 +175,7 @@ class Values(Settings):
     default_profile: Name
     default_catalog: Name
     default_group: Name
-    profiles: dict[Name, Profile]
+    profiles: dict[Name, AnyProfile]
     """The quick start adds classic."""
     catalogs: dict[Name, Catalog]
     """The quick start adds lake."""
