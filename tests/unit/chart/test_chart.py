@@ -317,7 +317,7 @@ def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
 
 def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
-    for account in ("firn-operator", "firn-ingest", "firn-maintain"):
+    for account in ("firn-operator", "firn-ingest", "firn-maintain", "firn-broker"):
         annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
         assert annotations == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::111122223333:role/{account}"}
 
