@@ -75,6 +75,7 @@ class FleetReconciler:
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
         self._refuse_scale_down(fleet)
         try:
+            kinds.refuse_other_kind(fleet, live)
             wanted = manifests.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling

@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from firn.model.config import Config, DisklessProfile, KafkaProfile
+from firn.model.errors import InvalidSpecError
 from firn_controllers.fleet.diskless import config_map as diskless_config_map
 from firn_controllers.fleet.diskless import stateful_set as diskless_stateful_set
 from firn_controllers.fleet.diskless.layout import DisklessFleet
@@ -22,6 +23,20 @@ def fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None
             return KafkaFleet.of(config, name, profile, owner, live)
         case DisklessProfile() as profile:
             return DisklessFleet.of(config, name, profile, owner)
+
+
+def refuse_other_kind(found: AnyFleet, live: StatefulSetState | None) -> None:
+    """Raises InvalidSpecError where the StatefulSet that lives is of the other kind: Kubernetes would not change it, and brokers of both kinds
+    behind one address would be two clusters."""
+    if live is None:
+        return
+    keeps = bool(live.manifest.get("spec", {}).get("volumeClaimTemplates"))
+    if keeps != isinstance(found, KafkaFleet):
+        kind = "Kafka" if keeps else "Diskless"
+        raise InvalidSpecError(
+            f"configuration profiles.{found.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot become another"
+            " one; name a new profile, or delete the StatefulSet when nobody needs its topics any more"
+        )
 
 
 def config_map(found: AnyFleet) -> Manifest:

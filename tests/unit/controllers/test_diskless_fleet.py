@@ -335,6 +335,34 @@ async def test_a_broker_that_does_not_come_back_stops_the_roll() -> None:
     assert told(found).count("Degraded") == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [({}, gen.diskless(), "Kafka"), (gen.diskless(), {}, "Diskless")],
+    ids=["disks to none", "none to disks"],
+)
+async def test_a_profile_cannot_become_one_of_the_other_kind(
+    before: dict[str, Any], after: dict[str, Any], kind: str
+) -> None:
+    found = World(gen.config(profiles={"classic": {}, "waves": before}))
+    found.cluster.create(gen.topic(profile="waves"))
+    await found.settle()
+    live, pods = await found.cluster.stateful_set(STATEFUL_SET), dict(found.cluster.pod_states)
+    found.start(gen.config(profiles={"classic": {}, "waves": after}))
+    await found.settle()
+    now = await found.cluster.stateful_set(STATEFUL_SET)
+    assert live is not None
+    assert now is not None
+    assert now.manifest == live.manifest
+    assert found.cluster.pod_states == pods, "brokers that run are left alone"
+    assert found.conditions()["Ready"] == ("True", "AllReady")
+    degraded = found.operator.board.fleet("waves").degraded
+    assert f"profiles.waves.kind: the brokers of StatefulSet {STATEFUL_SET} are of kind {kind}" in degraded
+    assert told(found).count("Degraded") == 1
+    found.start(gen.config(profiles={"classic": {}, "waves": before}))
+    await found.settle()
+    assert found.operator.board.fleet("waves").degraded == ""
+
+
 @pytest.mark.parametrize(("ready", "reason"), [(3, None), (1, None), (0, Reason.BROKER_STARTING)])
 def test_one_ready_broker_is_enough_to_write(ready: int, reason: Reason | None) -> None:
     pods = [gen.pod(f"{STATEFUL_SET}-{number}", ready=number < ready) for number in range(3)]
