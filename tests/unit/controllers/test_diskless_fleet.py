@@ -96,6 +96,11 @@ def test_a_pod_keeps_nothing_and_has_secrets_as_files_only() -> None:
     assert not [it for it in container(found)["env"] if "secretKeyRef" in it.get("valueFrom", {})]
 
 
+def test_what_kubernetes_says_of_services_is_not_taken_for_settings() -> None:
+    """Service links would be variables such as FIRN_BROKER_WAVES_SERVICE_HOST, and every FIRN_BROKER_... is a setting of the broker."""
+    assert pod_spec(fleet())["enableServiceLinks"] is False
+
+
 def test_no_other_pod_gets_the_brokers_secrets() -> None:
     config = gen.config(profiles={"classic": {}, "waves": gen.diskless()})
     assert config.secret_names() == gen.config().secret_names()
