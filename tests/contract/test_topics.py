@@ -231,6 +231,7 @@ def test_a_certificate_of_a_client_that_nobody_trusts_is_access_denied_for_the_d
     assert isinstance(denial, AccessDeniedError), denial
 
 
+@pytest.mark.parametrize("topics", ["classic"], indirect=True)
 async def test_a_user_without_grants_is_access_denied(broker: Kafka, topics: KafkaTopics, name: str) -> None:
     stranger = broker.secure_connection(STRANGER, STRANGER_PASSWORD)
     denied = KafkaTopics({"secure": Brokers(stranger, replication_factor=1)})
