@@ -227,6 +227,16 @@ def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
     assert settings.load(document, start(found, tmp_path, 1)).zone == ""
 
 
+@pytest.mark.xfail(strict=True, reason="the broker has one listener so far: clients outside are not served")
+def test_the_broker_reads_its_listener_for_clients_outside(tmp_path: Path) -> None:
+    settings = pytest.importorskip("firn_broker.settings")
+    found = fleet(external={"host": "kafka.example", "port": 31000})
+    variables = start(found, tmp_path, 1)
+    document = tmp_path / "broker.yaml"
+    document.write_text(config_map.build(found)["data"]["broker.yaml"])
+    assert settings.load(document, variables).external.advertised == "kafka.example:31002"
+
+
 def test_what_the_operator_sets_is_what_a_profile_may_not() -> None:
     ours = config_map.settings(fleet(external={"host": "h"})).keys() - {"topics", "writer"}
     assert ours | {"nodeId", "zone"} == BROKER_SETTINGS_OWN
