@@ -215,8 +215,8 @@ SCRIPTS = (
         ), by_log AS (
           UPDATE log SET bytes = bytes - it.len FROM (SELECT gone.log, sum(len) AS len FROM gone GROUP BY gone.log) it WHERE log.id = it.log
         )
-        UPDATE wal SET runs = runs - it.runs, state = CASE WHEN runs - it.runs = 0 THEN 2 ELSE state END,
-          dead_ms = CASE WHEN runs - it.runs = 0 THEN now_ms() ELSE dead_ms END
+        UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,
+          dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END
           FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal;
       END IF;
       DELETE FROM producer USING log WHERE producer.log = log.id AND log.deleted
