@@ -22,7 +22,7 @@ async def test_aiokafka_produces_and_consumes(firn: FirnBroker, name: str, codec
         bootstrap_servers=firn.bootstrap, compression_type=codec, enable_idempotence=idempotent, linger_ms=5
     ) as producer:
         sent = [await producer.send(name, b"%d" % number, key=b"k", headers=HEADERS) for number in range(100)]
-        sent.append(await producer.send(name, None, key=None))
+        sent.append(await producer.send(name, None, key=b"k"))
         assert [(await it).offset for it in sent] == list(range(101))
     async with AIOKafkaConsumer(name, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest") as consumer:
         found = [await asyncio.wait_for(anext(consumer), 20) for _ in range(101)]
