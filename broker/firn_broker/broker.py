@@ -20,7 +20,7 @@ from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.producers import ProducerIds
 from firn_broker.reader import Reader
-from firn_broker.router import Client, Route, Router
+from firn_broker.router import Route, Router
 from firn_broker.settings import BrokerSettings
 from firn_broker.topics import TopicMaker
 from firn_broker.upkeep import Upkeep
@@ -86,7 +86,7 @@ class Broker:
         self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
         upkeep = Upkeep(self.coordinator, self.objects, self.membership, self.catalogue, self.configs, settings.upkeep)
         self.routes = routes
-        self.router = Router(routes, self._disconnected)
+        self.router = Router(routes, self.writer.hurry)
         for name, work in (
             ("lease", self.membership.keep()),
             ("topics", self.catalogue.keep()),
@@ -101,9 +101,6 @@ class Broker:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_ended)
         self._background.append(task)
-
-    def _disconnected(self, client: Client) -> None:
-        pass
 
     @property
     def healthy(self) -> bool:

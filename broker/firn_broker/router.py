@@ -77,9 +77,10 @@ class Route:
 class Router:
     """Answers requests. Raises MalformedError for what closes the connection."""
 
-    def __init__(self, routes: Sequence[Route], disconnected: Callable[[Client], None]) -> None:
+    def __init__(self, routes: Sequence[Route], stalled: Callable[[], None]) -> None:
         self._routes: Mapping[int, Route] = {route.key: route for route in routes}
-        self.disconnected = disconnected
+        self.stalled = stalled
+        """To be called when a connection is not read any more until something of it is answered."""
 
     async def handle(
         self, header: RequestHeader, frame: memoryview, client: Client

@@ -95,7 +95,6 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._replies.put_nowait(None)
         self._server.forget(self)
-        self._router.disconnected(self.client)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -150,6 +149,9 @@ class Connection(asyncio.BufferedProtocol):
         if not produce:
             self._serial = task
         self._replies.put_nowait((task, size))
+        if "read ahead" in self._paused:
+            # Behind the requests at hand, which have to be in the buffer by then.
+            asyncio.get_running_loop().call_soon(self._router.stalled)
 
     async def _serve(self, frame: memoryview, before: "asyncio.Task[Buffers | None] | None") -> Buffers | None:
         if before is not None and not before.done():

@@ -32,6 +32,9 @@ class WriterSettings(Settings):
     """An object is written this long after its first batch came."""
     flush_bytes: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
     """An object is written when it would grow past this."""
+    early_bytes: int = Field(default=256 * 1024, ge=0)
+    """An object of so many bytes is written before its time when a producer may send no more until it is, and no other is being written:
+    waiting would only cost throughput. Each such write is one more request to the object store."""
     uploads: int = Field(default=4, ge=1, le=64)
     """Objects that are uploaded at a time."""
     upload_seconds: float = Field(default=30, gt=0)

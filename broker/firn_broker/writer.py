@@ -123,6 +123,8 @@ class WalWriter:
         self._failed: list[_Failed] = []
         self._keys: deque[tuple[str, int]] = deque()
         self._reserving = asyncio.Lock()
+        self._uploading = 0
+        self._hurried = False
         self._unfinished = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -148,7 +150,17 @@ class WalWriter:
             self._rotate()
         return future
 
+    def hurry(self) -> None:
+        """A producer has as many requests in flight as it may: it waits for us, and not for its own records."""
+        self._hurried = True
+        self._rotate_early()
+
+    def _rotate_early(self) -> None:
+        if self._hurried and not self._uploading and self._active.size >= self._settings.early_bytes:
+            self._rotate()
+
     def _rotate(self) -> None:
+        self._hurried = False
         file = self._active
         if self._timer is not None:
             self._timer.cancel()
@@ -156,11 +168,19 @@ class WalWriter:
         if not file.entries:
             return
         self._active = _File(file.number + 1)
+        self._uploading += 1
         file.upload = asyncio.create_task(self._upload(file))
         self._queue.put_nowait(file)
 
     async def _upload(self, file: _File) -> bool:
         """Whether the object lies in the store."""
+        try:
+            return await self._put(file)
+        finally:
+            self._uploading -= 1
+            self._rotate_early()
+
+    async def _put(self, file: _File) -> bool:
         async with self._uploads:
             give_up = asyncio.get_running_loop().time() + self._settings.upload_seconds
             for attempt in range(1 << 30):
