@@ -22,10 +22,11 @@ class FirnBroker:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
+    bootstrap_servers: str = ""
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return self.bootstrap_servers or f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         ready = self.log.with_suffix(".out")
@@ -47,7 +48,8 @@ class FirnBroker:
         """Ask it to end; its exit code."""
         assert self.process is not None
         stop(self.process)
-        return self.process.returncode
+        code: int = self.process.returncode
+        return code
 
     def kill(self) -> None:
         assert self.process is not None

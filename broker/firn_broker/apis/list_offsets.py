@@ -6,14 +6,12 @@ record of a time or later.
 - -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
 """
 
-import asyncio
-
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker import catalogue
 from firn_broker.broker import Broker
-from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Run
+from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
 from firn_broker.reader import UnreadableError
 from firn_broker.router import Call
 from firn_broker.wire import records, times
@@ -66,12 +64,10 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     if run is None:
         return -1, -1
     block = await broker.reader.read(run)
-    return await asyncio.to_thread(
-        _search, block.slice(run, 0, len(block.data), at_least_one=True), run, timestamp, start
-    )
+    return _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
 
 
-def _search(data: memoryview, run: Run, timestamp: int, start: int) -> tuple[int, int]:
+def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
     for place, size, _ in records.walk(data):
         batch = data[place : place + size]
