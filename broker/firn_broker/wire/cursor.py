@@ -12,6 +12,9 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
+ELEMENTS = 100_000
+"""Topics, or partitions of a topic, that one request may name."""
+
 
 class MalformedError(Exception):
     """The bytes cannot be the message that they claim to be: the connection is closed."""
@@ -96,11 +99,22 @@ class Cursor:
         return self.data[start : start + size]
 
     def count(self) -> int:
-        """Length of an array; a null array has none. Each element takes a byte at least, which bounds what a lie can cost."""
+        """Length of an array; a null array has none. Bounded, so that a lie costs nothing."""
+        size = self.nullable_count() or 0
+        if size > ELEMENTS:
+            raise MalformedError(f"an array of {size} elements")
+        return size
+
+    def nullable_count(self) -> int | None:
+        """Length of an array, None for a null one. Each element takes a byte at least."""
         size = self._length(wide=True)
         if size > self.end - self.place:
             raise MalformedError(f"an array of {size} elements in {self.end - self.place} bytes")
-        return max(size, 0)
+        return None if size < 0 else size
+
+    def skip(self, size: int) -> None:
+        """Leave bytes out."""
+        self._take(size)
 
     def tags(self) -> None:
         """Tagged fields, none of which we need."""
