@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import fcntl
 import os
 import random
 import signal
@@ -38,6 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.data_dir is not None:
             options.data_dir.mkdir(parents=True, exist_ok=True)
+            lock = (options.data_dir / "lock").open("w")
+            try:
+                # Held until the process ends, however it does.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                print(f"{options.data_dir} is in use by another broker", file=sys.stderr)
+                return ExitCode.CONFIGURATION
             settings = configuration.embedded(options.data_dir, os.environ)
         else:
             settings = configuration.load(options.config, os.environ)

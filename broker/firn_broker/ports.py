@@ -174,6 +174,10 @@ class Coordinator(Protocol):
         """The first of ``count`` producer ids that nobody else is given."""
         ...
 
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        """Forget what is known of up to ``limit`` producers in partitions to which they sent nothing for ``age_ms``; how many."""
+        ...
+
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         """Groups with a saved state, of one shard or all."""
         ...

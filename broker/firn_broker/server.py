@@ -48,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._writer: asyncio.Task[None] | None = None
         self._lost = False
+        self._late: asyncio.TimerHandle | None = None
         self.client = Client(peer="?")
 
     # What asyncio calls
@@ -74,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled < len(self._target):
             return
         if self._body:
+            self._arrived()
             frame = self._target
             self._expect(memoryview(self._prefix), body=False)
             self._received(frame)
@@ -92,6 +94,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self._lost = True
+        self._arrived()
+        if self._body and len(self._target) >= SMALL:
+            self._budget.give(len(self._target))
+            self._expect(memoryview(self._prefix), body=False)
         self._writable.set()
         self._replies.put_nowait(None)
         self._server.forget(self)
@@ -113,8 +119,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, size: int) -> None:
         """Make room for a request, or stop reading until there is."""
-        if size < SMALL or self._budget.take(size, lambda: self._granted(size)):
+        if size < SMALL:
             self._expect(memoryview(bytearray(size)), body=True)
+        elif self._budget.take(size, lambda: self._granted(size)):
+            self._begin(size)
         else:
             metrics.BUFFER_WAITING.set(self._budget.waiting)
             self._pause("budget")
@@ -122,9 +130,21 @@ class Connection(asyncio.BufferedProtocol):
     def _granted(self, size: int) -> bool:
         if self._lost:
             return False
-        self._expect(memoryview(bytearray(size)), body=True)
+        self._begin(size)
         self._resume("budget")
         return True
+
+    def _begin(self, size: int) -> None:
+        """Memory is ours for as long as the request takes to arrive, which is not for ever: others wait for it."""
+        self._expect(memoryview(bytearray(size)), body=True)
+        self._late = asyncio.get_running_loop().call_later(
+            self._settings.arrival_seconds, self._refuse, "slow", f"a request of {size} bytes did not arrive"
+        )
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _pause(self, why: str) -> None:
         if not self._paused and not self._lost:

@@ -69,6 +69,8 @@ class ConnectionSettings(Settings):
     """Bytes of them."""
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections together hold in memory; then sockets are read no more."""
+    arrival_seconds: float = Field(default=60, gt=0)
+    """A large request that takes longer to arrive closes its connection."""
     max_connections: int = Field(default=10_000, ge=1)
     """Further ones are closed at once."""
 
@@ -104,6 +106,8 @@ class UpkeepSettings(Settings):
     """A dead object is deleted this much later: longer than any fetch holds its coordinates."""
     round_runs: int = Field(default=10_000, ge=1)
     """Runs that one round looks at, and forgets, at most."""
+    producer_seconds: float = Field(default=86_400, gt=0)
+    """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)
     """Reservations of brokers that are gone are withdrawn after this."""
 
@@ -186,6 +190,8 @@ def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:
         {
             "coordinator": {"type": "sqlite", "path": str(directory / "coordinator.db")},
             "objects": {"type": "directory", "path": str(directory / "objects")},
+            # The only one: whoever was it before is gone, as the directory is locked.
+            "nodeId": 0,
         },
         environment,
     )

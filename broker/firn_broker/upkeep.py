@@ -64,6 +64,8 @@ class Upkeep:
         metrics.UPKEEP.labels("dropped runs").inc(dropped)
         abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)
         metrics.UPKEEP.labels("withdrawn reservations").inc(abandoned)
+        forgotten = await self._coordinator.forget_producers(int(self._settings.producer_seconds * 1000), limit)
+        metrics.UPKEEP.labels("forgotten producers").inc(forgotten)
         await self._bury(int(self._settings.grace_seconds * 1000))
 
     async def _bury(self, grace_ms: int) -> None:

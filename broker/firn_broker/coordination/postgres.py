@@ -403,6 +403,16 @@ class PostgresCoordinator:
         """See `Coordinator.producer_ids`."""
         return int(await self._value("SELECT raise_counter('producer', $1)", count))
 
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_producers`."""
+        # Never waits for a commit: who is being written to is not old.
+        rows = await self._rows(
+            "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms <= now_ms() - $1 LIMIT $2"
+            " FOR UPDATE SKIP LOCKED) RETURNING pid",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         """See `Coordinator.groups`."""
         rows = await self._rows(

@@ -594,6 +594,17 @@ class SqliteCoordinator:
         """See `Coordinator.producer_ids`."""
         return await self._run(lambda: self._count("producer", count))
 
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_producers`."""
+
+        def work() -> int:
+            return self._db.execute(
+                "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms<=? LIMIT ?)",
+                (self._now() - age_ms, limit),
+            ).rowcount
+
+        return await self._run(work)
+
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         """See `Coordinator.groups`."""
 

@@ -338,6 +338,15 @@ class CoordinatorContract:
             (ErrorCode.none, True), (ErrorCode.none, False), (ErrorCode.none, False),
         ]  # fmt: skip
 
+    async def test_producers_that_are_silent_are_forgotten(self, log: Log, advance: Advance) -> None:
+        await log.commit(produced(0, producer=1), produced(0, producer=2))
+        await advance(8)
+        await log.commit(produced(1, producer=1))
+        await advance(3)
+        assert await log.coordinator.forget_producers(10_000, 10) == 1
+        outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
+        assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+
     async def test_producer_ids_are_given_once(self, coordinator: Coordinator) -> None:
         first = await coordinator.producer_ids(10)
         assert await coordinator.producer_ids(1) >= first + 10
