@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import fcntl
+import gc
 import os
 import random
 import signal
@@ -121,6 +122,10 @@ async def _serve(settings: BrokerSettings) -> int:
     await broker.start(address, table.routes(broker))
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _place, broker) if settings.metrics_listen else None
+    # What was made so far stays, and what comes after is freed by its references: collecting often only costs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     print(f"ready {host}:{port}", flush=True)
     log.info("ready", host=host, port=port, node=broker.membership.lease.node, cluster=broker.cluster_id)
     await stop.wait()

@@ -75,8 +75,7 @@ class Lease:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
+class BatchEntry(NamedTuple):
     """One batch inside a WAL object that is about to be committed, in the order in which producers sent them."""
 
     partition: Partition
@@ -110,8 +109,7 @@ class BatchOutcome(NamedTuple):
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WalRange:
+class WalRange(NamedTuple):
     """A run of whole batches in a WAL object."""
 
     key: str
@@ -119,8 +117,7 @@ class WalRange:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Consecutive batches of one partition that lie together. ``place`` may later be a range of a data file instead."""
 
     base_offset: int
@@ -131,8 +128,7 @@ class Run:
     """-1, or the time that all records of the run have (LogAppendTime)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Find batches of ``partition`` from ``offset`` on, until their bytes pass ``max_bytes`` (one run at least)."""
 
     partition: Partition
@@ -140,8 +136,7 @@ class Wanted:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The state of a partition, and where the wanted batches lie, by offset."""
 
     error: ErrorCode
@@ -150,8 +145,7 @@ class Found:
     runs: Sequence[Run] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
+class LogState(NamedTuple):
     """A partition's bounds and its bytes."""
 
     log_start: int

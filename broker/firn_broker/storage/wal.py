@@ -51,8 +51,9 @@ class IndexedBatch:
 
 
 def key(id: UUID) -> str:
-    """Where the object ``id`` lies. The hash in front spreads keys over the partitions of an object store."""
-    return f"{PREFIX}{crc32c(id.bytes):08x}/{id}"
+    """Where the object ``id`` lies. The hash in front spreads keys over the partitions of an object store; 256 values are enough for that,
+    and no more than a directory can have."""
+    return f"{PREFIX}{crc32c(id.bytes) & 0xFF:02x}/{id}"
 
 
 def assemble(
