@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
@@ -25,6 +25,8 @@ class Client:
     software: str = ""
     produce_order: asyncio.Lock | None = None
     """Taken by each produce request in the order of arrival, until its batches are in the buffer."""
+    awaited: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    """(topic, partition, producer id) -> (epoch, sequence) of a batch that this client was, or will be, told to send again."""
 
     @property
     def zone(self) -> str:
