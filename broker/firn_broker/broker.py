@@ -91,7 +91,7 @@ class Broker:
             ("lease", self.membership.keep()),
             ("topics", self.catalogue.keep()),
             ("commits", self.writer.run()),
-            ("watermarks", self.reader.poll()),
+            ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("upkeep", upkeep.run()),
             ("groups", self.groups.run()),
         ):

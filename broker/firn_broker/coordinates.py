@@ -17,6 +17,10 @@ RUN_BYTES = 1 << 20
 """A run of batches ends before it grows past this, so that a reader need not load much more than it wants."""
 
 
+FOUND_RUNS = 256
+"""Runs of a partition that one look gives at most."""
+
+
 class Partition(NamedTuple):
     """One partition of one incarnation of a topic."""
 

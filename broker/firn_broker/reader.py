@@ -6,7 +6,7 @@ reads at a time, its own cache), so that reading history cannot slow the tail, o
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -218,12 +218,12 @@ class Reader:
             block = await asyncio.shield(self._loading[_slot(run)])
         return block
 
-    async def poll(self) -> None:
-        """Look for what other brokers wrote to partitions that somebody waits for, for ever."""
+    async def poll(self, alone: Callable[[], bool]) -> None:
+        """Look for what other brokers wrote to partitions that somebody waits for, for ever; while this one is ``alone``, it knows."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             partitions = self._watermarks.watched()
-            if not partitions:
+            if not partitions or alone():
                 continue
             try:
                 states = await self._coordinator.states(partitions)

@@ -192,6 +192,8 @@ def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:
             "objects": {"type": "directory", "path": str(directory / "objects")},
             # The only one: whoever was it before is gone, as the directory is locked.
             "nodeId": 0,
+            # A write costs nothing here but time.
+            "writer": {"earlyBytes": 0},
         },
         environment,
     )

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.coordinates import (
+    FOUND_RUNS,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -38,8 +39,6 @@ T = TypeVar("T")
 FENCED = "FN001"
 PASSING = ("08", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE that may be gone later: connection, rollback (deadlock), resources, locks, shutdown, I/O."""
-ROWS = 256
-"""Runs of a partition that one look gives at most."""
 
 
 class PostgresCoordinator:
@@ -307,7 +306,7 @@ class PostgresCoordinator:
             LEFT JOIN LATERAL (
               SELECT {_RUN} FROM (
                 SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
-                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT {ROWS}) few
+                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT {FOUND_RUNS}) few
               ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
             ) r ON w.off >= log.log_start AND w.off <= log.hw
             ORDER BY w.n, r.last_offset

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.clock import Clock
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.coordinates import (
+    FOUND_RUNS,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -437,8 +438,8 @@ class SqliteCoordinator:
             budget = wanted.max_bytes
             # A cursor that is left early has read no more than it gave.
             for row in self._db.execute(
-                f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset",
-                (log.id, wanted.offset),
+                f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+                (log.id, wanted.offset, FOUND_RUNS),
             ):
                 runs.append(_run(row))
                 budget -= row[4]

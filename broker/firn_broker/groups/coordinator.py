@@ -28,7 +28,7 @@ from firn_broker.settings import GroupSettings
 log = structlog.get_logger()
 T = TypeVar("T")
 
-TICK_SECONDS = 0.05
+TICK_SECONDS = 0.1
 CHECK_SECONDS = 1.0
 
 

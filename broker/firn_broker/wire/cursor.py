@@ -123,11 +123,6 @@ class Cursor:
                 self.varint()
                 self._take(self.varint())
 
-    def finish(self) -> None:
-        """Nothing may be left over."""
-        if self.place != self.end:
-            raise MalformedError(f"{self.end - self.place} bytes left over")
-
 
 def varint(value: int) -> bytes:
     """Unsigned varint."""

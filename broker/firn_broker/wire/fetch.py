@@ -94,7 +94,6 @@ def read(frame: memoryview, place: int, version: int) -> FetchRequest:
             cursor.tags()
     rack = (cursor.string() or "") if version >= 11 else ""
     cursor.tags()
-    cursor.finish()
     return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, rack)
 
 

@@ -37,9 +37,8 @@ def decode(api: int, version: int, frame: memoryview, place: int) -> Any:
         raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes are too many for it")
     schema = load_request_schema(api, version)
     cursor = Cursor(frame, place, flexible=schema.__flexible__)
-    message = _reader(schema)(cursor)
-    cursor.finish()
-    return message
+    # What is left over is ignored, as Kafka does: librdkafka leaves bytes behind some messages.
+    return _reader(schema)(cursor)
 
 
 def _null(read: Callable[[Cursor], Any], *, allowed: bool) -> Callable[[Cursor], Any]:

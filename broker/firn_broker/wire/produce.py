@@ -66,7 +66,6 @@ def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
         cursor.tags()
         topics.append((name, partitions))
     cursor.tags()
-    cursor.finish()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -109,7 +109,7 @@ async def test_waiting_ends() -> None:
 async def test_another_brokers_records_are_noticed() -> None:
     async with rig() as parts:
         other = cold(parts)
-        poll = asyncio.create_task(other.poll())
+        poll = asyncio.create_task(other.poll(lambda: False))
         asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
         await asyncio.sleep(0.03)
         await produce(parts, 1)
