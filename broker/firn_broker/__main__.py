@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import fcntl
 import gc
+import json
 import os
 import random
 import signal
@@ -16,8 +17,8 @@ import uvloop
 
 from firn.model.clock import Clock, SystemClock
 from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
+from firn_broker import fsck, table, telemetry
 from firn_broker import settings as configuration
-from firn_broker import table, telemetry
 from firn_broker.broker import Broker, Ports
 from firn_broker.coordinates import NodeAddress
 from firn_broker.coordination.postgres import PostgresCoordinator
@@ -31,6 +32,7 @@ from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 log = structlog.get_logger()
 
 DRAIN_SECONDS = 20
+SERVE, FSCK = "serve", "fsck"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,12 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.data_dir is not None:
             options.data_dir.mkdir(parents=True, exist_ok=True)
             lock = (options.data_dir / "lock").open("w")
-            try:
-                # Held until the process ends, however it does.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                print(f"{options.data_dir} is in use by another broker", file=sys.stderr)
-                return ExitCode.CONFIGURATION
+            if options.command == SERVE:
+                try:
+                    # Held until the process ends, however it does.
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    print(f"{options.data_dir} is in use by another broker", file=sys.stderr)
+                    return ExitCode.CONFIGURATION
             settings = configuration.embedded(options.data_dir, os.environ)
         else:
             settings = configuration.load(options.config, os.environ)
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.CONFIGURATION
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings))
+            return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, read=options.read))
     except UnavailableError as error:
         print(error, file=sys.stderr)
         return ExitCode.TEMPORARY
@@ -75,6 +78,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--data-dir", type=Path, help="on its own: coordinator and objects in this directory")
     where.add_argument("--config", type=Path, help="one of a fleet: the configuration, as YAML")
+    parser.add_argument(
+        "command", nargs="?", choices=(SERVE, FSCK), default=SERVE, help="fsck: compare bucket and coordinator"
+    )
+    parser.add_argument("--read", action="store_true", help="fsck: read every object, too")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where clients connect (127.0.0.1:9092)")
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="where /metrics, /livez and /readyz are")
     return parser.parse_args(arguments)
@@ -136,6 +143,18 @@ async def _serve(settings: BrokerSettings) -> int:
     if probes is not None:
         probes.close()
     return ExitCode.DONE
+
+
+async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
+    ports = _ports(settings, SystemClock(), random.Random())
+    await ports.coordinator.start()
+    try:
+        found = await fsck.check(ports.coordinator, ports.objects, read=read)
+    finally:
+        await ports.coordinator.close()
+        await ports.objects.close()
+    print(json.dumps(found.report(), indent=2))
+    return ExitCode.CORRUPT if found.lost else ExitCode.DONE
 
 
 if __name__ == "__main__":
