@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,20 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
 from tests.servers.firn_broker import FirnBroker, of_fleet
-from tests.servers.postgres import Postgres
-from tests.servers.process import await_true
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.process import await_true, free_port
 from tests.servers.s3 import S3
 
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
+@contextmanager
+def fleet_of(count: int, directory: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
+    """So many brokers, that have their own schema and their own part of the bucket."""
     number = next(_numbers)
-    password = tmp_path / "password"
+    password = directory / "password"
     password.write_text(database.password)
-    secret = tmp_path / "secret"
+    secret = directory / "secret"
     secret.write_text(storage.secret_key)
     settings = {
         "coordinator": {
@@ -43,14 +44,21 @@ def fleet(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[list[Firn
         "groups": {"initialRebalanceMs": 100},
         "writer": {"flushSeconds": 0.05},
     }  # fmt: skip
-    brokers = [of_fleet(tmp_path, f"broker-{node}", {**settings, "nodeId": node}) for node in range(3)]
-    for broker in brokers:
-        broker.start()
+    brokers = [of_fleet(directory, f"broker-{node}", {**settings, "nodeId": node}) for node in range(count)]
     try:
+        for broker in brokers:
+            broker.start()
         yield brokers
     finally:
         for broker in brokers:
-            broker.stop()
+            if broker.process is not None:
+                broker.stop()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
+    with fleet_of(3, tmp_path, database, storage) as brokers:
+        yield brokers
 
 
 def all_of(brokers: list[FirnBroker]) -> FirnBroker:
@@ -154,3 +162,32 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     assert found.coordinator.id != coordinator
     member.close()
     fleet[coordinator].start()
+
+
+def test_a_database_that_restarts_loses_nothing(tmp_path: Path, storage: S3, name: str) -> None:
+    port = free_port()
+    acknowledged: dict[int, int] = {}
+    failed: list[KafkaError] = []
+
+    def delivered(number: int) -> Callable[[KafkaError | None, Any], None]:
+        return lambda error, message: failed.append(error) if error else acknowledged.update({number: message.offset()})
+
+    with directory_for_postgres() as directory, ExitStack() as first:
+        database = first.enter_context(postgres(directory, port))
+        with fleet_of(2, tmp_path, database, storage) as brokers:
+            everybody = all_of(brokers)
+            create(everybody, name)
+            producer = Producer({"bootstrap.servers": everybody.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+            for number in range(1500):
+                producer.produce(name, b"%d" % number, on_delivery=delivered(number))
+                producer.poll(0.002)
+                if number == 500:
+                    first.close()
+            with postgres(directory, port):
+                assert producer.flush(60) == 0
+                assert not failed
+                found = read(everybody, name, 1500)
+                assert [int(it.value()) for it in found] == list(range(1500))
+                assert {int(it.value()): it.offset() for it in found} == acknowledged
+                for broker in brokers:
+                    assert broker.stop() == 0
