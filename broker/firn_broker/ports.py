@@ -134,8 +134,9 @@ class Coordinator(Protocol):
         """Bounds of partitions, read now; None for one that does not exist."""
         ...
 
-    async def find_by_time(self, partition: Partition, timestamp: int) -> Run | None:
-        """The first run with a record of this time or later; with `MAX_TIMESTAMP` the one with the greatest timestamp."""
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+        """The first run that ends at offset ``since`` or later and has a record of this time or later; with `MAX_TIMESTAMP` the one with the
+        greatest timestamp."""
         ...
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:

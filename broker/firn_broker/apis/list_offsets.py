@@ -60,11 +60,15 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
 
 async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
     """(offset, timestamp) of the record, -1 each if there is none."""
-    run = await broker.coordinator.find_by_time(partition, timestamp)
-    if run is None:
-        return -1, -1
-    block = await broker.reader.read(run)
-    return _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+    since = start
+    while (run := await broker.coordinator.find_by_time(partition, timestamp, since)) is not None:
+        block = await broker.reader.read(run)
+        found = _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        if found[0] >= 0 or timestamp == MAX_TIMESTAMP:
+            return found
+        # Its records of that time lie below the log start, or its header promised more than there is.
+        since = run.last_offset + 1
+    return -1, -1
 
 
 def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:

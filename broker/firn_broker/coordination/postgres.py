@@ -336,13 +336,13 @@ class PostgresCoordinator:
             found[number - 1] = LogState(start, high, size)
         return found
 
-    async def find_by_time(self, partition: Partition, timestamp: int) -> Run | None:
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
         """See `Coordinator.find_by_time`."""
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         rows = await self._rows(
             f"SELECT {_RUN} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
-            f" AND NOT deleted AND last_offset >= log_start AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1",
-            partition.topic, partition.index, timestamp,
+            f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1",
+            partition.topic, partition.index, timestamp, since,
         )  # fmt: skip
         return _run(rows[0]) if rows else None
 

@@ -462,7 +462,7 @@ class SqliteCoordinator:
         )  # fmt: skip
         return LogState(*row) if row else None
 
-    async def find_by_time(self, partition: Partition, timestamp: int) -> Run | None:
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
         """See `Coordinator.find_by_time`."""
 
         def work() -> Run | None:
@@ -471,9 +471,11 @@ class SqliteCoordinator:
                 return None
             sql = f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=?"
             if timestamp == MAX_TIMESTAMP:
-                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, log.start)
+                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, max(log.start, since))
             else:
-                row = self._one(f"{sql} AND max_ts>=? ORDER BY last_offset LIMIT 1", log.id, log.start, timestamp)
+                row = self._one(
+                    f"{sql} AND max_ts>=? ORDER BY last_offset LIMIT 1", log.id, max(log.start, since), timestamp
+                )
             return _run(row) if row else None
 
         return await self._run(work, write=False)

@@ -407,6 +407,9 @@ class CoordinatorContract:
             assert run is not None
             assert run.base_offset == base
         assert await log.coordinator.find_by_time(FIRST, 3001) is None
+        later = await log.coordinator.find_by_time(FIRST, 1000, 2)
+        assert later is not None
+        assert later.base_offset == 2
 
     # What goes
 
