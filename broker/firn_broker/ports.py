@@ -184,7 +184,7 @@ class Coordinator(Protocol):
         ...
 
     async def save_group(self, held: Lease, shard: int, group: StoredGroup) -> None:
-        """Keep a group's state, whatever version was there. Raises `FencedError`."""
+        """Keep a group's state, unless a newer version of it is kept. Raises `FencedError`."""
         ...
 
     async def delete_group(self, held: Lease, name: str) -> None:

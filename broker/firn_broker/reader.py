@@ -116,12 +116,14 @@ class Reader:
         chosen: list[list[Run]] = []
         missing: dict[Slot, tuple[Run, bool]] = {}
         planned = max_bytes
+        any_chosen = False
         for position, one in zip(positions, found, strict=True):
             runs: list[Run] = []
             budget = min(position.max_bytes, planned)
             for number, run in enumerate(one.runs):
                 recent = one.runs[-1].last_offset + 1 >= one.high_watermark
-                if budget > 0 or (not runs and allowance):
+                if budget > 0 or not any_chosen:
+                    any_chosen = True
                     runs.append(run)
                     budget -= run.place.length
                     planned -= run.place.length

@@ -424,7 +424,8 @@ class PostgresCoordinator:
         await self._guarded(
             held,
             (
-                "INSERT INTO grp VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET shard = $2, version = $3, state = $4",
+                "INSERT INTO grp VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET shard = $2, version = $3, state = $4"
+                " WHERE grp.version < $3",
                 (group.name, shard, group.version, group.state),
             ),
         )

@@ -625,7 +625,8 @@ class SqliteCoordinator:
         def work() -> None:
             self._check(held)
             self._db.execute(
-                "INSERT OR REPLACE INTO grp VALUES (?,?,?,?)", (group.name, shard, group.version, group.state)
+                "INSERT INTO grp VALUES (?1,?2,?3,?4) ON CONFLICT(name) DO UPDATE SET shard=?2, version=?3, state=?4 WHERE version<?3",
+                (group.name, shard, group.version, group.state),
             )
 
         await self._run(work)

@@ -488,6 +488,7 @@ class CoordinatorContract:
         await log.coordinator.save_group(held, 1, StoredGroup("a", 1, '{"x": 1}'))
         await log.coordinator.save_group(held, 1, StoredGroup("a", 2, '{"x": 2}'))
         await log.coordinator.save_group(held, 2, StoredGroup("b", 1, "{}"))
+        await log.coordinator.save_group(held, 1, StoredGroup("a", 1, '{"x": "late"}'))
         assert list(await log.coordinator.groups(1)) == [StoredGroup("a", 2, '{"x": 2}')]
         assert [it.name for it in await log.coordinator.groups()] == ["a", "b"]
 

@@ -155,3 +155,13 @@ async def test_append_time_is_written_in_cached_or_not() -> None:
             assert attributes & records.APPEND_TIME_BIT
             struct.pack_into(">q", data, 0, 0)
             assert records.parse(data).records == 3, "the checksum is right"
+
+
+async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
+    async with rig() as parts:
+        await produce(parts, 1)
+        await produce(parts, 1, partition=SECOND)
+        reader = cold(parts)
+        first, second = await fetch(reader, Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20), max_bytes=1)
+        assert (bases(first), bases(second)) == ([0], [])
+        assert parts.objects.reads == 1
