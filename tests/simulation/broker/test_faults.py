@@ -4,6 +4,7 @@ offset is used twice."""
 import asyncio
 import os
 import struct
+from contextlib import suppress
 
 import pytest
 
@@ -79,6 +80,43 @@ class Producer:
         return window[taken:]
 
 
+class Consumer:
+    """Reads a partition to its end, from whatever broker, again and again. High watermarks never go back, whoever tells them."""
+
+    def __init__(self, world: World, partition: int) -> None:
+        self.world = world
+        self.partition = partition
+        self.offset = 0
+        self.high = 0
+        self.seen: list[tuple[int, int, int]] = []
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.chance.random() * 0.3)
+            if not self.world.brokers:
+                continue
+            broker = self.world.chance.choice(self.world.brokers)
+            try:
+                body = await self.world.ask(
+                    broker, Client("reader"), 1, 11, fetch_body(TOPIC, self.partition, self.offset)
+                )
+            except Dead:
+                continue
+            error, high, data = fetched(body, TOPIC)
+            if error:
+                assert error in RETRIABLE, f"{error} at {self.offset}, which exists"
+                continue
+            assert high >= self.high, f"the high watermark went back from {self.high} to {high}"
+            self.high = high
+            for place, size, count in records.walk(data):
+                batch = data[place : place + size]
+                (base,) = struct.unpack_from(">q", batch)
+                assert base == self.offset, "a batch was left out"
+                producer, _, sequence = struct.unpack_from(">qhi", batch, 43)
+                self.seen.append((base, producer, sequence))
+                self.offset = base + count
+
+
 async def read_all(world: World, partition: int) -> list[tuple[int, int, int, int]]:
     """(offset, records, producer, first sequence) of each batch, through a broker that caches nothing yet."""
     broker, client, offset, found = await world.start(), Client("reader"), 0, []
@@ -115,10 +153,17 @@ async def story(seed: int) -> None:
             await world.start()
 
     dying = asyncio.create_task(deaths())
+    consumers = [Consumer(world, partition) for partition in range(PARTITIONS)]
+    reading = [asyncio.create_task(consumer.run()) for consumer in consumers]
     await asyncio.gather(*(producer.run() for producer in producers))
     dying.cancel()
     await asyncio.sleep(120)  # janitors at work: what is referenced has to survive them
     world.trouble = 0.0
+    await asyncio.sleep(30)
+    for task in reading:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
     for partition in range(PARTITIONS):
         found = await read_all(world, partition)
         offset = 0
@@ -130,6 +175,7 @@ async def story(seed: int) -> None:
                 f"producer {producer}: {sequence} after {following.get(producer, 0)}"
             )
             following[producer] = sequence + count
+        assert consumers[partition].seen == [(base, producer, sequence) for base, _, producer, sequence in found]
         at = {(producer, sequence): base for base, _, producer, sequence in found}
         for one in producers:
             if one.partition == partition:
