@@ -2,7 +2,7 @@
 
 - The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
 - A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
-- By id (since 12 in practice): unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
+- By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
 """
 
 from kio.schema.errors import ErrorCode
@@ -11,10 +11,12 @@ from firn_broker.broker import Broker
 from firn_broker.coordinates import Partition, Topic
 from firn_broker.router import Call
 from firn_broker.topics import TopicError
+from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.messages import Fields
 
 KEY = 3
 VERSIONS = (0, 12)
+BY_ID = 12
 
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
@@ -46,6 +48,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
 
 async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -> Fields:
     name = getattr(wanted, "name", None)
+    if name is None and call.version < BY_ID:
+        raise MalformedError("a topic without a name")
     if name is None:
         id = getattr(wanted, "topic_id", None)
         topic = None if id is None else await broker.catalogue.find_id(id)

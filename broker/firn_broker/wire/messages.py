@@ -78,13 +78,14 @@ _PRIMITIVES: Mapping[str, Callable[[Cursor], Any]] = {
     "bool": lambda cursor: cursor.i8() != 0,
     "error_code": _error,
     "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.i32()),
-    "timedelta_i64": lambda cursor: timedelta(milliseconds=min(cursor.i64(), _LONGEST)),
+    "timedelta_i64": lambda cursor: timedelta(milliseconds=max(min(cursor.i64(), _LONGEST), -_LONGEST)),
     "uuid": _uuid,
     "string": Cursor.string,
     "bytes": _bytes,
     "records": _bytes,
 }
-_LONGEST = 1 << 52
+_LONGEST = 1 << 46
+"""Milliseconds; longer ones do not fit Python's type, and nobody means them."""
 
 
 @cache
