@@ -1,0 +1,27 @@
+"""DescribeCluster (60), versions 0 and 1: the live brokers. There is no controller; the lowest node stands for it."""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 60
+VERSIONS = (0, 1)
+BROKERS = 1
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    error, message = ErrorCode.none, None
+    if getattr(request, "endpoint_type", BROKERS) != BROKERS:
+        error, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of brokers."
+    nodes = broker.live_nodes()
+    return {
+        "error_code": error, "error_message": message, "endpoint_type": BROKERS, "cluster_id": broker.cluster_id,
+        "controller_id": min((node.id for node in nodes), default=-1),
+        "brokers": [
+            {"broker_id": node.id, "host": node.address.host, "port": node.address.port, "rack": node.address.zone or None}
+            for node in nodes
+        ],
+    }  # fmt: skip
