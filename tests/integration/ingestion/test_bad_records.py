@@ -134,7 +134,7 @@ def test_a_table_that_others_gave_the_name_of_the_dead_letters_is_left_alone(wor
     told = world.await_state(job, "BackingOff", reason="ResourceConflict")
     assert foreign in told.message
     assert world.spark.table(foreign).count() == 0
-    world.spark.sql(f"ALTER TABLE {foreign} RENAME TO {foreign}_of_ours")
+    world.spark.sql(f"ALTER TABLE {foreign} RENAME TO {job.table.namespace}.theirs_{world.suffix}")
     world.await_rows(job, 1)
     audit(world, job, {0: 2})
 
