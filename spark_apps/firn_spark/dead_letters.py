@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from firn.model import names, rows, table_properties
-from firn.model.errors import FencedError
+from firn.model.errors import ConflictError, FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn_spark.commits import INGEST, Committer, Landed, read_landed
@@ -28,8 +28,14 @@ log = structlog.get_logger()
 
 
 def load(tables: Tables, job: IngestJob) -> Any | None:
-    """The topic's dead-letter table; None where it never had a dead letter."""
-    return tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    """The topic's dead-letter table; None where it never had a dead letter. Raises ConflictError where a table of that name is not Firn's."""
+    found = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    if found is not None and found.properties().get(names.TABLE_OWNER) is None:
+        raise ConflictError(
+            f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not make it; "
+            "rename it, or give the topic's table another name"
+        )
+    return found
 
 
 def create(tables: Tables, job: IngestJob) -> Any:

@@ -122,6 +122,23 @@ def test_new_columns_and_wider_types_are_taken_up(world: World) -> None:
     assert [(row["id"], row["score"]) for row in rows] == [(1, None), (2**40, 2**39)]
 
 
+def test_a_table_that_others_gave_the_name_of_the_dead_letters_is_left_alone(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic)
+    foreign = f"{job.table.identifier}__dlq"
+    world.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {job.table.catalog}.{job.table.namespace}")
+    world.spark.sql(f"CREATE TABLE {foreign} (id bigint) USING iceberg")
+    world.produce(topic, [value(0), b"bad"])
+    world.apply(job)
+    world.start()
+    told = world.await_state(job, "BackingOff", reason="ResourceConflict")
+    assert foreign in told.message
+    assert world.spark.table(foreign).count() == 0
+    world.spark.sql(f"ALTER TABLE {foreign} RENAME TO {job.table.namespace}.theirs_{world.suffix}")
+    world.await_rows(job, 1)
+    audit(world, job, {0: 2})
+
+
 def test_an_incompatible_table_is_said_and_left_alone(world: World) -> None:
     topic, other = world.topic(), world.topic("other")
     job = world.job(topic)
