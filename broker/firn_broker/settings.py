@@ -169,6 +169,9 @@ class BrokerSettings(Settings):
     coordinator: Annotated[SqliteSettings | PostgresSettings, Field(discriminator="type")]
     objects: Annotated[DirectorySettings | BucketSettings, Field(discriminator="type")]
     listener: Listener = Listener()
+    external: Listener | None = None
+    """A second listener, for clients that reach brokers by other addresses; none, if not set. Clients that come through one are told the
+    addresses of that one, of all brokers."""
     node_id: int | None = Field(default=None, ge=0)
     """The lowest free one, if not set."""
     zone: str = ""

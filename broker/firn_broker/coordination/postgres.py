@@ -122,9 +122,10 @@ class PostgresCoordinator:
                     live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
                     node = next(number for number in range(len(live) + 1) if number not in live)
                 epoch = await db.fetchval(
-                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5) ON CONFLICT (id) DO UPDATE SET epoch = n.epoch + 1,"
-                    " host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5 RETURNING epoch",
-                    node, address.host, address.port, address.zone, ttl_ms,
+                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7) ON CONFLICT (id) DO UPDATE SET"
+                    " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
+                    " external_port = $7 RETURNING epoch",
+                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
                 )  # fmt: skip
                 return NodeLease(node, epoch)
 
@@ -140,8 +141,10 @@ class PostgresCoordinator:
         )
         if changed is None:
             raise FencedError(f"node {lease.node} has a newer holder")
-        rows = await self._rows("SELECT id, host, port, zone FROM node WHERE expires_ms > now_ms() ORDER BY id")
-        return [Node(id, NodeAddress(host, port, zone)) for id, host, port, zone in rows]
+        rows = await self._rows(
+            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
+        )
+        return [Node.of(*row) for row in rows]
 
     async def leave(self, lease: NodeLease) -> None:
         """See `Coordinator.leave`."""

@@ -227,7 +227,6 @@ def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
     assert settings.load(document, start(found, tmp_path, 1)).zone == ""
 
 
-@pytest.mark.xfail(strict=True, reason="the broker has one listener so far: clients outside are not served")
 def test_the_broker_reads_its_listener_for_clients_outside(tmp_path: Path) -> None:
     settings = pytest.importorskip("firn_broker.settings")
     found = fleet(external={"host": "kafka.example", "port": 31000})
