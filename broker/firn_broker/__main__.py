@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, read=options.read))
+    except InvalidSpecError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.CONFIGURATION
     except UnavailableError as error:
         print(error, file=sys.stderr)
         return ExitCode.TEMPORARY
@@ -111,7 +114,10 @@ def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random) -> Por
     if isinstance(settings.objects, DirectorySettings):
         objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
     else:
-        secrets = {key: Path(path).read_text().strip() for key, path in settings.objects.secret_config.items()}
+        secrets = {
+            key: configuration.secret(f"objects.secretConfig.{key}", path)
+            for key, path in settings.objects.secret_config.items()
+        }
         objects = BucketObjects(
             settings.objects.url,
             {**settings.objects.config, **secrets},

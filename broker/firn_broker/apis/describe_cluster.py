@@ -1,4 +1,7 @@
-"""DescribeCluster (60), versions 0 and 1: the live brokers, where the client's own listener has them. There is no controller; the lowest node stands for it."""
+"""DescribeCluster (60), versions 0 and 1: the live brokers, at their addresses of the client's listener.
+
+There is no controller; the lowest node stands for it.
+"""
 
 from kio.schema.errors import ErrorCode
 

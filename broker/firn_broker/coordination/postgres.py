@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -32,7 +31,7 @@ from firn_broker.coordinates import (
     Wanted,
 )
 from firn_broker.coordination.migrations import SCRIPTS
-from firn_broker.settings import PostgresSettings
+from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
 
@@ -46,7 +45,8 @@ class PostgresCoordinator:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._password = Path(settings.password_file).read_text().strip() if settings.password_file else None
+        self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
+        self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
 
     async def start(self) -> None:
@@ -54,7 +54,7 @@ class PostgresCoordinator:
         settings = self._settings
         try:
             self._pool = await asyncpg.create_pool(
-                settings.uri, user=settings.user, password=self._password, min_size=2, max_size=settings.connections,
+                settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
             )  # fmt: skip
