@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import ExitCode, InvalidSpecError
-from firn_broker import settings
+from firn_broker import settings, telemetry
 from firn_broker.__main__ import main
 from firn_broker.settings import BrokerSettings, PostgresSettings
 
@@ -88,7 +88,7 @@ def test_the_databases_user_is_given_once(tmp_path: Path, user: dict[str, str]) 
 @pytest.mark.parametrize("key", ["coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token"])
 @pytest.mark.parametrize("command", ["serve", "fsck"])
 def test_a_missing_secret_ends_it_with_a_message_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, command: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str, command: str
 ) -> None:
     there, gone = tmp_path / "there", tmp_path / "gone"
     there.write_text("value")
@@ -104,7 +104,10 @@ def test_a_missing_secret_ends_it_with_a_message_that_names_it(
         },
         objects={"type": "bucket", "url": "s3://b/p", "secretConfig": {"aws_token": files["objects.secretConfig.aws_token"]}},
     )  # fmt: skip
-    assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
+    with monkeypatch.context() as patched:
+        # The log is set up once for a process, which here is the tests'.
+        patched.setattr(telemetry, "log_as_json", lambda: None)
+        assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
     told = capsys.readouterr().err
     assert f"{key}: cannot read {gone}" in told
     assert "Traceback" not in told
