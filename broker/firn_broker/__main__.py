@@ -1,4 +1,4 @@
-"""The process ``firn-broker``: settings, ports, one listener, and an end that loses nothing."""
+"""The process ``firn-broker``: settings, ports, listeners, and an end that loses nothing."""
 
 import argparse
 import asyncio
@@ -20,13 +20,13 @@ from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
 from firn_broker import fsck, table, telemetry
 from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
-from firn_broker.coordinates import NodeAddress
+from firn_broker.coordinates import Endpoint, NodeAddress
 from firn_broker.coordination.postgres import PostgresCoordinator
 from firn_broker.coordination.sqlite import SqliteCoordinator
 from firn_broker.identifiers import Identifiers
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.server import Server
-from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
+from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 
 log = structlog.get_logger()
@@ -57,15 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = settings.model_copy(
             update={"listener": listener, "metrics_listen": options.metrics_listen or settings.metrics_listen}
         )
-        _place(listener.bind)
-        if listener.advertised:
-            _place(listener.advertised)
+        for each in (settings.listener, settings.external):
+            if each is not None:
+                _place(each.bind)
+                if each.advertised:
+                    _place(each.advertised)
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, read=options.read))
+    except InvalidSpecError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.CONFIGURATION
     except UnavailableError as error:
         print(error, file=sys.stderr)
         return ExitCode.TEMPORARY
@@ -94,6 +99,10 @@ def _place(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
+    return Endpoint(*(_place(listener.advertised) if listener.advertised else bound))
+
+
 def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random) -> Ports:
     coordinator: Coordinator
     if isinstance(settings.coordinator, SqliteSettings):
@@ -105,7 +114,10 @@ def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random) -> Por
     if isinstance(settings.objects, DirectorySettings):
         objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
     else:
-        secrets = {key: Path(path).read_text().strip() for key, path in settings.objects.secret_config.items()}
+        secrets = {
+            key: configuration.secret(f"objects.secretConfig.{key}", path)
+            for key, path in settings.objects.secret_config.items()
+        }
         objects = BucketObjects(
             settings.objects.url,
             {**settings.objects.config, **secrets},
@@ -123,10 +135,11 @@ async def _serve(settings: BrokerSettings) -> int:
     server = Server(settings.connections)
     # The port first: a broker that cannot listen must not become a node.
     host, port = await server.bind(*_place(settings.listener.bind))
-    address = NodeAddress(
-        *(_place(settings.listener.advertised) if settings.listener.advertised else (host, port)), settings.zone
-    )
-    await broker.start(address, table.routes(broker))
+    inside, outside = _advertised(settings.listener, (host, port)), None
+    if settings.external is not None:
+        bound = await server.bind(*_place(settings.external.bind), external=True)
+        outside = _advertised(settings.external, bound)
+    await broker.start(NodeAddress(*inside, settings.zone, outside), table.routes(broker))
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _place, broker) if settings.metrics_listen else None
     # What was made so far stays, and what comes after is freed by its references: collecting often only costs.

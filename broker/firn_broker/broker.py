@@ -13,14 +13,14 @@ from firn_broker import metrics
 from firn_broker.blocks import BlockCache
 from firn_broker.catalogue import Catalogue
 from firn_broker.configs import TopicConfigs
-from firn_broker.coordinates import Node, NodeAddress
+from firn_broker.coordinates import Endpoint, Node, NodeAddress
 from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.identifiers import Identifiers
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.producers import ProducerIds
 from firn_broker.reader import Reader
-from firn_broker.router import Route, Router
+from firn_broker.router import Client, Route, Router
 from firn_broker.settings import BrokerSettings
 from firn_broker.topics import TopicMaker
 from firn_broker.upkeep import Upkeep
@@ -110,6 +110,14 @@ class Broker:
     def live_nodes(self) -> Sequence[Node]:
         """All brokers, this one among them."""
         return self.membership.nodes
+
+    def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
+        """The brokers that this client can reach, and where: by the listener that it came through itself."""
+        return [
+            (node, endpoint)
+            for node in self.membership.nodes
+            if (endpoint := node.address.endpoint(external=client.external)) is not None
+        ]
 
     def observe(self) -> None:
         """Bring metrics that are only read now and then up to date."""

@@ -46,13 +46,25 @@ class Topics:
     topics: Sequence[Topic]
 
 
+class Endpoint(NamedTuple):
+    """Where clients of one listener connect."""
+
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """How clients reach a broker, and the zone that it is in ("" if unknown)."""
+    """How clients reach a broker, the zone that it is in ("" if unknown), and how those outside reach it (None if they cannot)."""
 
     host: str
     port: int
     zone: str = ""
+    external: Endpoint | None = None
+
+    def endpoint(self, *, external: bool) -> Endpoint | None:
+        """For clients of the external listener, or of the other."""
+        return self.external if external else Endpoint(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,14 @@ class Node:
 
     id: int
     address: NodeAddress
+
+    @classmethod
+    def of(
+        cls, id: int, host: str, port: int, zone: str, external_host: str | None, external_port: int | None
+    ) -> "Node":
+        """From the columns of a coordinator."""
+        external = None if external_host is None or external_port is None else Endpoint(external_host, external_port)
+        return cls(id, NodeAddress(host, port, zone, external))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,16 @@ class Membership:
         except UnavailableError as error:
             log.warning("cannot leave", error=str(error))
 
-    def leader(self, partition: Partition, zone: str) -> Node:
+    def reachable(self, *, external: bool) -> Sequence[Node]:
+        """The live nodes that clients of this listener can reach: while a fleet gets its external one, some have none yet."""
+        return [node for node in self.nodes if node.address.endpoint(external=external) is not None]
+
+    def leader(self, partition: Partition, zone: str, *, external: bool = False) -> Node:
         """Whom a client in ``zone`` should ask for ``partition``."""
-        nodes = self._near(zone)
-        return favourite(nodes, partition.topic.bytes + partition.index.to_bytes(4, "big"))
+        nodes = self.reachable(external=external)
+        near = [node for node in nodes if node.address.zone == zone] or nodes
+        return favourite(near, partition.topic.bytes + partition.index.to_bytes(4, "big"))
 
     def of_shard(self, shard: int) -> Node:
         """The node that coordinates the groups of ``shard``: the same for every zone."""
         return favourite(self.nodes, b"shard" + shard.to_bytes(4, "big"))
-
-    def _near(self, zone: str) -> Sequence[Node]:
-        return [node for node in self.nodes if node.address.zone == zone] or self.nodes

@@ -23,6 +23,8 @@ class Client:
     peer: str
     id: str = ""
     software: str = ""
+    external: bool = False
+    """Whether it came through the listener for clients outside: it is told the addresses of that one."""
     produce_order: asyncio.Lock | None = None
     """Taken by each produce request in the order of arrival, until its batches are in the buffer."""
     awaited: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ with Kafka. Frames are received straight into the buffer that the records stay i
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,8 +30,11 @@ Buffers = Sequence[bytes | memoryview]
 class Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, router: Router, budget: Budget, settings: ConnectionSettings, server: "Server") -> None:
+    def __init__(
+        self, router: Router, budget: Budget, settings: ConnectionSettings, server: "Server", *, external: bool
+    ) -> None:
         self._router = router
+        self._external = external
         self._budget = budget
         self._settings = settings
         self._server = server
@@ -57,7 +61,9 @@ class Connection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self.client = Client(peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer))
+        self.client = Client(
+            peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer), external=self._external
+        )
         if not self._server.admit(self):
             self._lost = True
             transport.abort()
@@ -244,32 +250,33 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """All connections of a listener."""
+    """All connections, of one listener or two, within the same bounds."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._router: Router
         self._settings = settings
         self._budget = Budget(settings.buffered_bytes)
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
-    def protocol(self) -> Connection:
+    def protocol(self, *, external: bool = False) -> Connection:
         """For a new client."""
-        return Connection(self._router, self._budget, self._settings, self)
+        return Connection(self._router, self._budget, self._settings, self, external=external)
 
-    async def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Have the port; where. Nobody is served yet."""
-        self._server = await asyncio.get_running_loop().create_server(
-            self.protocol, host, port, backlog=1024, start_serving=False
+    async def bind(self, host: str, port: int, *, external: bool = False) -> tuple[str, int]:
+        """Have the port, for clients outside if ``external``; where. Nobody is served yet."""
+        server = await asyncio.get_running_loop().create_server(
+            partial(self.protocol, external=external), host, port, backlog=1024, start_serving=False
         )
-        name = self._server.sockets[0].getsockname()
+        self._servers.append(server)
+        name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def accept(self, router: Router) -> None:
         """Serve clients from now on."""
-        assert self._server is not None
         self._router = router
-        await self._server.start_serving()
+        for server in self._servers:
+            await server.start_serving()
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more."""
@@ -287,8 +294,8 @@ class Server:
 
     async def stop(self, seconds: float, wake: Callable[[], None]) -> None:
         """Accept nothing more, answer what was asked, and end after ``seconds`` at the latest. ``wake`` ends long polls."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         connections = list(self._connections)
         for connection in connections:
             connection.stop()

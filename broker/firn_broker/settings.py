@@ -1,19 +1,23 @@
 """Configuration of a broker: one YAML document (``--config``), every key also by environment (``FIRN_BROKER_WRITER__FLUSH_SECONDS``).
 
+An empty variable is one that is not set, and what Kubernetes says of Services (``FIRN_BROKER_DISKLESS_SERVICE_HOST``) is no setting.
 Keys are camelCase in YAML, as in the operator's configuration. Secrets never stand here: they are read from files that are named here.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from firn.model.errors import InvalidSpecError
 
 ENVIRONMENT = "FIRN_BROKER_"
+_SERVICE_LINK = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+"""What Kubernetes tells every container of a Service whose name begins with firn-broker. No key at the top is called so."""
 MIB = 1 << 20
 
 
@@ -134,11 +138,19 @@ class PostgresSettings(Settings):
     type: Literal["postgres"] = "postgres"
     uri: str
     """postgresql://HOST:PORT/DATABASE, without credentials."""
-    user: str
+    user: str = ""
+    user_file: str = ""
+    """The file that has the user, instead of ``user``."""
     password_file: str = ""
     schema_name: str = "firn_broker"
     connections: int = Field(default=8, ge=2)
     timeout_seconds: float = Field(default=10, gt=0)
+
+    @model_validator(mode="after")
+    def _one_user(self) -> Self:
+        if bool(self.user) == bool(self.user_file):
+            raise ValueError("one of user and userFile has to be set")
+        return self
 
 
 class DirectorySettings(Settings):
@@ -169,6 +181,9 @@ class BrokerSettings(Settings):
     coordinator: Annotated[SqliteSettings | PostgresSettings, Field(discriminator="type")]
     objects: Annotated[DirectorySettings | BucketSettings, Field(discriminator="type")]
     listener: Listener = Listener()
+    external: Listener | None = None
+    """A second listener, for clients that reach brokers by other addresses; none, if not set. Clients that come through one are told the
+    addresses of that one, of all brokers."""
     node_id: int | None = Field(default=None, ge=0)
     """The lowest free one, if not set."""
     zone: str = ""
@@ -210,14 +225,33 @@ def load(path: Path, environment: Mapping[str, str]) -> BrokerSettings:
     return _checked(document, environment)
 
 
+def secret(key: str, path: str) -> str:
+    """What is in the file that ``key`` of the settings names. Raises InvalidSpecError."""
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InvalidSpecError(
+            f"configuration of the broker: {key}: cannot read {path}: {error}; is the Secret mounted, and has it that key?"
+        ) from error
+
+
 def _checked(document: dict[str, Any], environment: Mapping[str, str]) -> BrokerSettings:
     for name, value in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT):
-            place = document
-            *above, last = [to_camel(part.lower()) for part in name.removeprefix(ENVIRONMENT).split("__")]
-            for part in above:
-                place = place.setdefault(part, {})
+        rest = name.removeprefix(ENVIRONMENT)
+        if rest == name or not value or ("__" not in rest and _SERVICE_LINK.fullmatch(rest)):
+            continue
+        place: Any = document
+        *above, last = [to_camel(part.lower()) for part in rest.split("__")]
+        for part in above:
+            if place.get(part) is None:
+                place[part] = {}
+            place = place[part]
+            if not isinstance(place, dict):
+                raise InvalidSpecError(f"configuration of the broker: {name}: {part} has no keys")
+        try:
             place[last] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InvalidSpecError(f"configuration of the broker: {name} is no YAML: {error}") from error
     try:
         return BrokerSettings.model_validate(document)
     except ValidationError as error:

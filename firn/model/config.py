@@ -234,8 +234,13 @@ class Coordinator(Settings):
 
     uri: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^postgres(ql)?://")]
     """``postgresql://host:port/database`` (no credentials)."""
-    user: str = Field(min_length=1)
+    user: Annotated[str, Field(min_length=1)] | SecretKey
+    """Its name, or the Secret key that has it."""
     password: SecretKey | None = None
+
+    def references(self) -> list[SecretKey]:
+        """The Secret keys that are needed to connect."""
+        return [it for it in (self.user, self.password) if isinstance(it, SecretKey)]
 
 
 class ObjectStore(Settings):
@@ -277,9 +282,7 @@ class DisklessProfile(Profile):
 
     def secret_names(self) -> list[str]:
         """The Secrets that its brokers need, and nobody else; sorted."""
-        references = [*self.object_store.secret_properties.values()]
-        if self.coordinator.password is not None:
-            references.append(self.coordinator.password)
+        references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
 
 

@@ -1,4 +1,7 @@
-"""DescribeCluster (60), versions 0 and 1: the live brokers. There is no controller; the lowest node stands for it."""
+"""DescribeCluster (60), versions 0 and 1: the live brokers, at their addresses of the client's listener.
+
+There is no controller; the lowest node stands for it.
+"""
 
 from kio.schema.errors import ErrorCode
 
@@ -16,12 +19,12 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     error, message = ErrorCode.none, None
     if getattr(request, "endpoint_type", BROKERS) != BROKERS:
         error, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of brokers."
-    nodes = broker.live_nodes()
+    nodes = broker.endpoints(call.client)
     return {
         "error_code": error, "error_message": message, "endpoint_type": BROKERS, "cluster_id": broker.cluster_id,
-        "controller_id": min((node.id for node in nodes), default=-1),
+        "controller_id": min((node.id for node, _ in nodes), default=-1),
         "brokers": [
-            {"broker_id": node.id, "host": node.address.host, "port": node.address.port, "rack": node.address.zone or None}
-            for node in nodes
+            {"broker_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
+            for node, endpoint in nodes
         ],
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Metadata (3), versions 0 to 12: live brokers, and topics with their partitions.
 
 - The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
+- Addresses are those of the listener that the client came through; a broker that has none there is not told.
 - A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
 - By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
 """
@@ -28,19 +29,14 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     else:
         create = getattr(request, "allow_auto_topic_creation", True)
         topics = [await _wanted(broker, call, one, create=create) for one in wanted]
-    nodes = broker.live_nodes()
+    nodes = broker.endpoints(call.client)
     return {
         "brokers": [
-            {
-                "node_id": node.id,
-                "host": node.address.host,
-                "port": node.address.port,
-                "rack": node.address.zone or None,
-            }
-            for node in nodes
+            {"node_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
+            for node, endpoint in nodes
         ],
         "cluster_id": broker.cluster_id,
-        "controller_id": min((node.id for node in nodes), default=-1),
+        "controller_id": min((node.id for node, _ in nodes), default=-1),
         "topics": topics,
         "cluster_authorized_operations": -(1 << 31),
     }
@@ -70,7 +66,8 @@ def _unknown(name: str | None, id: object, error: ErrorCode) -> Fields:
 def _topic(broker: Broker, call: Call, topic: Topic) -> Fields:
     partitions = []
     for index in range(topic.partitions):
-        leader = broker.membership.leader(Partition(topic.id, index), call.client.zone).id
+        client = call.client
+        leader = broker.membership.leader(Partition(topic.id, index), client.zone, external=client.external).id
         partitions.append(
             {
                 "error_code": ErrorCode.none, "partition_index": index, "leader_id": leader, "leader_epoch": 0,

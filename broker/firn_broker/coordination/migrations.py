@@ -225,4 +225,7 @@ SCRIPTS = (
       RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
     """,
+    """
+    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
+    """,
 )

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -32,7 +31,7 @@ from firn_broker.coordinates import (
     Wanted,
 )
 from firn_broker.coordination.migrations import SCRIPTS
-from firn_broker.settings import PostgresSettings
+from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
 
@@ -46,7 +45,8 @@ class PostgresCoordinator:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._password = Path(settings.password_file).read_text().strip() if settings.password_file else None
+        self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
+        self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
 
     async def start(self) -> None:
@@ -54,7 +54,7 @@ class PostgresCoordinator:
         settings = self._settings
         try:
             self._pool = await asyncpg.create_pool(
-                settings.uri, user=settings.user, password=self._password, min_size=2, max_size=settings.connections,
+                settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
             )  # fmt: skip
@@ -122,9 +122,10 @@ class PostgresCoordinator:
                     live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
                     node = next(number for number in range(len(live) + 1) if number not in live)
                 epoch = await db.fetchval(
-                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5) ON CONFLICT (id) DO UPDATE SET epoch = n.epoch + 1,"
-                    " host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5 RETURNING epoch",
-                    node, address.host, address.port, address.zone, ttl_ms,
+                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7) ON CONFLICT (id) DO UPDATE SET"
+                    " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
+                    " external_port = $7 RETURNING epoch",
+                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
                 )  # fmt: skip
                 return NodeLease(node, epoch)
 
@@ -140,8 +141,10 @@ class PostgresCoordinator:
         )
         if changed is None:
             raise FencedError(f"node {lease.node} has a newer holder")
-        rows = await self._rows("SELECT id, host, port, zone FROM node WHERE expires_ms > now_ms() ORDER BY id")
-        return [Node(id, NodeAddress(host, port, zone)) for id, host, port, zone in rows]
+        rows = await self._rows(
+            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
+        )
+        return [Node.of(*row) for row in rows]
 
     async def leave(self, lease: NodeLease) -> None:
         """See `Coordinator.leave`."""

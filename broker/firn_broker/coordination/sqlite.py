@@ -70,6 +70,10 @@ MIGRATIONS = (
       leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, committed_ms INTEGER NOT NULL, PRIMARY KEY(grp, topic_id, part)) WITHOUT ROWID;
     CREATE INDEX grp_offset_topic ON grp_offset(topic_id);
     """,
+    """
+    ALTER TABLE node ADD COLUMN external_host TEXT;
+    ALTER TABLE node ADD COLUMN external_port INTEGER;
+    """,
 )
 """One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another."""
 
@@ -181,8 +185,16 @@ class SqliteCoordinator:
             row = self._one("SELECT epoch FROM node WHERE id=?", node)
             epoch = (row[0] if row else 0) + 1
             self._db.execute(
-                "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?)",
-                (node, epoch, address.host, address.port, address.zone, now + ttl_ms),
+                "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?)",
+                (
+                    node,
+                    epoch,
+                    address.host,
+                    address.port,
+                    address.zone,
+                    now + ttl_ms,
+                    *(address.external or (None, None)),
+                ),
             )
             return NodeLease(node, epoch)
 
@@ -198,8 +210,11 @@ class SqliteCoordinator:
             ).rowcount
             if not changed:
                 raise FencedError(f"node {lease.node} has a newer holder")
-            rows = self._db.execute("SELECT id, host, port, zone FROM node WHERE expires_ms > ? ORDER BY id", (now,))
-            return [Node(id, NodeAddress(host, port, zone)) for id, host, port, zone in rows]
+            rows = self._db.execute(
+                "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
+                (now,),
+            )
+            return [Node.of(*row) for row in rows]
 
         return await self._run(work)
 

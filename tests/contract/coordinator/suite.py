@@ -15,6 +15,7 @@ from firn_broker.coordinates import (
     BatchOutcome,
     Commit,
     CommittedOffset,
+    Endpoint,
     NodeAddress,
     NodeLease,
     Partition,
@@ -112,6 +113,13 @@ class CoordinatorContract:
         )
         assert [it.id for it in nodes][:1] == [0]
         assert (await coordinator.renew(first, TTL))[1].address == NodeAddress("b", 2, "z")
+
+    async def test_a_node_tells_where_clients_outside_reach_it(self, coordinator: Coordinator) -> None:
+        outside = NodeAddress("a", 1, "z", Endpoint("a.example", 31000))
+        lease = await coordinator.join(outside, TTL, 3)
+        assert [it.address for it in await coordinator.renew(lease, TTL)] == [outside]
+        lease = await coordinator.join(NodeAddress("a", 1, "z"), TTL, 3)
+        assert [it.address.external for it in await coordinator.renew(lease, TTL)] == [None], "it lost that listener"
 
     async def test_a_wanted_id_fences_whoever_has_it(self, coordinator: Coordinator) -> None:
         first = await coordinator.join(ADDRESS, TTL, 3)

@@ -65,8 +65,13 @@ class TestPostgres(CoordinatorContract):
     def settings(self, database: Postgres, tmp_path: Path) -> PostgresSettings:
         password = tmp_path / "password"
         password.write_text(database.password)
+        user = tmp_path / "user"
+        user.write_text(database.user)
         return PostgresSettings(
-            uri=database.uri, user=database.user, password_file=str(password), schema_name=f"contract_{next(_numbers)}"
+            uri=database.uri,
+            user_file=str(user),
+            password_file=str(password),
+            schema_name=f"contract_{next(_numbers)}",
         )
 
     @pytest.fixture

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.test_librdkafka import create, group, produce, read, take
 from tests.servers.firn_broker import FirnBroker, embedded
@@ -43,6 +44,23 @@ def test_metrics_and_probes(tmp_path: Path) -> None:
                 pages[page] = answer.read().decode()
                 assert answer.status == 200
         assert "firn_broker_put_bytes_total" in pages["metrics"]
+
+
+def test_two_listeners_each_with_its_own_addresses(tmp_path: Path) -> None:
+    outside = f"localhost:{free_port()}"
+    bind = outside.replace("localhost", "127.0.0.1")
+    with embedded(
+        tmp_path / "data", FIRN_BROKER_EXTERNAL__BIND=bind, FIRN_BROKER_EXTERNAL__ADVERTISED=outside
+    ) as broker:
+        told = {}
+        for listener in (broker.bootstrap, outside):
+            brokers = AdminClient({"bootstrap.servers": listener}).list_topics(timeout=10).brokers.values()
+            told[listener] = [f"{it.host}:{it.port}" for it in brokers]
+        assert told == {broker.bootstrap: [broker.bootstrap], outside: [outside]}
+        produce(broker, "t", [{"value": b"v"}])
+        broker.bootstrap_servers = outside
+        assert [it.value() for it in read(broker, "t", 1)] == [b"v"]
+        broker.bootstrap_servers = ""
 
 
 def test_what_is_no_kafka_request_ends_its_connection_only(firn: FirnBroker, name: str) -> None:

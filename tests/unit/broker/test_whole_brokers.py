@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from firn_broker import table
+from firn_broker.coordinates import Endpoint
 from firn_broker.wire import records
 from firn_broker.wire.cursor import MalformedError
 from tests.fakes.virtual_time import run
@@ -172,6 +173,50 @@ def test_a_broker_that_dies_leaves_the_metadata_within_its_lease() -> None:
             assert len(one.broker.live_nodes()) == 1
             found = await one.ask(3, 12, topics=[], allow_auto_topic_creation=False)
             assert [it.node_id for it in found.brokers] == [one.broker.membership.lease.node]
+
+    run(story())
+
+
+def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_through() -> None:
+    async def addresses(asked: Asked) -> list[set[tuple[str, int]]]:
+        metadata = await asked.ask(3, 12, topics=None, allow_auto_topic_creation=False)
+        cluster = await asked.ask(60, 1)
+        groups = await asked.ask(10, 4, key_type=0, coordinator_keys=[f"group-{number}" for number in range(50)])
+        assert not [it for it in groups.coordinators if it.error_code]
+        return [
+            {(it.host, it.port) for it in found} for found in (metadata.brokers, cluster.brokers, groups.coordinators)
+        ]
+
+    async def story() -> None:
+        shared = Shared()
+        one, other = Endpoint("a.example", 31000), Endpoint("b.example", 31001)
+        async with broker(shared, 1, one) as first, broker(shared, 2, other):
+            await asyncio.sleep(3)
+            assert await addresses(first) == [{("127.0.0.1", 9093), ("127.0.0.1", 9094)}] * 3
+            first.client.external = True
+            assert await addresses(first) == [{one, other}] * 3
+
+    run(story())
+
+
+def test_a_client_outside_is_not_sent_to_a_broker_that_it_cannot_reach() -> None:
+    """As while a fleet gets its second listener: partitions go to those that have it, and groups wait for theirs."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1, Endpoint("a.example", 31000)) as first, broker(shared, 2):
+            await asyncio.sleep(3)
+            await create(first, "t", partitions=50)
+            first.client.external = True
+            found = await first.ask(3, 12, topics=None, allow_auto_topic_creation=False)
+            own = first.broker.membership.lease.node
+            assert [(it.node_id, it.host) for it in found.brokers] == [(own, "a.example")]
+            assert {it.leader_id for it in found.topics[0].partitions} == {own}
+            groups = await first.ask(10, 4, key_type=0, coordinator_keys=[f"group-{number}" for number in range(50)])
+            assert {(it.host, it.error_code) for it in groups.coordinators} == {
+                ("a.example", ErrorCode.none),
+                ("", ErrorCode.coordinator_not_available),
+            }
 
     run(story())
 

@@ -18,7 +18,7 @@ from kio.static.primitive import i32Timedelta
 
 from firn_broker import table
 from firn_broker.broker import Broker, Ports
-from firn_broker.coordinates import NodeAddress
+from firn_broker.coordinates import Endpoint, NodeAddress
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.router import Client
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
@@ -108,7 +108,9 @@ def _nested(hint: Any) -> Any:
 
 
 @asynccontextmanager
-async def broker(shared: Shared | None = None, seed: int = 1, **settings: Any) -> AsyncIterator[Asked]:
+async def broker(
+    shared: Shared | None = None, seed: int = 1, external: Endpoint | None = None, **settings: Any
+) -> AsyncIterator[Asked]:
     """A broker that works until the block ends."""
     outside = shared or Shared()
     made = Broker(
@@ -117,7 +119,7 @@ async def broker(shared: Shared | None = None, seed: int = 1, **settings: Any) -
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),
     )
-    await made.start(NodeAddress("127.0.0.1", 9092 + seed), table.routes(made))
+    await made.start(NodeAddress("127.0.0.1", 9092 + seed, external=external), table.routes(made))
     try:
         yield Asked(made)
     finally:

@@ -69,6 +69,16 @@ def test_settings_name_the_database_the_bucket_and_files_with_their_secrets() ->
     assert found["writer"] == {"flushSeconds": 0.25, "flushBytes": 8 * 2**20}
 
 
+def test_the_databases_user_may_come_from_a_secret() -> None:
+    given = gen.diskless()
+    given["coordinator"] = {**given["coordinator"], "user": {"secret": "firn-database", "key": "user"}}
+    found = fleet(coordinator=given["coordinator"])
+    settings = config_map.settings(found)["coordinator"]
+    assert settings["userFile"] == "/etc/firn/secrets/firn-database/user"
+    assert "user" not in settings
+    assert "firn-database" in {it["secret"]["secretName"] for it in pod_spec(found)["volumes"] if "secret" in it}
+
+
 def test_two_fleets_share_neither_schema_nor_objects() -> None:
     one, other = fleet("a-b"), fleet("ab")
     assert (one.schema, one.url) == ("firn_broker_a_b", "s3://firn/diskless/a-b")
@@ -227,7 +237,6 @@ def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
     assert settings.load(document, start(found, tmp_path, 1)).zone == ""
 
 
-@pytest.mark.xfail(strict=True, reason="the broker has one listener so far: clients outside are not served")
 def test_the_broker_reads_its_listener_for_clients_outside(tmp_path: Path) -> None:
     settings = pytest.importorskip("firn_broker.settings")
     found = fleet(external={"host": "kafka.example", "port": 31000})

@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from firn.model import durations, quantities
+from firn.model.config import SecretKey
 from firn_controllers.fleet import config_map, outside
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
 from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT
@@ -30,9 +31,10 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     coordinator: dict[str, Any] = {
         "type": "postgres",
         "uri": profile.coordinator.uri,
-        "user": profile.coordinator.user,
         "schemaName": fleet.schema,
     }
+    user = profile.coordinator.user
+    coordinator |= {"userFile": user.path} if isinstance(user, SecretKey) else {"user": user}
     if profile.coordinator.password is not None:
         coordinator["passwordFile"] = profile.coordinator.password.path
     store = profile.object_store
