@@ -2,13 +2,11 @@
 
 import asyncio
 import struct
-from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
@@ -18,8 +16,7 @@ from firn_broker.wire import records
 from firn_broker.wire.cursor import MalformedError
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
-from tests.unit.broker.test_decoding import sample, written
-from tests.unit.broker.whole import Asked, Shared, Silence, broker, create
+from tests.unit.broker.whole import Asked, Shared, broker, create
 
 
 async def produce(asked: Asked, topic: str, partition: int, batch: memoryview, version: int = 9, acks: int = -1) -> Any:
@@ -260,43 +257,3 @@ def test_a_story_repeats_itself() -> None:
         return [seen, sorted(shared.objects.objects)]
 
     assert run(story()) == run(story())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_mutated_requests_break_nothing(seed: int) -> None:
-    async def story() -> None:
-        chance = Random(seed)
-        async with broker() as asked:
-            await create(asked, "text", 4)
-            routes = table.routes(asked.broker)
-            for _ in range(150):
-                route = chance.choice(routes)
-                low, high = route.versions
-                version = chance.randint(max(low, LOWEST.get(route.key, 0)), high)
-                with suppress(MalformedError, Silence):
-                    await asyncio.wait_for(asked.raw(route.key, version, mutated(route.key, version, chance)), 5000)
-            # The topic may be gone: what is asked includes DeleteTopics.
-            await create(asked, "after")
-            assert (await produce(asked, "after", 0, raw())).error_code == ErrorCode.none
-            assert asked.broker.healthy
-
-    run(story())
-
-
-LOWEST = {0: 3}
-"""Versions of which kio has messages."""
-
-
-def mutated(api: int, version: int, chance: Random) -> bytes:
-    """A message with something in every field, some bytes of which are others, more, or gone."""
-    data = bytearray(written(sample(load_request_schema(api, version), chance)))
-    for _ in range(chance.choice((0, 1, 1, 2, 3))):
-        place = chance.randrange(len(data) + 1)
-        match chance.randrange(3):
-            case 0:
-                data[place : place + 1] = chance.randbytes(1)
-            case 1:
-                data[place : place + 4] = chance.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\1"))
-            case 2:
-                del data[place:]
-    return bytes(data)
