@@ -103,12 +103,11 @@ class Run:
         """How the process should end."""
         if self.stop.is_set and self.stop.why != "deadline":
             return ExitCode.TEMPORARY
-        errors = list(self._errors)
-        if any(isinstance(error, CorruptDataError) for error in errors):
+        if any(isinstance(error, CorruptDataError) for error in self._errors):
             return ExitCode.CORRUPT
-        if any(not isinstance(error, (InvalidSpecError, AccessDeniedError, ConflictError)) for error in errors):
+        if any(not isinstance(error, (InvalidSpecError, AccessDeniedError, ConflictError)) for error in self._errors):
             return ExitCode.TEMPORARY
-        return ExitCode.CONFIGURATION if errors else ExitCode.DONE
+        return ExitCode.CONFIGURATION if self._errors else ExitCode.DONE
 
     # One table
 

@@ -53,8 +53,6 @@ class Planned:
     """Delete file -> the Java one."""
     idle: tuple[Any, ...]
     """Delete files (Java) that apply to no data file any more."""
-    commits: frozenset[int]
-    """Sequence numbers of the commits that wrote the files."""
 
 
 def compact(subject: Subject, work: CompactionWork) -> None:
@@ -120,7 +118,6 @@ def _rewrite(
 ) -> bool:
     """One batch, committed. False where others were in the way; its new files are gone then."""
     subject.guard.check()
-
     added = subject.rewrite(
         [([planned.tasks[file.path] for file in group.files], group.outputs) for group in batch],
         work.target_file_bytes,
@@ -154,7 +151,8 @@ def _rewrite(
     subject.done.bytes_rewritten += sum(group.bytes for group in batch)
     subject.done.delete_files_removed += int(snapshot.summary().get("removed-delete-files") or 0)
     if work.everything:
-        _mark(subject, arrangement, planned.commits, int(snapshot.sequenceNumber()))
+        alive = frozenset(file.written for file in planned.files)
+        _mark(subject, arrangement, alive, int(snapshot.sequenceNumber()))
     return True
 
 
@@ -190,7 +188,6 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
-    commits: set[int] = set()
     # Every question to Java costs: none is asked twice, or in vain.
     specs = dict(table.specs())
     partitioned = {number for number, spec in specs.items() if not spec.isUnpartitioned()}
@@ -198,7 +195,6 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     for task in scan_tasks(table.newScan().useSnapshot(snapshot.snapshotId())):
         file = task.file()
         path, spec_id, written = str(file.location()), int(file.specId()), int(file.fileSequenceNumber() or 0)
-        commits.add(written)
         files.append(
             DataFile(
                 path=path,
@@ -209,6 +205,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
                 added_ms=times.get(written, oldest),
                 sequence=int(file.dataSequenceNumber() or 0),
                 arranged=written in marked,
+                written=written,
             )
         )
         tasks[path] = task
@@ -227,7 +224,6 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         deletes,
         # As many as the table says it has are in use: there is nothing to look for.
         () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, specs, deletes)),
-        frozenset(commits),
     )
 
 
