@@ -58,7 +58,7 @@ verify: venv ## fail when what `make generate` writes differs from what is there
 .PHONY: lock
 lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 	@$(VENV)/bin/pip install -q uv
-	@for set in operator spark dev; do \
+	@for set in operator broker spark dev; do \
 	  $(VENV)/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
 	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
 

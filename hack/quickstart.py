@@ -164,6 +164,7 @@ def image_values() -> dict[str, str]:
     return {
         "images.operator": built["firn-operator"],
         "images.spark": built["firn-spark"],
+        "images.broker": built["firn-broker"],
         "images.kafka": built["firn-kafka"],
         "images.postgres": built["firn-postgres"],
         "images.s3": built["firn-s3"],

@@ -30,6 +30,8 @@ GROUPS = {
     "tests/integration/ingestion": "Spark",
     "tests/integration/landing": "Spark",
     "tests/integration/maintenance": "Spark for maintenance",
+    "tests/integration/broker/test_java_clients.py": "clients of the broker",
+    "tests/integration/broker/test_franz_go.py": "clients of the broker",
     "tests/integration": "servers",
     "tests/contract": "servers",
 }
@@ -41,6 +43,7 @@ LONGEST_FIRST = (
     "Spark under faults",
     "Spark for maintenance",
     "servers",
+    "clients of the broker",
     "a cluster of its own",
 )
 

@@ -33,7 +33,11 @@ def config(**changes: Any) -> Config:
     """An operator's configuration: one managed fleet, one Kafka that exists, a catalog, two groups."""
     document: dict[str, Any] = {
         "namespace": "firn-system",
-        "images": {"spark": {"image": "firn-spark:1"}, "kafka": {"image": "kafka:4.2"}},
+        "images": {
+            "spark": {"image": "firn-spark:1"},
+            "kafka": {"image": "kafka:4.2"},
+            "broker": {"image": "firn-broker:1"},
+        },
         "defaultProfile": "classic",
         "profiles": {
             "classic": {"replicas": 3},
@@ -54,6 +58,27 @@ def config(**changes: Any) -> Config:
         **changes,
     }
     return Config.model_validate(document)
+
+
+def diskless(**changes: Any) -> dict[str, Any]:
+    """A profile of kind Diskless, as the configuration has it."""
+    return {
+        "kind": "Diskless",
+        "coordinator": {
+            "uri": "postgresql://pg:5432/firn",
+            "user": "firn",
+            "password": {"secret": "firn-postgres", "key": "password"},
+        },
+        "objectStore": {
+            "url": "s3://firn/diskless",
+            "properties": {"aws_endpoint": "http://s3:7070", "aws_region": "us-east-1"},
+            "secretProperties": {
+                "aws_access_key_id": {"secret": "firn-s3", "key": "access-key"},
+                "aws_secret_access_key": {"secret": "firn-s3", "key": "secret-key"},
+            },
+        },
+        **changes,
+    }
 
 
 def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", **spec: Any) -> Manifest:

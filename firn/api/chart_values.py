@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from firn.model.config import (
+    AnyProfile,
     Catalog,
+    DisklessProfile,
     IngestionGroup,
+    KafkaProfile,
     Maintenance,
     Name,
-    Profile,
     Resources,
     Scheduling,
     Settings,
@@ -25,12 +27,12 @@ Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]*(ms|s|m|h|d)$")]
 
 
 class ImageValues(Settings):
-    """Container images: the project's two from a registry of yours, and those of the parts that it runs."""
+    """Container images: the project's own from a registry of yours, and those of the parts that it runs."""
 
     registry: ImageReference
-    """Where firn-operator and firn-spark were pushed, such as registry.example.com/data."""
+    """Where firn-operator, firn-spark and firn-broker were pushed, such as registry.example.com/data."""
     tag: ImageReference
-    """Tag of both; empty: the chart's appVersion."""
+    """Tag of all three; empty: the chart's appVersion."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"]
     """Used for every image."""
     pull_secrets: list[KubernetesName]
@@ -39,6 +41,8 @@ class ImageValues(Settings):
     """Full reference of firn-operator; wins over registry and tag."""
     spark: ImageReference
     """Full reference of firn-spark; wins over registry and tag."""
+    broker: ImageReference
+    """Full reference of firn-broker, used by profiles of kind Diskless; wins over registry and tag."""
     kafka: Annotated[ImageReference, Field(min_length=1)]
     """Apache Kafka, laid out like the official image."""
     postgres: Annotated[ImageReference, Field(min_length=1)]
@@ -64,16 +68,25 @@ class Store(Settings):
     scheduling: Scheduling
 
 
+class QuickStartDiskless(Settings):
+    """Profile diskless on the bundled stores."""
+
+    enabled: bool
+    profile: DisklessProfile
+
+
 class QuickStart(Settings):
     """Profile classic and catalog lake on bundled stores."""
 
     enabled: bool
-    profile: Profile
+    profile: KafkaProfile
     """The profile `classic`."""
+    diskless: QuickStartDiskless
+    """The profile `diskless`, beside it."""
     postgres: Store
-    """The catalog's database."""
+    """The catalog's database, and the coordinator of diskless brokers."""
     s3: Store
-    """The warehouse s3://firn/warehouse."""
+    """The warehouse s3://firn/warehouse, and records of diskless topics."""
 
 
 class OperatorValues(Settings):
@@ -114,6 +127,8 @@ class ServiceAccounts(Settings):
     """Writes tables."""
     maintain: ServiceAccount
     """Rewrites tables and deletes their files."""
+    broker: ServiceAccount
+    """Diskless brokers: writes, reads and deletes objects of their bucket."""
 
 
 class Rbac(Settings):
@@ -174,8 +189,8 @@ class Values(Settings):
     default_profile: Name
     default_catalog: Name
     default_group: Name
-    profiles: dict[Name, Profile]
-    """The quick start adds classic."""
+    profiles: dict[Name, AnyProfile]
+    """The quick start adds classic, and diskless where it is enabled there."""
     catalogs: dict[Name, Catalog]
     """The quick start adds lake."""
     groups: dict[Name, IngestionGroup]

@@ -6,11 +6,11 @@ IcebergTopic names a profile, a group and a catalog; secrets are named by refere
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from firn.model import durations, names, quantities
@@ -57,12 +57,29 @@ def _without_identity(properties: dict[str, str]) -> dict[str, str]:
     return properties
 
 
+BROKER_SETTINGS_OWN = frozenset({"coordinator", "objects", "listener", "external", "nodeId", "zone", "metricsListen"})
+"""Keys of a diskless broker's settings that a profile's ``config`` may not set, for the same reason."""
+
+
+def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
+    refused = sorted(BROKER_SETTINGS_OWN & settings.keys())
+    if refused:
+        raise ValueError(f"{', '.join(refused)} cannot be set, as the operator sets it for each broker; remove it")
+    return settings
+
+
 BrokerConfig = Annotated[
     dict[str, str],
     AfterValidator(_without_identity),
     Field(json_schema_extra={"properties": dict.fromkeys(sorted(BROKERS_OWN), False)}),
 ]
 """Keys of ``server.properties``."""
+BrokerSettings = Annotated[
+    dict[str, Any],
+    AfterValidator(_without_place),
+    Field(json_schema_extra={"properties": dict.fromkeys(sorted(BROKER_SETTINGS_OWN), False)}),
+]
+"""Keys of a diskless broker's settings document (``firn_broker.settings``)."""
 Duration = Annotated[str, AfterValidator(_checked_duration)]
 Size = Annotated[str, AfterValidator(_checked_size)]
 """A Kubernetes quantity of bytes."""
@@ -102,6 +119,8 @@ class Images(Settings):
 
     spark: Image
     kafka: Image
+    broker: Image | None = None
+    """Needed by profiles of kind Diskless that name no image of their own."""
     pull_secrets: list[str] = []
 
 
@@ -176,28 +195,116 @@ class External(Settings):
 
 
 class Profile(Settings):
-    """How the log of a topic is kept. With ``bootstrapServers``: a Kafka that exists; without: a fleet that the operator launches."""
+    """How the log of a topic is kept: what all kinds have."""
 
-    kind: Literal["Kafka"] = "Kafka"
     namespaces: list[str] = []
     """Namespaces whose topics may use it; empty: all."""
     default_partitions: int = Field(default=3, ge=1, le=10000)
-    bootstrap_servers: str | None = None
-    security: KafkaSecurity = KafkaSecurity()
     replicas: int = Field(default=3, ge=1, le=99)
     image: Image | None = None
-    metadata_version: str | None = None
-    heap: Heap = "1g"
-    resources: Resources = Resources()
-    storage: Storage = Storage()
-    config: BrokerConfig = {}
     external: External | None = None
     scheduling: Scheduling = Scheduling()
 
     @property
     def managed(self) -> bool:
         """True when the operator launches the brokers."""
+        return True
+
+
+class KafkaProfile(Profile):
+    """Apache Kafka. With ``bootstrapServers``: one that exists; without: a fleet that the operator launches."""
+
+    kind: Literal["Kafka"] = "Kafka"
+    bootstrap_servers: str | None = None
+    security: KafkaSecurity = KafkaSecurity()
+    metadata_version: str | None = None
+    heap: Heap = "1g"
+    resources: Resources = Resources()
+    storage: Storage = Storage()
+    config: BrokerConfig = {}
+
+    @property
+    def managed(self) -> bool:
+        """True when the operator launches the brokers."""
         return self.bootstrap_servers is None
+
+
+class Coordinator(Settings):
+    """The PostgreSQL database in which diskless brokers keep offsets, topics and groups, in a schema for each profile."""
+
+    uri: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^postgres(ql)?://")]
+    """``postgresql://host:port/database`` (no credentials)."""
+    user: Annotated[str, Field(min_length=1)] | SecretKey
+    """Its name, or the Secret key that has it."""
+    password: SecretKey | None = None
+
+    def references(self) -> list[SecretKey]:
+        """The Secret keys that are needed to connect."""
+        return [it for it in (self.user, self.password) if isinstance(it, SecretKey)]
+
+
+class ObjectStore(Settings):
+    """The bucket in which diskless brokers keep records."""
+
+    url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^(s3|gs|az)://[^/]+")]
+    """``s3://bucket/prefix``, ``gs://`` or ``az://``; what this profile writes is below its own name there."""
+    properties: dict[str, str] = {}
+    """Keys of the brokers' object store client: ``aws_endpoint``, ``aws_region``, ... (docs.rs/object_store has them all)."""
+    secret_properties: dict[str, SecretKey] = {}
+    """The same by Secret key: ``aws_access_key_id``, ``aws_secret_access_key``, ..."""
+
+
+class DisklessProfile(Profile):
+    """Brokers that keep nothing: records go to a bucket, their order to a database. They come and go without moving data."""
+
+    kind: Literal["Diskless"]
+    coordinator: Coordinator
+    object_store: ObjectStore
+    flush_interval: Duration = "250ms"
+    """An object is written this long after its first record came; producers wait for it."""
+    flush_bytes: Size = "8Mi"
+    """An object is written before its time when it would grow past this."""
+    topic_config: dict[str, str] = {}
+    """Configs of topics that do not have their own, by their Kafka names."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "512Mi"})
+    service_account: str = "firn-broker"
+    environment: dict[str, str] = {}
+    config: BrokerSettings = {}
+    """Further settings of the brokers (``writer``, ``reader``, ``connections``, ``groups``, ``upkeep``, ...); they win over ours."""
+
+    @model_validator(mode="after")
+    def _flushes(self) -> Self:
+        if durations.milliseconds(self.flush_interval) > 60_000:
+            raise ValueError("flushInterval: at most 60s, as producers wait for it")
+        if not 1024 <= quantities.size(self.flush_bytes) <= 256 * 2**20:
+            raise ValueError("flushBytes: from 1Ki to 256Mi")
+        return self
+
+    def secret_names(self) -> list[str]:
+        """The Secrets that its brokers need, and nobody else; sorted."""
+        references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
+        return sorted({reference.secret for reference in references})
+
+
+def _kind(profile: Any) -> Any:
+    if isinstance(profile, dict):
+        return profile.get("kind", "Kafka")
+    return getattr(profile, "kind", None)
+
+
+def _by_kind(schema: dict[str, Any]) -> None:
+    """What is wrong is then told of the kind that is meant; of ``oneOf`` it would be told of all kinds."""
+    kafka, diskless = schema.pop("oneOf")
+    schema["if"] = {"properties": {"kind": {"const": "Diskless"}}, "required": ["kind"]}
+    schema |= {"then": diskless, "else": kafka}
+
+
+AnyProfile = Annotated[
+    Annotated[KafkaProfile, Tag("Kafka")] | Annotated[DisklessProfile, Tag("Diskless")],
+    Discriminator(_kind, custom_error_type="kind", custom_error_message="kind is neither Kafka nor Diskless"),
+    Field(json_schema_extra=_by_kind),
+]
+"""A profile of any kind; one that names none is of kind Kafka."""
 
 
 class Catalog(Settings):
@@ -303,7 +410,7 @@ class Config(Settings):
     """Namespaces whose resources count; empty: all."""
     images: Images
     default_profile: str
-    profiles: dict[Name, Profile]
+    profiles: dict[Name, AnyProfile]
     default_catalog: str
     catalogs: dict[Name, Catalog]
     default_group: str = "default"
@@ -331,13 +438,21 @@ class Config(Settings):
                 raise ValueError(f"{kind}: {name!r} is not among {sorted(known)}")
         return self
 
+    @model_validator(mode="after")
+    def _brokers_have_an_image(self) -> Self:
+        for name, profile in self.profiles.items():
+            if isinstance(profile, DisklessProfile) and profile.image is None and self.images.broker is None:
+                raise ValueError(f"profiles.{name} is Diskless and has no image; set images.broker, or its own")
+        return self
+
     def secret_names(self) -> list[str]:
-        """Every Secret that some part of the configuration refers to, sorted."""
+        """Every Secret that the operator and the ingestion applications need, sorted. Those of diskless brokers are for these alone."""
         return sorted({reference.secret for reference in self._references()})
 
     def _references(self) -> Iterator[SecretKey]:
         for profile in self.profiles.values():
-            yield from security_references(profile.security)
+            if isinstance(profile, KafkaProfile):
+                yield from security_references(profile.security)
         for catalog in self.catalogs.values():
             yield from catalog.secret_properties.values()
 
@@ -358,7 +473,13 @@ def load(path: str | Path) -> Config:
     try:
         return Config.model_validate(document)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc']) or '(document)'}: {item['msg']}" for item in error.errors()
-        ]
+        lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors()]
         raise InvalidSpecError(f"configuration {path}: " + "; ".join(lines)) from error
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Where an error is, as the document has it: pydantic adds a profile's kind to its place."""
+    parts = [str(part) for part in location]
+    if parts[:1] == ["profiles"] and len(parts) > 2 and parts[2] in ("Kafka", "Diskless"):
+        del parts[2]
+    return ".".join(parts) or "(document)"

@@ -100,6 +100,10 @@ def _operator() -> Image:
     )
 
 
+def _broker() -> Image:
+    return Image("broker", {"requirements.txt": "requirements/broker.txt"}, code=("firn", "broker"))
+
+
 _KERNEL = ("__init__", "compiled", "json_kernel", "json_limits")
 """Modules of the Spark application that its image compiles to machine code."""
 
@@ -121,6 +125,7 @@ def _spark() -> Image:
 IMAGES: dict[str, Callable[[], Image]] = {
     "firn-spark": _spark,
     "firn-operator": _operator,
+    "firn-broker": _broker,
     "firn-kafka": lambda: _kafka(jars.kafka_version()),
     "firn-postgres": lambda: Image("postgres"),
     "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),

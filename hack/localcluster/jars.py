@@ -12,7 +12,7 @@ from .places import REPOSITORY, cache_directory
 from .progress import Failure, side_by_side, step
 
 POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
-PROFILES = ("spark", "kafka", "test", "nessie")
+PROFILES = ("spark", "kafka", "connect", "test", "nessie")
 
 
 def fetch(profile: str, *options: str) -> Path:

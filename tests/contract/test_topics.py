@@ -1,9 +1,10 @@
-"""Port `Topics` against a real broker."""
+"""Port `Topics` against real brokers: Apache Kafka, and the diskless one wherever no certificate or password is asked for."""
 
 import asyncio
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,20 @@ def name() -> str:
     return f"topic-{next(_numbers)}"
 
 
-@pytest.fixture
-def topics(broker: Kafka) -> KafkaTopics:
-    return KafkaTopics({"classic": Brokers(broker.connection, replication_factor=1)})
+@pytest.fixture(scope="module")
+def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
+    """A diskless broker on its own."""
+    servers = pytest.importorskip("tests.servers.firn_broker")
+    with servers.embedded(tmp_path_factory.mktemp("diskless") / "data") as broker:
+        yield KafkaConnection(bootstrap_servers=broker.bootstrap)
+
+
+@pytest.fixture(params=["classic", "diskless"])
+def topics(request: pytest.FixtureRequest) -> KafkaTopics:
+    """As the operator has them for a profile: of how many replicas a topic has, a diskless fleet is not asked anything but its default."""
+    if request.param == "diskless":
+        return KafkaTopics({"classic": Brokers(request.getfixturevalue("diskless"))})
+    return KafkaTopics({"classic": Brokers(request.getfixturevalue("broker").connection, replication_factor=1)})
 
 
 async def known(topics: KafkaTopics, *wanted: str, profile: str = "classic") -> list[TopicState]:
@@ -219,6 +231,7 @@ def test_a_certificate_of_a_client_that_nobody_trusts_is_access_denied_for_the_d
     assert isinstance(denial, AccessDeniedError), denial
 
 
+@pytest.mark.parametrize("topics", ["classic"], indirect=True)
 async def test_a_user_without_grants_is_access_denied(broker: Kafka, topics: KafkaTopics, name: str) -> None:
     stranger = broker.secure_connection(STRANGER, STRANGER_PASSWORD)
     denied = KafkaTopics({"secure": Brokers(stranger, replication_factor=1)})

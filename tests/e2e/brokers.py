@@ -47,6 +47,25 @@ print(json.dumps({"sent": number, "acknowledged": acknowledged, "failed": failed
                   "longest_silence_seconds": round(longest, 1)}), flush=True)
 """
 
+CONSUME = """
+import json, select, sys, time
+from confluent_kafka import Consumer
+bootstrap, topic = sys.argv[1:3]
+settings = {"group.id": f"{topic}-readers", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 1000}
+consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+consumer.subscribe([topic])
+seen, records, told = set(), 0, 0.0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for message in consumer.consume(500, 0.5):
+        if message.error() is None:
+            records += 1
+            seen.add(int(message.key()))
+    if time.monotonic() - told > 1:
+        told = time.monotonic()
+        print(json.dumps({"records": records, "distinct": len(seen)}), flush=True)
+consumer.close()
+"""
+
 LOOK = """
 import json, select, sys
 from confluent_kafka import KafkaException
@@ -135,6 +154,30 @@ class Producing(_Talking):
         assert (self.end["failed"], self.end["unsent"]) == ([], 0)
         assert self.end["acknowledged"] == self.end["sent"]
         return int(self.end["sent"])
+
+
+class Consuming(_Talking):
+    """A consumer group of one, which reads the topic from its beginning and commits, until told to stop."""
+
+    def __init__(self, topic: Manifest, client: str) -> None:
+        status = topic["status"]
+        command = ["python", "-c", CONSUME, status["bootstrapServers"], status["topicName"]]
+        super().__init__("kubectl", "-n", client, "exec", "-i", "client", "--", *command)
+        self.records = 0
+        self.distinct = 0
+
+    def take(self, document: dict[str, Any]) -> None:
+        self.records, self.distinct = document["records"], document["distinct"]
+
+    def await_more(self, count: int) -> None:
+        """Wait until so many more records are read."""
+        aim = self.records + count
+        await_until(f"{aim} records are consumed", lambda: self.records >= aim)
+
+    def await_distinct(self, count: int) -> None:
+        """Wait until so many different records have been read; there are no others."""
+        await_until(f"{count} different records are consumed", lambda: self.distinct >= count)
+        assert self.distinct == count
 
 
 class Partitions(_Talking):

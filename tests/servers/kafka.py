@@ -72,10 +72,11 @@ STOCK = (
 """Flags as Kafka's own start script sets them: for what is measured."""
 
 
-def _java(main: str, *arguments: str, flags: Sequence[str] = SMALL) -> list[str]:
-    jars = cache() / "jars" / "kafka"
-    assert jars.is_dir(), f"{jars} is missing: run make setup"
-    return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*", main, *arguments]
+def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str = "kafka") -> list[str]:
+    """The command of a program in the published jars: the server's own, or those that ``jars`` names."""
+    directory = cache() / "jars" / jars
+    assert directory.is_dir(), f"{directory} is missing: run make setup"
+    return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
 
 
 @contextmanager
@@ -125,12 +126,12 @@ def kafka(
         users = [f"SCRAM-SHA-512=[name={name},password={word}]" for name, word in
                  ((USER, PASSWORD), (STRANGER, STRANGER_PASSWORD))] if secure else []  # fmt: skip
         subprocess.run(
-            _java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(file),
+            program("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(file),
                   *(part for user in users for part in ("-S", user))),
             check=True,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-    with running(_java("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
+    with running(program("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
         reached = (f"localhost:{tls}", f"localhost:{mutual}") if secure else (None, None)
         yield Kafka(f"127.0.0.1:{plain}", *reached, directory)
 

@@ -18,7 +18,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Reference of an image of ours. Argument: dict "root" $ "name" (operator | spark) */}}
+{{/* Reference of an image of ours. Argument: dict "root" $ "name" (operator | spark | broker) */}}
 {{- define "firn.image" -}}
 {{- $images := .root.Values.images -}}
 {{- if get $images .name -}}
@@ -76,7 +76,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* Profiles and catalogs, with what the quick start adds. JSON: {profiles, catalogs} */}}
+{{/* Profiles and catalogs, with what the quick start adds, and the names of diskless profiles. JSON: {profiles, catalogs, diskless} */}}
 {{- define "firn.lake" -}}
 {{- $profiles := deepCopy .Values.profiles -}}
 {{- $catalogs := deepCopy .Values.catalogs -}}
@@ -88,6 +88,12 @@ priorityClassName: {{ . }}
     {{- fail "catalogs.lake: the quick start has a catalog of that name. Choose another one, or set quickStart.enabled=false" -}}
   {{- end -}}
   {{- $_ := set $profiles "classic" .Values.quickStart.profile -}}
+  {{- if .Values.quickStart.diskless.enabled -}}
+    {{- if hasKey $profiles "diskless" -}}
+      {{- fail "profiles.diskless: the quick start has a profile of that name. Set quickStart.diskless.profile instead, or quickStart.diskless.enabled=false" -}}
+    {{- end -}}
+    {{- $_ := set $profiles "diskless" .Values.quickStart.diskless.profile -}}
+  {{- end -}}
   {{- $_ := set $catalogs "lake" (include "firn.quickStartCatalog" . | fromYaml) -}}
 {{- end -}}
 {{- range $key, $known := dict "defaultProfile" $profiles "defaultCatalog" $catalogs "defaultGroup" .Values.groups -}}
@@ -96,7 +102,11 @@ priorityClassName: {{ . }}
     {{- fail (printf "%s: %q is not among [%s]" $key $name (keys $known | sortAlpha | join ", ")) -}}
   {{- end -}}
 {{- end -}}
-{{ dict "profiles" $profiles "catalogs" $catalogs | toJson }}
+{{- $diskless := list -}}
+{{- range $name, $profile := $profiles -}}
+  {{- if eq ($profile.kind | default "Kafka") "Diskless" }}{{ $diskless = append $diskless $name }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" $profiles "catalogs" $catalogs "diskless" $diskless | toJson }}
 {{- end }}
 
 {{- define "firn.quickStartCatalog" -}}
@@ -127,6 +137,11 @@ images:
   kafka:
     image: {{ .Values.images.kafka | quote }}
     pullPolicy: {{ .Values.images.pullPolicy }}
+  {{- if $lake.diskless }}
+  broker:
+    image: {{ include "firn.image" (dict "root" . "name" "broker") | quote }}
+    pullPolicy: {{ .Values.images.pullPolicy }}
+  {{- end }}
   pullSecrets: {{ .Values.images.pullSecrets | toJson }}
 defaultProfile: {{ .Values.defaultProfile }}
 profiles: {{- toPrettyJson $lake.profiles | nindent 2 }}

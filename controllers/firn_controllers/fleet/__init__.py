@@ -1,1 +1,1 @@
-"""The brokers of a profile: a Kafka that the operator launches (KRaft), or one that exists and is only looked at."""
+"""The brokers of a profile: a fleet that the operator launches (`kafka` or `diskless`), or a Kafka that exists and is only looked at."""

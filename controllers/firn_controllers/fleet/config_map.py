@@ -1,107 +1,19 @@
-"""The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
+"""The ConfigMap that brokers start from, whatever they are: named after its content."""
+
+from collections.abc import Mapping
 
 from firn_controllers import manifests
-from firn_controllers.fleet.layout import (
-    CLIENT_PORT,
-    CONFIG_PATH,
-    CONTROLLER_PORT,
-    DATA_PATH,
-    EXTERNAL_PORT,
-    Fleet,
-)
+from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import Manifest
 
-LONGEST = str(2**63 - 1)
-START = f"""#!/bin/sh
-# Starts one broker: adds to the common configuration what this pod is, formats an empty volume, becomes Kafka.
-set -eu
-ordinal="${{HOSTNAME##*-}}"
-config=/tmp/server.properties
-listeners="INTERNAL://:{CLIENT_PORT}"
-advertised="INTERNAL://$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}"
-external=
-if [ -n "${{FIRN_EXTERNAL_HOSTS:-}}" ]; then
-  set -- $FIRN_EXTERNAL_HOSTS
-  shift "$ordinal"
-  external="$1:{EXTERNAL_PORT}"
-elif [ -n "${{FIRN_EXTERNAL_PORT:-}}" ]; then
-  external="${{FIRN_EXTERNAL_HOST:-$NODE_IP}}:$((FIRN_EXTERNAL_PORT + 1 + ordinal))"
-fi
-if [ -n "$external" ]; then
-  listeners="$listeners,EXTERNAL://:{EXTERNAL_PORT}"
-  advertised="$advertised,EXTERNAL://$external"
-fi
-roles=broker
-if [ "$ordinal" -lt "$FIRN_VOTERS" ]; then
-  roles=broker,controller
-  listeners="$listeners,CONTROLLER://:{CONTROLLER_PORT}"
-fi
-cp {CONFIG_PATH}/server.properties "$config"
-{{
-  echo
-  echo "node.id=$ordinal"
-  echo "process.roles=$roles"
-  echo "listeners=$listeners"
-  echo "advertised.listeners=$advertised"
-}} >> "$config"
-if [ ! -f {DATA_PATH}/log/meta.properties ]; then
-  release="$(cat {CONFIG_PATH}/release-version)"
-  /opt/kafka/bin/kafka-storage.sh format --ignore-formatted --cluster-id "$FIRN_CLUSTER_ID" --config "$config" \\
-    ${{release:+--release-version "$release"}}
-fi
-exec /opt/kafka/bin/kafka-server-start.sh "$config"
-"""
 
-
-def properties(fleet: Fleet) -> dict[str, str]:
-    """The common part of ``server.properties``; the profile's ``config`` wins over ours, and has no key that says who a broker is."""
-    replication = str(fleet.replication_factor)
-    in_sync = str(fleet.in_sync)
-    protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
-    if fleet.profile.external is not None:
-        protocols.append("EXTERNAL:PLAINTEXT")
-    ours = {
-        "controller.quorum.voters": ",".join(
-            f"{ordinal}@{fleet.host(ordinal)}:{CONTROLLER_PORT}" for ordinal in range(fleet.voters)
-        ),
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "INTERNAL",
-        "listener.security.protocol.map": ",".join(protocols),
-        "log.dirs": f"{DATA_PATH}/log",
-        "auto.create.topics.enable": "false",
-        "num.partitions": str(fleet.profile.default_partitions),
-        "default.replication.factor": replication,
-        "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": replication,
-        "transaction.state.log.replication.factor": replication,
-        "transaction.state.log.min.isr": in_sync,
-        "share.coordinator.state.topic.replication.factor": replication,
-        "share.coordinator.state.topic.min.isr": in_sync,
-        # Kafka 4 refuses records more than an hour ahead; the time a record says is data, not for the broker to judge.
-        "log.message.timestamp.after.max.ms": LONGEST,
-        "log.message.timestamp.before.max.ms": LONGEST,
-    }
-    return ours | fleet.profile.config
-
-
-def text(fleet: Fleet) -> str:
-    """``server.properties`` as a file, keys in order. Line ends and backslashes are escaped as java.util.Properties reads them."""
-    escape = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
-    return "".join(f"{key}={value.translate(escape)}\n" for key, value in sorted(properties(fleet).items()))
-
-
-def name(fleet: Fleet) -> str:
+def name(fleet: Fleet, read_at_start: Mapping[str, str]) -> str:
     """``firn-broker-P-HASH``: another one for every content, named by the pod template. So a broker that restarts while a change is
     rolled out starts from what it ran with before, until it is its turn."""
-    return f"{fleet.service}-{manifests.digest(_read_at_start(fleet))[:8]}"
+    return f"{fleet.service}-{manifests.digest(dict(read_at_start))[:8]}"
 
 
-def build(fleet: Fleet) -> Manifest:
-    """The ConfigMap. ``release-version`` is not part of its name, as it matters only to a volume that is still empty."""
-    version = fleet.metadata_version or fleet.profile.metadata_version or ""
-    data = _read_at_start(fleet) | {"release-version": version}
-    return manifests.child("v1", "ConfigMap", name(fleet), **fleet.meta(), data=data)
-
-
-def _read_at_start(fleet: Fleet) -> dict[str, str]:
-    return {"server.properties": text(fleet), "start.sh": START}
+def build(fleet: Fleet, read_at_start: Mapping[str, str], **others: str) -> Manifest:
+    """The ConfigMap. ``others`` are files that are not part of its name."""
+    data = {**read_at_start, **others}
+    return manifests.child("v1", "ConfigMap", name(fleet, read_at_start), **fleet.meta(), data=data)

@@ -11,20 +11,15 @@ from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import manifests
 from firn_controllers.announcements import Announcement, EventReason
 from firn_controllers.board import Board
-from firn_controllers.fleet import (
-    config_map,
-    disruption_budget,
-    health,
-    metadata_version,
-    rollout,
-    services,
-    stateful_set,
-)
+from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.fleet.kafka import metadata_version
+from firn_controllers.fleet.kafka.layout import KafkaFleet
+from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
 from firn_controllers.manifests import Owner
-from firn_controllers.ports import FleetState, Manifest, Ports
+from firn_controllers.ports import FleetState, Ports
 from firn_controllers.queue import Outcome
 
 log = logging.getLogger(__name__)
@@ -74,16 +69,19 @@ class FleetReconciler:
         """Its health, and whether something is under way that the next look may take further."""
         cluster = self._ports.cluster
         live = await cluster.stateful_set(names.fleet(profile))
-        fleet = Fleet.of(self._config, profile, self._owner, live)
+        fleet = kinds.fleet(self._config, profile, self._owner, live)
         pods = await cluster.pods(fleet.labels)
         answers = any(pod.ready for pod in pods)
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
         self._refuse_scale_down(fleet)
         try:
-            wanted = manifests.template_hash(stateful_set.build(fleet, 0))
+            kinds.refuse_other_kind(fleet, live)
+            wanted = manifests.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
-            fleet, job = await self._finalised(fleet, settled)
+            version, failure = None, None
+            if isinstance(fleet, KafkaFleet):
+                fleet, version, failure = await self._finalised(fleet, settled)
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied: brokers that run keep what they run, and topics can be managed.
@@ -93,35 +91,34 @@ class FleetReconciler:
             return found, False
         if settled:
             await self._prune(fleet)
-        version = metadata_version.pending(fleet)
-        failure = metadata_version.failure(job, version) if job is not None and version is not None else None
         found = health.of(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return found, rolling or (version is not None and failure is None)
 
-    async def _finalised(self, fleet: Fleet, settled: bool) -> tuple[Fleet, Manifest | None]:
-        """The fleet with the metadata version that is in force by now, and the Job that is to bring a newer one, if there is one."""
+    async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
+        """The fleet with the metadata version that is in force by now; the one that is still to be, if any; why it cannot be, if so."""
         cluster = self._ports.cluster
         version = metadata_version.pending(fleet)
         if version is None or not settled:
-            return fleet, None
+            return fleet, version, None
         name = metadata_version.job_name(fleet, version)
         job = await cluster.get("batch/v1", "Job", self._owner.namespace, name)
         if job is None:
             await cluster.apply(metadata_version.build(fleet, version))
-        elif metadata_version.succeeded(job):
+            return fleet, version, None
+        if metadata_version.succeeded(job):
             text = f"brokers of profile {fleet.name} have metadata version {version}: there is no way back to an older Kafka"
             self._announce(Announcement("Normal", EventReason.FINALISED, text))
-            return replace(fleet, metadata_version=version), None
-        return fleet, job
+            return replace(fleet, metadata_version=version), None, None
+        return fleet, version, metadata_version.failure(job, version)
 
-    async def _apply(self, fleet: Fleet, step: Step) -> None:
+    async def _apply(self, fleet: AnyFleet, step: Step) -> None:
         cluster = self._ports.cluster
-        await cluster.apply(config_map.build(fleet))
+        await cluster.apply(kinds.config_map(fleet))
         await cluster.apply(services.headless(fleet))
         await cluster.apply(services.bootstrap(fleet))
         await self._apply_external(fleet)
         await cluster.apply(disruption_budget.build(fleet))
-        await cluster.apply(stateful_set.build(fleet, step.partition))
+        await cluster.apply(kinds.stateful_set(fleet, step.partition))
         if step.waits != self._waits_told.get(fleet.name):
             self._waits_told[fleet.name] = step.waits
             if step.waits is not None:
@@ -141,11 +138,11 @@ class FleetReconciler:
                 log.info("removed Service %s: profile %s is not to be reached from outside by it", name, fleet.name)
         self._closed.add(fleet.name)
 
-    async def _prune(self, fleet: Fleet) -> None:
+    async def _prune(self, fleet: AnyFleet) -> None:
         """Remove the configurations that no broker starts from any more."""
         if fleet.name in self._pruned:
             return
-        kept, cluster = config_map.name(fleet), self._ports.cluster
+        kept, cluster = kinds.config_map(fleet)["metadata"]["name"], self._ports.cluster
         for name in await cluster.list_names("v1", "ConfigMap", fleet.labels):
             if name != kept:
                 await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)

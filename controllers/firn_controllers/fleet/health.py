@@ -42,7 +42,7 @@ def of(
     trouble = pod_troubles.worst(pods, fleet.image.image, fleet.owner.namespace)
     ready = sum(pod.ready for pod in pods)
     # With fewer brokers than a write needs, what the others say of the cluster is of no use.
-    if isinstance(admin, FleetState) and ready >= fleet.in_sync:
+    if isinstance(admin, FleetState) and ready >= fleet.least_ready:
         degraded = wrong
         if trouble is not None:
             degraded = trouble.message + ("; the other brokers keep what they run until it is ready" if rolling else "")

@@ -1,9 +1,8 @@
 """Services of a fleet: headless for the brokers themselves, one to bootstrap from, one a broker for clients outside."""
 
 from firn.model import names
-from firn.model.errors import InvalidSpecError
 from firn_controllers import manifests
-from firn_controllers.fleet.layout import CLIENT_PORT, CONTROLLER_PORT, EXTERNAL_PORT, Fleet
+from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -15,10 +14,7 @@ def headless(fleet: Fleet) -> Manifest:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": fleet.labels,
-        "ports": [
-            {"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"},
-            {"name": "controller", "port": CONTROLLER_PORT, "targetPort": "controller"},
-        ],
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in fleet.ports.items()],
     }
     return manifests.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
 
@@ -59,14 +55,3 @@ def external(fleet: Fleet) -> list[Manifest]:
 def external_prefix(fleet: Fleet) -> str:
     """What the names of all Services for clients outside the cluster begin with."""
     return f"{fleet.service}-external"
-
-
-def load_balancer_hosts(fleet: Fleet) -> list[str]:
-    """The advertised name of each broker behind load balancers. Raises InvalidSpecError where the configuration lacks one."""
-    settings = fleet.profile.external
-    hosts = settings.hosts if settings else []
-    if len(hosts) < fleet.replicas:
-        raise InvalidSpecError(
-            f"configuration profiles.{fleet.name}.external.hosts: {fleet.replicas} brokers need as many names, {len(hosts)} are given"
-        )
-    return hosts

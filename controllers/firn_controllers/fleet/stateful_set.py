@@ -1,78 +1,47 @@
-"""The brokers' StatefulSet. Image contract: the official ``apache/kafka`` (tools under /opt/kafka/bin, a shell, uid 1000)."""
+"""A fleet's StatefulSet, as far as it is the same whatever the brokers are."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firn.model.config import Resources
 from firn_controllers import manifests
-from firn_controllers.fleet import config_map, services
-from firn_controllers.fleet.layout import (
-    CLIENT_PORT,
-    CONFIG_PATH,
-    CONTROLLER_PORT,
-    DATA_PATH,
-    EXTERNAL_PORT,
-    METADATA_VERSION,
-    UID,
-    VOTERS,
-    Fleet,
-)
+from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
 
-def build(fleet: Fleet, partition: int) -> Manifest:
+def build(
+    fleet: Fleet,
+    partition: int,
+    pod: Mapping[str, Any],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    claims: Sequence[Manifest] = (),
+) -> Manifest:
     """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
-    marks = {VOTERS: str(fleet.voters)}
-    if fleet.metadata_version is not None:
-        marks[METADATA_VERSION] = fleet.metadata_version
-    spec = {
+    spec: dict[str, Any] = {
         "serviceName": fleet.service,
         "replicas": fleet.replicas,
         # Parallel: a quorum cannot form one ready pod at a time, and a pod that never became ready does not block its repair.
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}},
         "selector": {"matchLabels": fleet.labels},
-        "template": _template(fleet),
-        "volumeClaimTemplates": [_claim(fleet)],
+        "template": manifests.pod_template(fleet.labels, {}, pod),
     }
-    return manifests.child("apps/v1", "StatefulSet", fleet.service, **fleet.meta(annotations=marks), spec=spec)
+    if claims:
+        spec["volumeClaimTemplates"] = list(claims)
+    meta = fleet.meta(annotations=dict(annotations or {}))
+    return manifests.child("apps/v1", "StatefulSet", fleet.service, **meta, spec=spec)
 
 
-def _template(fleet: Fleet) -> Manifest:
-    profile = fleet.profile
-    probe = {"tcpSocket": {"port": "kafka"}}
-    ports = [
-        {"name": "kafka", "containerPort": CLIENT_PORT},
-        {"name": "controller", "containerPort": CONTROLLER_PORT},
-    ]
-    if profile.external is not None:
-        ports.append({"name": "external", "containerPort": EXTERNAL_PORT})
-    container = {
-        "name": "kafka",
-        "image": fleet.image.image,
-        "imagePullPolicy": fleet.image.pull_policy,
-        "command": ["/bin/sh", f"{CONFIG_PATH}/start.sh"],
-        "env": _environment(fleet),
-        "ports": ports,
-        # Recovering the logs after a crash can take long; only then does the port open.
-        "startupProbe": {**probe, "periodSeconds": 2, "failureThreshold": 900},
-        "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 2},
-        "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
-        "resources": {
-            key: value
-            for key, value in (("requests", profile.resources.requests), ("limits", profile.resources.limits))
-            if value
-        },
-        "securityContext": manifests.container_security(),
-        "volumeMounts": [
-            {"name": "data", "mountPath": DATA_PATH},
-            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
-    spec: dict[str, Any] = {
+def pod(
+    fleet: Fleet, uid: int, grace_seconds: int, container: Mapping[str, Any], volumes: Sequence[Manifest]
+) -> dict[str, Any]:
+    """The spec of a broker's pod."""
+    return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 120,
-        "securityContext": manifests.pod_security(UID),
+        "terminationGracePeriodSeconds": grace_seconds,
+        "securityContext": manifests.pod_security(uid),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -82,41 +51,21 @@ def _template(fleet: Fleet) -> Manifest:
             }
             for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
         ],
-        **manifests.scheduling(profile.scheduling),
+        **manifests.scheduling(fleet.profile.scheduling),
         **manifests.pull_secrets(fleet.pull_secrets),
-        "containers": [container],
-        "volumes": [
-            {"name": "config", "configMap": {"name": config_map.name(fleet)}},
-            {"name": "tmp", "emptyDir": {}},
-        ],
+        "containers": [dict(container)],
+        "volumes": list(volumes),
     }
-    return manifests.pod_template(fleet.labels, {}, spec)
 
 
-def _environment(fleet: Fleet) -> list[dict[str, Any]]:
-    heap = fleet.profile.heap
-    variables: list[dict[str, Any]] = [
-        {"name": "KAFKA_HEAP_OPTS", "value": f"-Xms{heap} -Xmx{heap}"},
-        {"name": "LOG_DIR", "value": "/tmp/logs"},
-        {"name": "FIRN_CLUSTER_ID", "value": fleet.cluster_id},
-        {"name": "FIRN_SERVICE", "value": f"{fleet.service}.{fleet.owner.namespace}.svc"},
-        {"name": "FIRN_VOTERS", "value": str(fleet.voters)},
-    ]
-    external = fleet.profile.external
-    if external is not None and external.type == "LoadBalancer":
-        variables.append({"name": "FIRN_EXTERNAL_HOSTS", "value": " ".join(services.load_balancer_hosts(fleet))})
-    elif external is not None:
-        variables.append({"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}})
-        variables.append({"name": "FIRN_EXTERNAL_HOST", "value": external.host})
-        variables.append({"name": "FIRN_EXTERNAL_PORT", "value": str(external.port)})
-    return variables
+def container_ports(fleet: Fleet) -> list[dict[str, Any]]:
+    """The ports of a broker's container."""
+    ports = [{"name": name, "containerPort": port} for name, port in fleet.ports.items()]
+    if fleet.profile.external is not None:
+        ports.append({"name": "external", "containerPort": EXTERNAL_PORT})
+    return ports
 
 
-def _claim(fleet: Fleet) -> Manifest:
-    spec: dict[str, Any] = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": fleet.storage_size}},
-    }
-    if fleet.storage_class_name is not None:
-        spec["storageClassName"] = fleet.storage_class_name
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
+def resources(found: Resources) -> dict[str, Any]:
+    """Requests and limits of a container; only those that are set."""
+    return {key: value for key, value in (("requests", found.requests), ("limits", found.limits)) if value}

@@ -1,7 +1,7 @@
 """What a driver is started with: `firn.model.jobs.GroupSettings`, from the configuration."""
 
 from firn.model import names, quantities
-from firn.model.config import Catalog, Config, IngestionGroup, KafkaSecurity, Profile
+from firn.model.config import Catalog, Config, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_controllers import manifests
 from firn_controllers.fleet.layout import bootstrap_servers
@@ -63,7 +63,9 @@ def memory_hint(group: IngestionGroup) -> str:
 
 def kafka(name: str, profile: Profile, namespace: str) -> KafkaConnection:
     """How to reach the brokers of a profile. A fleet of our own is reached in the clear, inside the cluster."""
-    security = profile.security if not profile.managed else KafkaSecurity()
+    security = KafkaSecurity()
+    if isinstance(profile, KafkaProfile) and not profile.managed:
+        security = profile.security
     sasl = security.sasl
     return KafkaConnection(
         bootstrap_servers=bootstrap_servers(name, profile, namespace),

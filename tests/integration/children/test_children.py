@@ -8,8 +8,8 @@ import yaml
 
 from firn.model import names
 from firn.model.jobs import TableTarget
-from firn_controllers.fleet import config_map, disruption_budget, metadata_version, services, stateful_set
-from firn_controllers.fleet.layout import Fleet
+from firn_controllers.fleet import disruption_budget, kinds, services
+from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
 from firn_controllers.ingestion_group import stateful_set as driver
@@ -44,6 +44,7 @@ def children() -> list[Manifest]:
         images={
             "spark": {"image": "firn-spark:1"},
             "kafka": {"image": "kafka:4.2", "pullPolicy": "Always"},
+            "broker": {"image": "firn-broker:1"},
             "pullSecrets": ["registry"],
         },
         profiles={
@@ -58,7 +59,12 @@ def children() -> list[Manifest]:
                     "tolerations": [{"key": "kafka", "operator": "Exists"}],
                     "priorityClassName": "system-cluster-critical",
                 },
-            }
+            },
+            "waves": gen.diskless(
+                external={"host": "h", "port": 30600},
+                environment={"A": "b"},
+                scheduling={"nodeSelector": {"disk": "none"}},
+            ),
         },
         groups={"default": {"executors": {"instances": 1}, "environment": {"A": "b"}}},
         maintenance={
@@ -67,7 +73,8 @@ def children() -> list[Manifest]:
             "scheduling": {"nodeSelector": {"disk": "fast"}},
         },
     )
-    fleet = Fleet.of(config, "classic", OWNER, None)
+    fleet = kinds.fleet(config, "classic", OWNER, None)
+    waves = kinds.fleet(config, "waves", OWNER, None)
     found = settings.settings(config, "default")
     labels = selector("default")
     observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
@@ -79,13 +86,19 @@ def children() -> list[Manifest]:
     job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
     assert job is not None
     return [
-        config_map.build(fleet),
+        kinds.config_map(fleet),
         services.headless(fleet),
         services.bootstrap(fleet),
         *services.external(fleet),
         disruption_budget.build(fleet),
-        stateful_set.build(fleet, 3),
+        kinds.stateful_set(fleet, 3),
         metadata_version.build(fleet, "4.2"),
+        kinds.config_map(waves),
+        services.headless(waves),
+        services.bootstrap(waves),
+        *services.external(waves),
+        disruption_budget.build(waves),
+        kinds.stateful_set(waves, 3),
         settings.build(found, OWNER, labels),
         service.build("default", OWNER, labels),
         driver.build(config, found, OWNER, labels, in_use=True),
@@ -103,7 +116,7 @@ EACH = pytest.mark.parametrize("manifest", CHILDREN, ids=[f"{it['kind']} {it['me
 def api() -> Iterator[ApiServer]:
     with apiserver.running() as server:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
-        for account in ("firn-ingest", "firn-maintain", "default"):
+        for account in ("firn-broker", "firn-ingest", "firn-maintain", "default"):
             server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": account}})
         yield server
 
@@ -171,10 +184,10 @@ def test_a_pod_that_is_not_restricted_would_have_been_refused(api: ApiServer) ->
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_rolling_changes_only_the_partition(api: ApiServer, partition: int) -> None:
-    fleet = Fleet.of(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
-    before = applied(api, {**stateful_set.build(fleet, 3), "metadata": _named(stateful_set.build(fleet, 3))})
+    fleet = kinds.fleet(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
+    before = applied(api, {**kinds.stateful_set(fleet, 3), "metadata": _named(kinds.stateful_set(fleet, 3))})
     after = applied(
-        api, {**stateful_set.build(fleet, partition), "metadata": _named(stateful_set.build(fleet, partition))}
+        api, {**kinds.stateful_set(fleet, partition), "metadata": _named(kinds.stateful_set(fleet, partition))}
     )
     assert after["spec"]["updateStrategy"]["rollingUpdate"]["partition"] == partition
     assert after["spec"]["template"] == before["spec"]["template"]

@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -12,8 +13,11 @@ import yaml
 import firn
 from firn.api.chart_values import Values
 from firn.model import names
-from firn.model.config import Config
+from firn.model.config import Config, DisklessProfile
+from firn_controllers.fleet import kinds, services
+from firn_controllers.manifests import Owner
 from hack.localcluster import images
+from tests import gen
 from tests.chart import CHART, ChartError, Manifest, manifests, one, render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,8 +29,10 @@ EVERYTHING_ON = {
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
+    "quickStart": {"diskless": {"enabled": True}},
     "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}},
 }
+DISKLESS = {"quickStart": {"diskless": {"enabled": True}}}
 KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies")
 
 
@@ -105,6 +111,44 @@ def test_production_configuration_is_what_the_operator_accepts() -> None:
     assert not config.profiles["events"].managed
     assert config.groups["large"].executors is not None
     assert config.model_dump(by_alias=True, exclude_unset=True)["catalogs"] == values["catalogs"]
+
+
+def test_quick_start_with_diskless_brokers_is_one_word_away() -> None:
+    objects = manifests(render({**IMAGES, "quickStart": {"diskless": {"enabled": True}}}, namespace="elsewhere"))
+    config = config_of(objects)
+    diskless = config.profiles["diskless"]
+    assert isinstance(diskless, DisklessProfile)
+    assert (diskless.replicas, config.profiles["classic"].managed, config.default_profile) == (1, True, "classic")
+    assert config.images.broker is not None
+    assert config.images.broker.image == "registry.example.com/data/firn-broker:0.1.0"
+    for host, port in (("firn-postgres", 5432), ("firn-s3", 7070)):
+        (served,) = one(objects, "Service", host)["spec"]["ports"]
+        assert served["port"] == port, "brokers run in the release's namespace, where the short name is enough"
+    assert urlsplit(diskless.coordinator.uri).netloc == "firn-postgres:5432"
+    assert diskless.object_store.properties["aws_endpoint"] == "http://firn-s3:7070"
+    bucket = urlsplit(diskless.object_store.url).netloc
+    assert config.catalogs["lake"].warehouse.startswith(f"s3://{bucket}/")
+    assert bucket in yaml.safe_dump(one(objects, "StatefulSet", "firn-s3")["spec"])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_diskless_brokers_need_is_there_with_them_alone(enabled: bool) -> None:
+    values = {
+        **EVERYTHING_ON,
+        "quickStart": {"diskless": {"enabled": enabled}},
+        "serviceAccounts": {"broker": {"annotations": {"role": "firn-broker"}}},
+    }
+    objects = manifests(render(values))
+    found = {item["kind"]: item for item in objects if item["metadata"]["name"] == "firn-broker"}
+    assert set(found) == ({"ServiceAccount", "ServiceMonitor"} if enabled else set())
+    assert (config_of(objects).images.broker is not None) is enabled
+    assert rules_of(objects, "firn-broker") == []
+    if enabled:
+        assert found["ServiceAccount"]["metadata"]["annotations"] == {"role": "firn-broker"}
+        fleet = kinds.fleet(config_of(objects), "diskless", Owner("firn-system", "u"), None)
+        metadata, spec = (services.headless(fleet)[part] for part in ("metadata", "spec"))
+        assert found["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items()
+        assert found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] in [port["name"] for port in spec["ports"]]
 
 
 def test_default_values_are_complete_and_of_the_schema() -> None:
@@ -273,7 +317,7 @@ def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
 
 def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
-    for account in ("firn-operator", "firn-ingest", "firn-maintain"):
+    for account in ("firn-operator", "firn-ingest", "firn-maintain", "firn-broker"):
         annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
         assert annotations == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::111122223333:role/{account}"}
 
@@ -384,6 +428,15 @@ def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
         ({**IMAGES, "catalogs": {"lake": {"type": "rest", "uri": "u", "warehouse": "w"}}}, "quickStart.enabled=false"),
         ({**IMAGES, "quickStart": {"enabled": False}}, 'defaultCatalog: "lake" is not among []'),
         ({**IMAGES, "defaultProfile": "diskless"}, 'defaultProfile: "diskless" is not among [classic]'),
+        (
+            {"images": {"operator": "o", "spark": "s"}, **DISKLESS},
+            "images.registry is empty: set it to where firn-broker",
+        ),
+        ({**IMAGES, **DISKLESS, "profiles": {"diskless": {}}}, "quickStart.diskless.profile"),
+        ({**IMAGES, "profiles": {"p": {"kind": "Pulsar"}}}, "'/profiles/p/kind': value must be 'Kafka'"),
+        ({**IMAGES, "profiles": {"p": {"kind": "Diskless"}}}, "missing properties 'coordinator', 'objectStore'"),
+        ({**IMAGES, "profiles": {"p": gen.diskless(heap="1g")}}, "additional properties 'heap' not allowed"),
+        ({**IMAGES, "profiles": {"p": gen.diskless(config={"nodeId": 1})}}, "'/profiles/p/config/nodeId'"),
         ({**IMAGES, "defaultGroup": "nobody"}, 'defaultGroup: "nobody" is not among [default]'),
         ({**IMAGES, "defaultCatalog": "nowhere"}, 'defaultCatalog: "nowhere" is not among [lake]'),
         ({**IMAGES, "profiles": {"p": {"config": {"log.retention.hours": 1}}}}, "want string"),

@@ -73,6 +73,25 @@ profile = some(
     config=strings,
     scheduling=scheduling,
 )
+profile |= st.fixed_dictionaries(
+    {
+        "kind": st.just("Diskless"),
+        "image": st.just({"image": "broker:1"}),
+        "coordinator": st.fixed_dictionaries(
+            {"uri": st.just("postgresql://host/db"), "user": text.filter(bool)}, optional={"password": secret_key}
+        ),
+        "objectStore": st.fixed_dictionaries(
+            {"url": st.just("s3://bucket")},
+            optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},
+        ),
+    },
+    optional={
+        "namespaces": st.lists(name, max_size=2),
+        "topicConfig": strings,
+        "environment": strings,
+        "config": st.dictionaries(st.just("reader"), st.dictionaries(name, text | st.integers(0, 2**40)), max_size=1),
+    },
+)
 catalog = st.fixed_dictionaries(
     {"type": st.sampled_from(["sql", "rest"]), "uri": text.map("http://host/".__add__), "warehouse": text},
     optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},

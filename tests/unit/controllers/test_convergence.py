@@ -28,12 +28,17 @@ def two_for_one_topic(world: World) -> None:
     world.cluster.create(younger)
 
 
+def created_on_diskless_brokers(world: World) -> None:
+    world.start(gen.config(profiles={"classic": {}, "waves": gen.diskless(external={"host": "h"})}))
+    world.cluster.create(gen.topic(profile="waves", config={"retention.ms": "1000"}))
+
+
 def deleted_with_its_data(world: World) -> None:
     manifest = gen.topic(deletionPolicy={"topic": "Delete", "table": "Delete"})
     world.cluster.create(manifest)
 
 
-STORIES: list[Story] = [created, created_in_version_3, two_for_one_topic]
+STORIES: list[Story] = [created, created_in_version_3, created_on_diskless_brokers, two_for_one_topic]
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)

@@ -14,17 +14,9 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn_controllers import manifests
-from firn_controllers.fleet import (
-    config_map,
-    disruption_budget,
-    health,
-    layout,
-    metadata_version,
-    rollout,
-    services,
-    stateful_set,
-)
-from firn_controllers.fleet.layout import Fleet
+from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
+from firn_controllers.fleet.kafka import config_map, layout, metadata_version, stateful_set
+from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.manifests import Owner
 from firn_controllers.ports import FleetState, Manifest, PodState, StatefulSetState
 from tests import gen
@@ -33,17 +25,19 @@ from tests.fakes.world import World
 OWNER = Owner("firn-system", "config-uid")
 
 
-def fleet(live: StatefulSetState | None = None, **profile: Any) -> Fleet:
-    return Fleet.of(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
+def fleet(live: StatefulSetState | None = None, **profile: Any) -> KafkaFleet:
+    found = kinds.fleet(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
+    assert isinstance(found, KafkaFleet)
+    return found
 
 
-def container(found: Fleet) -> Manifest:
+def container(found: KafkaFleet) -> Manifest:
     spec = stateful_set.build(found, 0)["spec"]["template"]["spec"]
     (only,) = spec["containers"]
     return only
 
 
-def environment(found: Fleet) -> dict[str, str]:
+def environment(found: KafkaFleet) -> dict[str, str]:
     return {it["name"]: it.get("value", "") for it in container(found)["env"]}
 
 
@@ -161,7 +155,7 @@ def test_a_changed_config_changes_the_pod_template() -> None:
 # How a broker starts
 
 
-def start(found: Fleet, tmp_path: Path, ordinal: int, formatted: bool = False) -> tuple[dict[str, str], list[str]]:
+def start(found: KafkaFleet, tmp_path: Path, ordinal: int, formatted: bool = False) -> tuple[dict[str, str], list[str]]:
     """Runs start.sh with Kafka's tools replaced by recorders: the configuration it starts with, and the calls it makes."""
     tools, data, configured, tmp = (tmp_path / name for name in ("bin", "data", "config", "tmp"))
     for directory in (tools, data / "log", configured, tmp):

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("root", ["operator", "controllers", "spark_apps"])
+@pytest.mark.parametrize("root", ["operator", "controllers", "broker", "spark_apps"])
 def test_a_source_root_is_not_a_package(root: str) -> None:
     # A package named operator would shadow the standard library's for every interpreter started here.
     assert not (ROOT / root / "__init__.py").exists()

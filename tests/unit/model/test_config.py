@@ -10,6 +10,7 @@ import yaml
 
 from firn.model import config
 from firn.model.errors import InvalidSpecError
+from tests import gen
 
 GOOD: dict[str, Any] = {
     "namespace": "firn-system",
@@ -82,7 +83,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("profiles.classic.replicas", 0), "profiles.classic.replicas: Input should be greater than or equal to 1"),
         (_set("profiles.Classic", {}), "profiles.Classic.[key]: String should match pattern"),
         (_set("profiles." + "p" * 41, {}), "String should have at most 40 characters"),
-        (_set("profiles.classic.kind", "Pulsar"), "profiles.classic.kind: Input should be 'Kafka'"),
+        (_set("profiles.classic.kind", "Pulsar"), "profiles.classic: kind is neither Kafka nor Diskless"),
         (_set("profiles.classic.heap", "1Gi"), "profiles.classic.heap: Value error, '1Gi' is not a heap size"),
         (
             _set("profiles.classic.config", {"node.id": "1", "log.dirs": "/x", "num.io.threads": "9"}),
@@ -134,6 +135,61 @@ def test_what_is_wrong_is_named_by_its_key(
     assert problem in str(refused.value)
     assert str(path) in str(refused.value)
     assert "secret@" not in str(refused.value)
+
+
+def _diskless(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        document["images"]["broker"] = {"image": "firn-broker:1"}
+        document["profiles"]["waves"] = gen.diskless(**changes)
+
+    return change
+
+
+def test_secrets_of_diskless_brokers_are_for_them_alone(tmp_path: Path) -> None:
+    document = copy.deepcopy(GOOD)
+    before = config.load(write(tmp_path, document)).secret_names()
+    _diskless()(document)
+    loaded = config.load(write(tmp_path, document))
+    assert loaded.secret_names() == before
+    waves = loaded.profiles["waves"]
+    assert isinstance(waves, config.DisklessProfile)
+    assert waves.managed
+    assert waves.secret_names() == ["firn-postgres", "firn-s3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_diskless(heap="1g"), "profiles.waves.heap: Extra inputs"),
+        (_diskless(replicas=0), "profiles.waves.replicas: Input should be greater than or equal to 1"),
+        (_diskless(coordinator={"user": "firn"}), "profiles.waves.coordinator.uri: Field required"),
+        (
+            _diskless(coordinator={"uri": "postgresql://me:secret@host/db", "user": "me"}),
+            "profiles.waves.coordinator.uri: Value error, has credentials in it",
+        ),
+        (
+            _diskless(coordinator={"uri": "mysql://host/db", "user": "me"}),
+            "profiles.waves.coordinator.uri: String should match pattern",
+        ),
+        (_diskless(objectStore={"url": "/data"}), "profiles.waves.objectStore.url: String should match pattern"),
+        (_diskless(flushInterval="2m"), "profiles.waves: Value error, flushInterval: at most 60s"),
+        (_diskless(flushBytes="1Gi"), "profiles.waves: Value error, flushBytes: from 1Ki to 256Mi"),
+        (
+            _diskless(config={"nodeId": 7, "listener": {}, "leaseSeconds": 3}),
+            "profiles.waves.config: Value error, listener, nodeId cannot be set",
+        ),
+        (
+            lambda document: document["profiles"].update(waves=gen.diskless()),
+            "profiles.waves is Diskless and has no image; set images.broker, or its own",
+        ),
+        (lambda document: document["profiles"].update(waves=gen.diskless(image={"image": "mine:1"})), ""),
+        (_diskless(config={"leaseSeconds": 3}), ""),
+    ],
+)
+def test_what_is_wrong_with_a_diskless_profile_is_named_by_its_key(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
+) -> None:
+    test_what_is_wrong_is_named_by_its_key(tmp_path, change, problem)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"text", b"a: [", b"\xff\xfe\x00", b"at: 2024-99-99\n"])

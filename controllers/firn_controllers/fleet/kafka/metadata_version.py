@@ -8,7 +8,8 @@ from typing import Any
 
 from firn.model import names
 from firn_controllers import manifests
-from firn_controllers.fleet.layout import UID, Fleet, bootstrap_servers
+from firn_controllers.fleet.kafka.layout import UID, KafkaFleet
+from firn_controllers.fleet.layout import bootstrap_servers
 from firn_controllers.ports import Manifest
 
 FINALISE = """set -eu
@@ -27,18 +28,18 @@ exec $tool upgrade "$@"
 along, after which a voter that lost its volume is not let into the quorum again by its node id."""
 
 
-def pending(fleet: Fleet) -> str | None:
+def pending(fleet: KafkaFleet) -> str | None:
     """The version that the configuration asks for and that is not finalised yet."""
     wanted = fleet.profile.metadata_version
     return wanted if wanted != fleet.metadata_version else None
 
 
-def job_name(fleet: Fleet, version: str) -> str:
+def job_name(fleet: KafkaFleet, version: str) -> str:
     """One Job for each version and image."""
     return f"{names.fleet(fleet.name)}-metadata-{manifests.digest([version, fleet.image.image])[:8]}"
 
 
-def build(fleet: Fleet, version: str) -> Manifest:
+def build(fleet: KafkaFleet, version: str) -> Manifest:
     """The Job that finalises ``version``."""
     servers = bootstrap_servers(fleet.name, fleet.profile, fleet.owner.namespace)
     container = {

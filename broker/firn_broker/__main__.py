@@ -1,0 +1,174 @@
+"""The process ``firn-broker``: settings, ports, listeners, and an end that loses nothing."""
+
+import argparse
+import asyncio
+import fcntl
+import gc
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from firn.model.clock import Clock, SystemClock
+from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
+from firn_broker import fsck, table, telemetry
+from firn_broker import settings as configuration
+from firn_broker.broker import Broker, Ports
+from firn_broker.coordinates import Endpoint, NodeAddress
+from firn_broker.coordination.postgres import PostgresCoordinator
+from firn_broker.coordination.sqlite import SqliteCoordinator
+from firn_broker.identifiers import Identifiers
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.server import Server
+from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
+from firn_broker.storage.objects import BucketObjects, DirectoryObjects
+
+log = structlog.get_logger()
+
+DRAIN_SECONDS = 20
+SERVE, FSCK = "serve", "fsck"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker until it is told to stop. The exit code is one of `ExitCode`."""
+    options = _options(arguments)
+    telemetry.log_as_json()
+    try:
+        if options.data_dir is not None:
+            options.data_dir.mkdir(parents=True, exist_ok=True)
+            lock = (options.data_dir / "lock").open("w")
+            if options.command == SERVE:
+                try:
+                    # Held until the process ends, however it does.
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    print(f"{options.data_dir} is in use by another broker", file=sys.stderr)
+                    return ExitCode.CONFIGURATION
+            settings = configuration.embedded(options.data_dir, os.environ)
+        else:
+            settings = configuration.load(options.config, os.environ)
+        listener = settings.listener.model_copy(update={"bind": options.listen} if options.listen else {})
+        settings = settings.model_copy(
+            update={"listener": listener, "metrics_listen": options.metrics_listen or settings.metrics_listen}
+        )
+        for each in (settings.listener, settings.external):
+            if each is not None:
+                _place(each.bind)
+                if each.advertised:
+                    _place(each.advertised)
+    except InvalidSpecError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.CONFIGURATION
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, read=options.read))
+    except InvalidSpecError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.CONFIGURATION
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.TEMPORARY
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="firn-broker", description="A Kafka broker that keeps its log in an object store."
+    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--data-dir", type=Path, help="on its own: coordinator and objects in this directory")
+    where.add_argument("--config", type=Path, help="one of a fleet: the configuration, as YAML")
+    parser.add_argument(
+        "command", nargs="?", choices=(SERVE, FSCK), default=SERVE, help="fsck: compare bucket and coordinator"
+    )
+    parser.add_argument("--read", action="store_true", help="fsck: read every object, too")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where clients connect (127.0.0.1:9092)")
+    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="where /metrics, /livez and /readyz are")
+    return parser.parse_args(arguments)
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidSpecError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
+    return Endpoint(*(_place(listener.advertised) if listener.advertised else bound))
+
+
+def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random) -> Ports:
+    coordinator: Coordinator
+    if isinstance(settings.coordinator, SqliteSettings):
+        cluster = str(Identifiers(clock, chance).uuid4())
+        coordinator = SqliteCoordinator(settings.coordinator.path, clock, cluster)
+    else:
+        coordinator = PostgresCoordinator(settings.coordinator)
+    objects: ObjectStore
+    if isinstance(settings.objects, DirectorySettings):
+        objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
+    else:
+        secrets = {
+            key: configuration.secret(f"objects.secretConfig.{key}", path)
+            for key, path in settings.objects.secret_config.items()
+        }
+        objects = BucketObjects(
+            settings.objects.url,
+            {**settings.objects.config, **secrets},
+            timeout_seconds=settings.objects.timeout_seconds,
+        )
+    return Ports(coordinator, objects, clock, chance)
+
+
+async def _serve(settings: BrokerSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(_ports(settings, SystemClock(), random.Random()), settings)
+    server = Server(settings.connections)
+    # The port first: a broker that cannot listen must not become a node.
+    host, port = await server.bind(*_place(settings.listener.bind))
+    inside, outside = _advertised(settings.listener, (host, port)), None
+    if settings.external is not None:
+        bound = await server.bind(*_place(settings.external.bind), external=True)
+        outside = _advertised(settings.external, bound)
+    await broker.start(NodeAddress(*inside, settings.zone, outside), table.routes(broker))
+    await server.accept(broker.router)
+    probes = await telemetry.serve(settings.metrics_listen, _place, broker) if settings.metrics_listen else None
+    # What was made so far stays, and what comes after is freed by its references: collecting often only costs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    print(f"ready {host}:{port}", flush=True)
+    log.info("ready", host=host, port=port, node=broker.membership.lease.node, cluster=broker.cluster_id)
+    await stop.wait()
+    log.info("stopping")
+    await broker.leave_service()
+    await server.stop(DRAIN_SECONDS, broker.wake)
+    await broker.stop()
+    if probes is not None:
+        probes.close()
+    return ExitCode.DONE
+
+
+async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
+    ports = _ports(settings, SystemClock(), random.Random())
+    await ports.coordinator.start()
+    try:
+        found = await fsck.check(ports.coordinator, ports.objects, read=read)
+    finally:
+        await ports.coordinator.close()
+        await ports.objects.close()
+    print(json.dumps(found.report(), indent=2))
+    return ExitCode.CORRUPT if found.lost else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""ApiVersions (18), versions 0 to 4: what this broker speaks, which is exactly the table of routes.
+
+- The header of the answer is always the old one, and a version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and
+  the list: the client may know nothing yet (``ApiVersionsResponse``).
+- No features are finalised: with ``transaction.version`` Java clients would begin KIP-890's protocol.
+- Produce is advertised from 0, though versions below 3 are refused: librdkafka chooses its message format by that range (KAFKA-18659).
+"""
+
+import re
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call
+from firn_broker.wire import messages
+from firn_broker.wire.messages import Fields
+
+KEY = 18
+VERSIONS = (0, 4)
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
+    """Answer."""
+    fields: dict[str, object] = {"error_code": ErrorCode.none, "api_keys": _keys(broker)}
+    if not VERSIONS[0] <= call.version <= VERSIONS[1]:
+        return [messages.encode(KEY, 0, {**fields, "error_code": ErrorCode.unsupported_version})]
+    request = messages.decode(KEY, call.version, call.frame, call.header.body)
+    if call.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
+            fields["error_code"] = ErrorCode.invalid_request
+        else:
+            call.client.software = f"{name} {version}"
+    return [messages.encode(KEY, call.version, fields)]
+
+
+def _keys(broker: Broker) -> list[Fields]:
+    return [
+        {"api_key": route.key, "min_version": route.versions[0], "max_version": route.versions[1]}
+        for route in broker.routes
+    ]

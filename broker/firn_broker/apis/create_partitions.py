@@ -1,0 +1,37 @@
+"""CreatePartitions (37), versions 0 to 3: topics grow, never shrink. Assignments are only counted."""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call
+from firn_broker.topics import MAX_PARTITIONS
+from firn_broker.wire.messages import Fields
+
+KEY = 37
+VERSIONS = (0, 3)
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    await broker.catalogue.refresh()
+    results = []
+    for one in request.topics:  # type: ignore[attr-defined]
+        error, message = ErrorCode.none, None
+        topic = broker.catalogue.by_name.get(one.name)
+        if topic is None:
+            error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{one.name}' does not exist."
+        elif one.count <= topic.partitions:
+            error = ErrorCode.invalid_partitions
+            message = f"The topic {one.name} currently has {topic.partitions} partition(s); {one.count} would not be an increase."
+        elif one.count > MAX_PARTITIONS:
+            error, message = ErrorCode.invalid_partitions, f"{one.count} partitions: there may be {MAX_PARTITIONS}."
+        elif one.assignments is not None and len(one.assignments) != one.count - topic.partitions:
+            error, message = (
+                ErrorCode.invalid_replica_assignment,
+                "There has to be an assignment for each new partition.",
+            )
+        elif not request.validate_only and not await broker.coordinator.grow_topic(topic.id, one.count):  # type: ignore[attr-defined]
+            error = ErrorCode.unknown_topic_or_partition
+        results.append({"name": one.name, "error_code": error, "error_message": message})
+    await broker.catalogue.refresh()
+    return {"results": results}

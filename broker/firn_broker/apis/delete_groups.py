@@ -1,0 +1,24 @@
+"""DeleteGroups (42), versions 0 to 2: empty groups, with their offsets."""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.groups.coordinator import GroupError
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 42
+VERSIONS = (0, 2)
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    results = []
+    for name in request.groups_names:  # type: ignore[attr-defined]
+        error = ErrorCode.none
+        try:
+            await broker.groups.delete(name)
+        except GroupError as refused:
+            error = refused.code
+        results.append({"group_id": name, "error_code": error})
+    return {"results": results}

@@ -1,0 +1,30 @@
+"""DescribeCluster (60), versions 0 and 1: the live brokers, at their addresses of the client's listener.
+
+There is no controller; the lowest node stands for it.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 60
+VERSIONS = (0, 1)
+BROKERS = 1
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    error, message = ErrorCode.none, None
+    if getattr(request, "endpoint_type", BROKERS) != BROKERS:
+        error, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of brokers."
+    nodes = broker.endpoints(call.client)
+    return {
+        "error_code": error, "error_message": message, "endpoint_type": BROKERS, "cluster_id": broker.cluster_id,
+        "controller_id": min((node.id for node, _ in nodes), default=-1),
+        "brokers": [
+            {"broker_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
+            for node, endpoint in nodes
+        ],
+    }  # fmt: skip

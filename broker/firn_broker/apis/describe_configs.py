@@ -1,0 +1,71 @@
+"""DescribeConfigs (32), versions 1 to 4: topics with all of Kafka's configs, and a broker with what it has of Kafka's names.
+
+Synonyms name the same config at each level that sets it. No documentation is sent.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.configs import DEFINITIONS, ConfigType, Source
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 32
+VERSIONS = (1, 4)
+TOPIC, BROKER = 2, 4
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    results = []
+    for one in request.resources:  # type: ignore[attr-defined]
+        error, message, configs = ErrorCode.none, None, []
+        keys = None if one.configuration_keys is None else set(one.configuration_keys)
+        if one.resource_type == TOPIC:
+            topic = await broker.catalogue.find(one.resource_name)
+            if topic is None:
+                error = ErrorCode.unknown_topic_or_partition
+            else:
+                configs = [
+                    _entry(name, value, source, DEFINITIONS[name].type, synonyms)
+                    for name, value, source, synonyms in broker.configs.described(topic)
+                ]
+        elif one.resource_type == BROKER:
+            if one.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
+                error, message = ErrorCode.invalid_request, f"no broker {one.resource_name}"
+            elif one.resource_name:
+                configs = [_entry(name, value, Source.BROKER, type, []) for name, value, type in _of_broker(broker)]
+        else:
+            error, message = ErrorCode.invalid_request, f"resources of type {one.resource_type} have no configs here"
+        results.append(
+            {
+                "error_code": error, "error_message": message, "resource_type": one.resource_type,
+                "resource_name": one.resource_name,
+                "configs": [it for it in configs if keys is None or it["name"] in keys],
+            }
+        )  # fmt: skip
+    return {"results": results}
+
+
+def _entry(name: str, value: str, source: Source, type: ConfigType, synonyms: list[tuple[str, Source]]) -> Fields:
+    return {
+        "name": name, "value": value, "read_only": source is Source.BROKER and not synonyms, "config_source": source,
+        "is_sensitive": False, "config_type": type, "documentation": None,
+        "synonyms": [{"name": name, "value": value, "source": source} for value, source in synonyms],
+    }  # fmt: skip
+
+
+def _of_broker(broker: Broker) -> list[tuple[str, str, ConfigType]]:
+    settings = broker.settings
+    return [
+        ("broker.id", str(broker.membership.lease.node), ConfigType.INT),
+        ("broker.rack", settings.zone, ConfigType.STRING),
+        ("auto.create.topics.enable", str(settings.topics.auto_create).lower(), ConfigType.BOOLEAN),
+        ("num.partitions", str(settings.topics.partitions), ConfigType.INT),
+        ("default.replication.factor", "1", ConfigType.INT),
+        ("socket.request.max.bytes", str(settings.connections.max_request_bytes), ConfigType.INT),
+        ("group.min.session.timeout.ms", str(settings.groups.min_session_ms), ConfigType.INT),
+        ("group.max.session.timeout.ms", str(settings.groups.max_session_ms), ConfigType.INT),
+        ("group.initial.rebalance.delay.ms", str(settings.groups.initial_rebalance_ms), ConfigType.INT),
+        ("delete.topic.enable", "true", ConfigType.BOOLEAN),
+    ]

@@ -1,0 +1,42 @@
+"""DescribeGroups (15), versions 0 to 5. A group that does not exist is Dead, without an error, as with Kafka."""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.groups.classic import Group, State
+from firn_broker.groups.coordinator import GroupError
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 15
+VERSIONS = (0, 5)
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    groups = []
+    for name in request.groups:  # type: ignore[attr-defined]
+        try:
+            groups.append(_group(name, await broker.groups.describe(name)))
+        except GroupError as error:
+            groups.append(_group(name, None, error.code))
+    return {"groups": groups}
+
+
+def _group(name: str, group: Group | None, error: ErrorCode = ErrorCode.none) -> Fields:
+    stable = group is not None and group.state is State.STABLE
+    return {
+        "error_code": error, "group_id": name,
+        "group_state": "" if error else group.state if group else State.DEAD,
+        "protocol_type": (group.protocol_type if group else None) or "",
+        "protocol_data": (group.protocol if group and stable else None) or "",
+        "members": [
+            {
+                "member_id": it.id, "group_instance_id": it.instance, "client_id": it.client, "client_host": it.host,
+                "member_metadata": it.metadata(group.protocol) if group and stable else b"",
+                "member_assignment": it.assignment if stable else b"",
+            }
+            for it in (group.members.values() if group else ())
+        ],
+        "authorized_operations": -(1 << 31),
+    }  # fmt: skip

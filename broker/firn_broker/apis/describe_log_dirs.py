@@ -1,0 +1,47 @@
+"""DescribeLogDirs (35), versions 1 to 4: one directory, the object store, with the bytes of the partitions that this broker leads."""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.coordinates import Partition
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 35
+VERSIONS = (1, 4)
+DIRECTORY = "/objects"
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    await broker.catalogue.refresh()
+    wanted = request.topics  # type: ignore[attr-defined]
+    asked = None if wanted is None else {it.topic: set(it.partitions) for it in wanted}
+    node = broker.membership.lease.node
+    topics = []
+    for topic in broker.catalogue.by_name.values():
+        if asked is not None and topic.name not in asked:
+            continue
+        places = [
+            Partition(topic.id, index)
+            for index in range(topic.partitions)
+            if (asked is None or index in asked[topic.name])
+            # Each partition is told by one broker, so that sums over brokers are right.
+            and broker.membership.leader(Partition(topic.id, index), "").id == node
+        ]
+        states = await broker.coordinator.states(places)
+        partitions = [
+            {"partition_index": place.index, "partition_size": state.size, "offset_lag": 0, "is_future_key": False}
+            for place, state in zip(places, states, strict=True)
+            if state is not None
+        ]
+        if partitions:
+            topics.append({"name": topic.name, "partitions": partitions})
+    return {
+        "error_code": ErrorCode.none,
+        "results": [
+            {
+                "error_code": ErrorCode.none, "log_dir": DIRECTORY, "topics": topics, "total_bytes": -1, "usable_bytes": -1,
+            }
+        ],
+    }  # fmt: skip

@@ -1,0 +1,80 @@
+"""Fetch (1), versions 4 to 16: whole batches from the one with the wanted offset on.
+
+- Topics by id since 13. No sessions: the answer's session id is 0, so clients send what they want in full each time; an unknown session is
+  FETCH_SESSION_ID_NOT_FOUND.
+- There are no transactions: the last stable offset is the high watermark, and nothing is ever aborted.
+- One batch larger than all bounds may pass in an answer, or it could never be read.
+- OFFSET_OUT_OF_RANGE is said only of bounds that were read after the request came. What cannot be read now is KAFKA_STORAGE_ERROR, which
+  makes clients come again.
+"""
+
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn_broker import catalogue
+from firn_broker.broker import Broker
+from firn_broker.coordinates import Topic
+from firn_broker.reader import Position
+from firn_broker.router import Call
+from firn_broker.wire import fetch
+from firn_broker.wire.fetch import FetchResult
+
+KEY = 1
+VERSIONS = (4, 16)
+MAX_WAIT_MS = 300_000
+
+Results = list[tuple[str | UUID, list[FetchResult]]]
+
+
+async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
+    """Answer."""
+    request = fetch.read(call.frame, call.header.body, call.version)
+    if request.session_id != 0 and request.session_epoch > 0:
+        return fetch.write(call.version, request.isolation, [], ErrorCode.fetch_session_id_not_found)
+    results: Results = []
+    positions: list[Position] = []
+    answers: list[FetchResult] = []
+    for name, partitions in request.topics:
+        topic, missing = await _topic(broker, name)
+        of_topic = []
+        for one in partitions:
+            result = FetchResult(one.index)
+            of_topic.append(result)
+            place = None if topic is None else catalogue.partition(topic, one.index)
+            if place is None:
+                result.error = missing
+            elif one.leader_epoch > 0:
+                result.error = ErrorCode.unknown_leader_epoch
+            else:
+                positions.append(Position(place, one.offset, one.max_bytes))
+                answers.append(result)
+        results.append((name, of_topic))
+    failed = any(result.error for _, of_topic in results for result in of_topic)
+    try:
+        found = await broker.reader.fetch(
+            positions,
+            min_bytes=0 if failed else request.min_bytes,
+            max_bytes=request.max_bytes,
+            max_wait_seconds=min(max(request.max_wait_ms, 0), MAX_WAIT_MS) / 1000,
+        )
+    except UnavailableError:
+        for result in answers:
+            result.error = ErrorCode.kafka_storage_error
+    else:
+        for result, records in zip(answers, found, strict=True):
+            result.error, result.records = records.error, records.batches
+            result.high_watermark, result.log_start = records.high_watermark, records.log_start
+    return fetch.write(call.version, request.isolation, results)
+
+
+async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:
+    """The topic, and the error for a partition that is not there."""
+    try:
+        if isinstance(name, UUID):
+            topic = await broker.catalogue.find_id(name)
+            return topic, ErrorCode.unknown_topic_or_partition if topic else ErrorCode.unknown_topic_id
+        return await broker.catalogue.find(name), ErrorCode.unknown_topic_or_partition
+    except UnavailableError:
+        return None, ErrorCode.kafka_storage_error

@@ -1,0 +1,49 @@
+"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4.
+
+Its address is that of the listener that the client came through; without one there, COORDINATOR_NOT_AVAILABLE: the client asks again.
+
+For transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call, Client
+from firn_broker.wire.messages import Fields
+
+KEY = 10
+VERSIONS = (0, 5)
+GROUP, TRANSACTION = 0, 1
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    type = getattr(request, "key_type", GROUP)
+    if call.version < 4:
+        return _one(broker, call.client, request.key, type)  # type: ignore[attr-defined]
+    return {"coordinators": [_one(broker, call.client, key, type) for key in request.coordinator_keys]}  # type: ignore[attr-defined]
+
+
+def _one(broker: Broker, client: Client, key: str, type: int) -> Fields:
+    error, message = ErrorCode.none, None
+    if type == TRANSACTION:
+        error, message = (
+            ErrorCode.transactional_id_authorization_failed,
+            "Transactions are not supported on this cluster.",
+        )
+    elif type != GROUP:
+        error, message = ErrorCode.invalid_request, f"Coordinators of type {type} do not exist here."
+    if error:
+        return _refused(key, error, message)
+    node = broker.membership.of_shard(broker.groups.shard(key)) if broker.live_nodes() else None
+    endpoint = None if node is None else node.address.endpoint(external=client.external)
+    if node is None or endpoint is None:
+        return _refused(key, ErrorCode.coordinator_not_available, None)
+    return {
+        "key": key, "node_id": node.id, "host": endpoint.host, "port": endpoint.port, "error_code": ErrorCode.none,
+        "error_message": None,
+    }  # fmt: skip
+
+
+def _refused(key: str, error: ErrorCode, message: str | None) -> Fields:
+    return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": error, "error_message": message}

@@ -1,0 +1,27 @@
+"""InitProducerId (22), versions 0 to 4: an id and epoch 0 for an idempotent producer.
+
+- A producer that has an id (since version 3) keeps it with the next epoch; when epochs are used up it gets a new id.
+- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. Transactions are not supported.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 22
+VERSIONS = (0, 4)
+LAST_EPOCH = 32_766
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    if getattr(request, "transactional_id", None) is not None:
+        return {
+            "error_code": ErrorCode.transactional_id_authorization_failed, "producer_id": -1, "producer_epoch": -1,
+        }  # fmt: skip
+    id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    if id >= 0 and 0 <= epoch < LAST_EPOCH:
+        return {"error_code": ErrorCode.none, "producer_id": id, "producer_epoch": epoch + 1}
+    return {"error_code": ErrorCode.none, "producer_id": await broker.producer_ids.new(), "producer_epoch": 0}

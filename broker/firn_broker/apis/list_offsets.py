@@ -1,0 +1,88 @@
+"""ListOffsets (2), versions 1 to 9: the log start (-2), the high watermark (-1), the record with the greatest timestamp (-3), or the first
+record of a time or later.
+
+- Always read from the coordinator after the request came. Leader epoch 0.
+- By time, the batch is found through the coordinator and the record by decoding that one batch.
+- -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn_broker import catalogue
+from firn_broker.broker import Broker
+from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
+from firn_broker.reader import UnreadableError
+from firn_broker.router import Call
+from firn_broker.wire import records, times
+from firn_broker.wire.messages import Fields
+
+KEY = 2
+VERSIONS = (1, 9)
+EARLIEST_LOCAL, LATEST_TIERED = -4, -5
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    topics = []
+    for topic in request.topics:  # type: ignore[attr-defined]
+        known = await broker.catalogue.find(topic.name)
+        asked = []
+        for one in topic.partitions:
+            place = None if known is None else catalogue.partition(known, one.partition_index)
+            asked.append((one, place))
+        found = await broker.coordinator.states([place for _, place in asked if place is not None])
+        states = iter(found)
+        partitions = []
+        for one, place in asked:
+            state = None if place is None else next(states)
+            error, offset, timestamp = ErrorCode.none, -1, -1
+            if place is None or state is None:
+                error = ErrorCode.unknown_topic_or_partition
+            elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+                offset = state.log_start
+            elif one.timestamp == LATEST:
+                offset = state.high_watermark
+            elif one.timestamp != LATEST_TIERED:
+                try:
+                    offset, timestamp = await _by_time(broker, place, one.timestamp, state.log_start)
+                except (UnreadableError, UnavailableError, ValueError):
+                    error = ErrorCode.kafka_storage_error
+            partitions.append(
+                {
+                    "partition_index": one.partition_index, "error_code": error, "timestamp": timestamp, "offset": offset,
+                    "leader_epoch": 0 if offset >= 0 else -1,
+                }
+            )  # fmt: skip
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
+    """(offset, timestamp) of the record, -1 each if there is none."""
+    since = start
+    while (run := await broker.coordinator.find_by_time(partition, timestamp, since)) is not None:
+        block = await broker.reader.read(run)
+        found = _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        if found[0] >= 0 or timestamp == MAX_TIMESTAMP:
+            return found
+        # Its records of that time lie below the log start, or its header promised more than there is.
+        since = run.last_offset + 1
+    return -1, -1
+
+
+def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+    best = (-1, -1)
+    for place, size, _ in records.walk(data):
+        batch = data[place : place + size]
+        newest, _, _ = records.header(batch)
+        if newest < timestamp or newest <= best[1]:
+            continue
+        for offset, time in times.of_records(batch):
+            if offset < start:
+                continue
+            if timestamp != MAX_TIMESTAMP and time >= timestamp:
+                return offset, time
+            if timestamp == MAX_TIMESTAMP and time > best[1]:
+                best = offset, time
+    return best

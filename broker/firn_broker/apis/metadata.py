@@ -1,0 +1,77 @@
+"""Metadata (3), versions 0 to 12: live brokers, and topics with their partitions.
+
+- The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
+- Addresses are those of the listener that the client came through; a broker that has none there is not told.
+- A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
+- By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.broker import Broker
+from firn_broker.coordinates import Partition, Topic
+from firn_broker.router import Call
+from firn_broker.topics import TopicError
+from firn_broker.wire.cursor import MalformedError
+from firn_broker.wire.messages import Fields
+
+KEY = 3
+VERSIONS = (0, 12)
+BY_ID = 12
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    wanted = getattr(request, "topics", None)
+    if wanted is None or (call.version == 0 and not wanted):
+        await broker.catalogue.refresh()
+        topics = [_topic(broker, call, topic) for topic in broker.catalogue.by_name.values()]
+    else:
+        create = getattr(request, "allow_auto_topic_creation", True)
+        topics = [await _wanted(broker, call, one, create=create) for one in wanted]
+    nodes = broker.endpoints(call.client)
+    return {
+        "brokers": [
+            {"node_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
+            for node, endpoint in nodes
+        ],
+        "cluster_id": broker.cluster_id,
+        "controller_id": min((node.id for node, _ in nodes), default=-1),
+        "topics": topics,
+        "cluster_authorized_operations": -(1 << 31),
+    }
+
+
+async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -> Fields:
+    name = getattr(wanted, "name", None)
+    if name is None and call.version < BY_ID:
+        raise MalformedError("a topic without a name")
+    if name is None:
+        id = getattr(wanted, "topic_id", None)
+        topic = None if id is None else await broker.catalogue.find_id(id)
+        if topic is None:
+            return _unknown(None, id, ErrorCode.unknown_topic_id)
+        return _topic(broker, call, topic)
+    try:
+        topic = await (broker.topics.on_demand(name) if create else broker.catalogue.find(name))
+    except TopicError as error:
+        return _unknown(name, None, error.code)
+    return _topic(broker, call, topic) if topic else _unknown(name, None, ErrorCode.unknown_topic_or_partition)
+
+
+def _unknown(name: str | None, id: object, error: ErrorCode) -> Fields:
+    return {"error_code": error, "name": name, "topic_id": id, "partitions": ()}
+
+
+def _topic(broker: Broker, call: Call, topic: Topic) -> Fields:
+    partitions = []
+    for index in range(topic.partitions):
+        client = call.client
+        leader = broker.membership.leader(Partition(topic.id, index), client.zone, external=client.external).id
+        partitions.append(
+            {
+                "error_code": ErrorCode.none, "partition_index": index, "leader_id": leader, "leader_epoch": 0,
+                "replica_nodes": (leader,), "isr_nodes": (leader,), "offline_replicas": (),
+            }
+        )  # fmt: skip
+    return {"error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.id, "partitions": partitions}

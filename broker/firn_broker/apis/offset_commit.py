@@ -1,0 +1,61 @@
+"""OffsetCommit (8), versions 2 to 9: by a member of the present generation, or by anybody (generation -1) while the group is empty.
+
+Metadata is kept as it is, up to 4,096 characters. Retention times of the request are ignored: offsets stay until they, their group or their
+topic are deleted.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker import catalogue
+from firn_broker.broker import Broker
+from firn_broker.coordinates import CommittedOffset, Partition
+from firn_broker.groups.coordinator import GroupError
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 8
+VERSIONS = (2, 9)
+METADATA_LIMIT = 4096
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    wanted: dict[Partition, CommittedOffset] = {}
+    answers: list[tuple[str, list[tuple[int, ErrorCode, Partition | None]]]] = []
+    for topic in request.topics:  # type: ignore[attr-defined]
+        known = await broker.catalogue.find(topic.name)
+        of_topic: list[tuple[int, ErrorCode, Partition | None]] = []
+        for one in topic.partitions:
+            place = None if known is None else catalogue.partition(known, one.partition_index)
+            metadata = one.committed_metadata or ""
+            error = ErrorCode.none
+            if place is None:
+                error = ErrorCode.unknown_topic_or_partition
+            elif len(metadata) > METADATA_LIMIT:
+                error = ErrorCode.offset_metadata_too_large
+            else:
+                epoch = getattr(one, "committed_leader_epoch", -1)
+                wanted[place] = CommittedOffset(one.committed_offset, epoch, metadata)
+            of_topic.append((one.partition_index, error, place))
+        answers.append((topic.name, of_topic))
+    try:
+        result = await broker.groups.commit(
+            request.group_id,  # type: ignore[attr-defined]
+            request.member_id,  # type: ignore[attr-defined]
+            getattr(request, "group_instance_id", None),
+            request.generation_id_or_member_epoch,  # type: ignore[attr-defined]
+            wanted,
+        )
+    except GroupError as refused:
+        result = refused.code
+    return {
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": error or result} for index, error, _ in of_topic
+                ],
+            }
+            for name, of_topic in answers
+        ]
+    }

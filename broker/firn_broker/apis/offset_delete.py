@@ -1,0 +1,64 @@
+"""OffsetDelete (47), version 0: offsets of partitions that no member of the group is subscribed to.
+
+Subscriptions of consumers are read from their metadata (protocol type ``consumer``); other kinds of groups have to be empty.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker import catalogue
+from firn_broker.broker import Broker
+from firn_broker.groups.classic import Group, State
+from firn_broker.groups.coordinator import GroupError
+from firn_broker.router import Call
+from firn_broker.wire.cursor import Cursor, MalformedError
+from firn_broker.wire.messages import Fields
+
+KEY = 47
+VERSIONS = (0, 0)
+CONSUMER = "consumer"
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    name: str = request.group_id  # type: ignore[attr-defined]
+    try:
+        group = await broker.groups.describe(name)
+        if group is None:
+            raise GroupError(ErrorCode.group_id_not_found)
+        subscribed = _subscribed(group)
+        places, topics = [], []
+        for topic in request.topics:  # type: ignore[attr-defined]
+            known = await broker.catalogue.find(topic.name)
+            partitions = []
+            for one in topic.partitions:
+                place = None if known is None else catalogue.partition(known, one.partition_index)
+                error = ErrorCode.none
+                if place is None:
+                    error = ErrorCode.unknown_topic_or_partition
+                elif topic.name in subscribed:
+                    error = ErrorCode.group_subscribed_to_topic
+                else:
+                    places.append(place)
+                partitions.append({"partition_index": one.partition_index, "error_code": error})
+            topics.append({"name": topic.name, "partitions": partitions})
+        await broker.groups.delete_offsets(name, places)
+    except GroupError as error:
+        return {"error_code": error.code, "topics": ()}
+    return {"error_code": ErrorCode.none, "topics": topics}
+
+
+def _subscribed(group: Group) -> set[str]:
+    if group.state is State.EMPTY:
+        return set()
+    if group.protocol_type != CONSUMER:
+        raise GroupError(ErrorCode.non_empty_group)
+    found: set[str] = set()
+    for member in group.members.values():
+        for _, metadata in member.protocols:
+            cursor = Cursor(memoryview(metadata), 0, flexible=False)
+            try:
+                cursor.i16()
+                found.update(cursor.string() or "" for _ in range(cursor.count()))
+            except MalformedError as error:
+                raise GroupError(ErrorCode.non_empty_group) from error
+    return found

@@ -1,0 +1,119 @@
+"""Cached batches: bytes of WAL objects whose batches have their offsets written in, so that a fetch only slices.
+
+What this broker wrote (the tail, which most consumers read) and what it had to fetch (history, other brokers' writes) have budgets of their
+own: a backfill cannot push out what everybody reads.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from firn_broker.coordinates import Run
+from firn_broker.wire import records
+
+Slot = tuple[str, int]
+"""Key of an object, and the position of a run in it, or -1 for all of it."""
+
+
+class Block:
+    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets rise inside each run of a partition."""
+
+    __slots__ = ("bases", "data", "ends", "origin", "positions")
+
+    def __init__(
+        self, origin: int, data: memoryview, positions: Sequence[int], ends: Sequence[int], bases: Sequence[int]
+    ) -> None:
+        self.origin = origin
+        self.data = data
+        self.positions = positions
+        self.ends = ends
+        self.bases = bases
+
+    def slice(self, run: Run, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview:
+        """Whole batches of ``run`` from the one with ``offset`` on, within ``max_bytes``; the first one whatever its size if asked."""
+        low = bisect_left(self.positions, run.place.position)
+        high = bisect_left(self.positions, run.place.position + run.place.length, low)
+        first = max(bisect_right(self.bases, offset, low, high) - 1, low)
+        start = self.positions[first]
+        last = bisect_right(self.ends, start + max_bytes, first, high)
+        if last == first:
+            if not at_least_one:
+                return self.data[:0]
+            last = first + 1
+        return self.data[start - self.origin : self.ends[last - 1] - self.origin]
+
+
+def numbered(run: Run, data: memoryview) -> Block:
+    """The block of a run as it was fetched. Raises ValueError when the bytes are not the run's batches."""
+    if data.readonly:
+        data = memoryview(bytearray(data))
+    positions, ends, bases = [], [], []
+    offset = run.base_offset
+    for place, size, count in records.walk(data):
+        if run.append_ms >= 0:
+            records.stamp(data[place : place + size], run.append_ms)
+        records.number(data, place, offset)
+        positions.append(run.place.position + place)
+        ends.append(run.place.position + place + size)
+        bases.append(offset)
+        offset += count
+    if offset != run.last_offset + 1:
+        raise ValueError(f"{run.place}: its records end at {offset}, not {run.last_offset + 1}")
+    return Block(run.place.position, data, positions, ends, bases)
+
+
+class Lru:
+    """Blocks within ``budget`` bytes; those that were used longest ago go first."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.used = 0
+        self._blocks: OrderedDict[Slot, Block] = OrderedDict()
+
+    def get(self, slot: Slot) -> Block | None:
+        """The block, which is now the newest."""
+        block = self._blocks.get(slot)
+        if block is not None:
+            self._blocks.move_to_end(slot)
+        return block
+
+    def put(self, slot: Slot, block: Block) -> None:
+        """Keep the block, unless it is larger than the whole budget."""
+        size = len(block.data)
+        if size > self.budget:
+            return
+        if (old := self._blocks.pop(slot, None)) is not None:
+            self.used -= len(old.data)
+        self._blocks[slot] = block
+        self.used += size
+        while self.used > self.budget:
+            _, old = self._blocks.popitem(last=False)
+            self.used -= len(old.data)
+
+
+class BlockCache:
+    """Both budgets; where a run is found."""
+
+    def __init__(self, tail_bytes: int, history_bytes: int) -> None:
+        self.tail = Lru(tail_bytes)
+        self.history = Lru(history_bytes)
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, run: Run) -> Block | None:
+        """The block with this run, if there is one."""
+        key, position = run.place.key, run.place.position
+        block = self.tail.get((key, -1)) or self.tail.get((key, position)) or self.history.get((key, position))
+        if block is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return block
+
+    def wrote(self, key: str, block: Block) -> None:
+        """An object that this broker just committed."""
+        self.tail.put((key, -1), block)
+
+    def read(self, run: Run, block: Block, *, recent: bool) -> None:
+        """A run that was fetched."""
+        (self.tail if recent else self.history).put((run.place.key, run.place.position), block)

@@ -1,0 +1,156 @@
+"""One broker, put together from its ports: what handlers of APIs work with, and the background work around them."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import structlog
+
+from firn.model.clock import Clock
+from firn_broker import metrics
+from firn_broker.blocks import BlockCache
+from firn_broker.catalogue import Catalogue
+from firn_broker.configs import TopicConfigs
+from firn_broker.coordinates import Endpoint, Node, NodeAddress
+from firn_broker.groups.coordinator import GroupCoordinator
+from firn_broker.identifiers import Identifiers
+from firn_broker.membership import Membership
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.producers import ProducerIds
+from firn_broker.reader import Reader
+from firn_broker.router import Client, Route, Router
+from firn_broker.settings import BrokerSettings
+from firn_broker.topics import TopicMaker
+from firn_broker.upkeep import Upkeep
+from firn_broker.watermarks import Watermarks
+from firn_broker.writer import WalWriter
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The outside of a broker."""
+
+    coordinator: Coordinator
+    objects: ObjectStore
+    clock: Clock
+    random: Random
+
+
+class Broker:
+    """The parts, by name. Requests come through `router`; no socket is needed."""
+
+    def __init__(self, ports: Ports, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.clock = ports.clock
+        self.coordinator = ports.coordinator
+        self.objects = ports.objects
+        self.identifiers = Identifiers(ports.clock, ports.random)
+        self.watermarks = Watermarks()
+        self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
+        self.catalogue = Catalogue(ports.coordinator, self.watermarks)
+        self.configs = TopicConfigs(settings.topics.configs)
+        self.topics = TopicMaker(ports.coordinator, self.catalogue, self.identifiers, settings.topics)
+        self.producer_ids = ProducerIds(ports.coordinator)
+        self.reader = Reader(ports.coordinator, ports.objects, self.cache, self.watermarks, settings.reader)
+        self.cluster_id = ""
+        self.routes: Sequence[Route] = ()
+        self.router: Router
+        self.membership: Membership
+        self.writer: WalWriter
+        self.groups: GroupCoordinator
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
+        """Become a node that clients reach at ``address``, and begin to work."""
+        await self.coordinator.start()
+        self.cluster_id = await self.coordinator.cluster_id()
+        settings = self.settings
+        self.membership = Membership(
+            self.coordinator, address, ttl_ms=int(settings.lease_seconds * 1000), wanted=settings.node_id
+        )
+        await self.membership.join()
+        await self.catalogue.refresh()
+        self.writer = WalWriter(
+            self.coordinator,
+            self.objects,
+            self.membership,
+            self.cache,
+            self.watermarks,
+            self.identifiers,
+            settings.writer,
+        )
+        self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
+        upkeep = Upkeep(self.coordinator, self.objects, self.membership, self.catalogue, self.configs, settings.upkeep)
+        self.routes = routes
+        self.router = Router(routes, self.writer.hurry)
+        for name, work in (
+            ("lease", self.membership.keep()),
+            ("topics", self.catalogue.keep()),
+            ("commits", self.writer.run()),
+            ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
+            ("upkeep", upkeep.run()),
+            ("groups", self.groups.run()),
+        ):
+            self._work(name, work)
+
+    def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_ended)
+        self._background.append(task)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all background work goes on."""
+        return bool(self._background) and not any(task.done() for task in self._background)
+
+    def live_nodes(self) -> Sequence[Node]:
+        """All brokers, this one among them."""
+        return self.membership.nodes
+
+    def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
+        """The brokers that this client can reach, and where: by the listener that it came through itself."""
+        return [
+            (node, endpoint)
+            for node in self.membership.nodes
+            if (endpoint := node.address.endpoint(external=client.external)) is not None
+        ]
+
+    def observe(self) -> None:
+        """Bring metrics that are only read now and then up to date."""
+        metrics.CACHE_HITS.set(self.cache.hits)
+        metrics.CACHE_MISSES.set(self.cache.misses)
+        metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
+        metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
+        for state, count in self.groups.counts().items():
+            metrics.GROUPS.labels(state).set(count)
+
+    async def leave_service(self) -> None:
+        """Let others take over: groups are given back, and clients are told to go elsewhere. What was taken is still answered."""
+        for task in self._background:
+            if task.get_name() == "lease":
+                task.cancel()
+                await asyncio.wait((task,))
+        await self.groups.release()
+        await self.membership.leave()
+
+    def wake(self) -> None:
+        """End long polls: consumers get what there is."""
+        self.reader.stop()
+
+    async def stop(self) -> None:
+        """Answer what was taken, and end. Call `leave_service` before."""
+        await self.writer.drain()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.coordinator.close()
+        await self.objects.close()
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background work ended", work=task.get_name(), exc_info=error)

@@ -1,0 +1,65 @@
+"""The topics, as this broker knows them. The coordinator has the truth; this is refreshed every second, and whenever a name is missing."""
+
+import asyncio
+from collections.abc import Mapping
+from uuid import UUID
+
+import structlog
+
+from firn.model.errors import UnavailableError
+from firn_broker.coordinates import Partition, Topic
+from firn_broker.ports import Coordinator
+from firn_broker.watermarks import Watermarks
+
+log = structlog.get_logger()
+
+REFRESH_SECONDS = 1.0
+
+
+class Catalogue:
+    """Topics by name and by id."""
+
+    def __init__(self, coordinator: Coordinator, watermarks: Watermarks) -> None:
+        self._coordinator = coordinator
+        self._watermarks = watermarks
+        self._version = -1
+        self.by_name: Mapping[str, Topic] = {}
+        self.by_id: Mapping[UUID, Topic] = {}
+
+    async def refresh(self) -> None:
+        """Read the topics if they have changed. Raises UnavailableError."""
+        found = await self._coordinator.topics(self._version)
+        if found is None or found.version <= self._version:
+            return
+        self._version = found.version
+        self.by_name = {topic.name: topic for topic in found.topics}
+        self.by_id = {topic.id: topic for topic in found.topics}
+        for partition in self._watermarks.watched():
+            if partition.topic not in self.by_id:
+                self._watermarks.gone(partition)
+
+    async def keep(self) -> None:
+        """Refresh for ever."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                await self.refresh()
+            except UnavailableError as error:
+                log.warning("cannot refresh topics", error=str(error))
+
+    async def find(self, name: str) -> Topic | None:
+        """The topic of that name; asked for anew when it is not known."""
+        if name not in self.by_name:
+            await self.refresh()
+        return self.by_name.get(name)
+
+    async def find_id(self, id: UUID) -> Topic | None:
+        """The topic of that id; asked for anew when it is not known."""
+        if id not in self.by_id:
+            await self.refresh()
+        return self.by_id.get(id)
+
+
+def partition(topic: Topic, index: int) -> Partition | None:
+    """A partition of the topic, if it has it."""
+    return Partition(topic.id, index) if 0 <= index < topic.partitions else None

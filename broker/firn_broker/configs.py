@@ -1,0 +1,184 @@
+"""Configs of topics: all names that Kafka knows, their defaults and what they may be. Those that a diskless topic has no use for are kept
+and described as Kafka does, because tools set and compare them (``TopicConfig.java``, ``LogConfig.java``)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from firn_broker.coordinates import Topic
+
+
+class ConfigType(IntEnum):
+    """Types as DescribeConfigs numbers them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    TOPIC = 1
+    BROKER = 4
+    DEFAULT = 5
+
+
+class InvalidConfigError(Exception):
+    """A config that cannot be set; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One config."""
+
+    default: str
+    type: ConfigType
+    check: Callable[[str], bool]
+    says: str
+    """What a value has to be, for the message."""
+
+
+_INT_MAX = (1 << 31) - 1
+_LONG_MAX = (1 << 63) - 1
+
+
+def _number(type: ConfigType, default: int, low: int, high: int) -> Definition:
+    def fits(text: str) -> bool:
+        try:
+            return low <= int(text) <= high
+        except ValueError:
+            return False
+
+    return Definition(str(default), type, fits, f"a whole number from {low} to {high}")
+
+
+def _int(default: int, low: int = 0, high: int = _INT_MAX) -> Definition:
+    return _number(ConfigType.INT, default, low, high)
+
+
+def _long(default: int, low: int = 0, high: int = _LONG_MAX) -> Definition:
+    return _number(ConfigType.LONG, default, low, high)
+
+
+def _flag(default: bool) -> Definition:
+    return Definition(
+        str(default).lower(), ConfigType.BOOLEAN, lambda it: it.lower() in ("true", "false"), "true or false"
+    )
+
+
+def _ratio(default: str) -> Definition:
+    def fits(text: str) -> bool:
+        try:
+            return 0 <= float(text) <= 1
+        except ValueError:
+            return False
+
+    return Definition(default, ConfigType.DOUBLE, fits, "a number from 0 to 1")
+
+
+def _one_of(default: str, *names: str) -> Definition:
+    return Definition(default, ConfigType.STRING, lambda it: it in names, f"one of {', '.join(names)}")
+
+
+def _list(default: str, *names: str) -> Definition:
+    return Definition(
+        default,
+        ConfigType.LIST,
+        lambda it: all(not names or part.strip() in names for part in it.split(",") if it),
+        f"a list of {', '.join(names)}" if names else "a list",
+    )
+
+
+CLEANUP_POLICY = "cleanup.policy"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+TIMESTAMP_TYPE = "message.timestamp.type"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+APPEND_TIME = "LogAppendTime"
+
+DEFINITIONS: Mapping[str, Definition] = {
+    CLEANUP_POLICY: _list("delete", "delete", "compact"),
+    "compression.gzip.level": _int(-1, -1, 9),
+    "compression.lz4.level": _int(9, 1, 17),
+    "compression.type": _one_of("producer", "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    "compression.zstd.level": _int(3, -131072, 22),
+    "delete.retention.ms": _long(86_400_000),
+    "file.delete.delay.ms": _long(60_000),
+    "flush.messages": _long(_LONG_MAX, 1),
+    "flush.ms": _long(_LONG_MAX),
+    "follower.replication.throttled.replicas": _list(""),
+    "index.interval.bytes": _int(4096),
+    "leader.replication.throttled.replicas": _list(""),
+    "local.retention.bytes": _long(-2, -2),
+    "local.retention.ms": _long(-2, -2),
+    "max.compaction.lag.ms": _long(_LONG_MAX, 1),
+    MAX_MESSAGE_BYTES: _int(1_048_588),
+    "message.timestamp.after.max.ms": _long(3_600_000),
+    "message.timestamp.before.max.ms": _long(_LONG_MAX),
+    TIMESTAMP_TYPE: _one_of("CreateTime", "CreateTime", APPEND_TIME),
+    "min.cleanable.dirty.ratio": _ratio("0.5"),
+    "min.compaction.lag.ms": _long(0),
+    "min.insync.replicas": _int(1, 1),
+    "preallocate": _flag(False),
+    "remote.storage.enable": _flag(False),
+    RETENTION_BYTES: _long(-1, -1),
+    RETENTION_MS: _long(604_800_000, -1),
+    "segment.bytes": _int(1_073_741_824, 14),
+    "segment.index.bytes": _int(10_485_760, 4),
+    "segment.jitter.ms": _long(0),
+    "segment.ms": _long(604_800_000, 1),
+    "unclean.leader.election.enable": _flag(False),
+}
+
+LISTS = frozenset(name for name, it in DEFINITIONS.items() if it.type is ConfigType.LIST)
+
+
+def check(configs: Mapping[str, str | None]) -> None:
+    """Raises InvalidConfigError for the first config that cannot be."""
+    for name, value in configs.items():
+        definition = DEFINITIONS.get(name)
+        if definition is None:
+            raise InvalidConfigError(f"Unknown topic config name: {name}")
+        if value is None:
+            raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
+        if not definition.check(value.strip()):
+            raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
+    if "compact" in (configs.get(CLEANUP_POLICY) or ""):
+        raise InvalidConfigError("cleanup.policy=compact is not supported by diskless topics yet")
+
+
+class TopicConfigs:
+    """What topics are like, with the defaults of this cluster."""
+
+    def __init__(self, defaults: Mapping[str, str]) -> None:
+        check(defaults)
+        self._defaults = dict(defaults)
+
+    def get(self, topic: Topic, name: str) -> str:
+        """The value that counts."""
+        return topic.configs.get(name) or self._defaults.get(name) or DEFINITIONS[name].default
+
+    def described(self, topic: Topic) -> list[tuple[str, str, Source, list[tuple[str, Source]]]]:
+        """(name, value, source, all values with their sources from the strongest on) of each config."""
+        found = []
+        for name, definition in DEFINITIONS.items():
+            values = [(definition.default, Source.DEFAULT)]
+            if name in self._defaults:
+                values.insert(0, (self._defaults[name], Source.BROKER))
+            if name in topic.configs:
+                values.insert(0, (topic.configs[name], Source.TOPIC))
+            found.append((name, *values[0], values))
+        return found
+
+    def max_message_bytes(self, topic: Topic) -> int:
+        """The largest record batch."""
+        return int(self.get(topic, MAX_MESSAGE_BYTES))
+
+    def append_time(self, topic: Topic) -> bool:
+        """Whether records get the time of their append."""
+        return self.get(topic, TIMESTAMP_TYPE) == APPEND_TIME

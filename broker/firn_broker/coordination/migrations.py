@@ -1,0 +1,231 @@
+"""The schema of the PostgreSQL coordinator, one script a version. Never change one that was released: add another.
+
+Lock order, everywhere: the object (wal), then logs by (topic, partition), then the rest. `now_ms` is the only clock.
+"""
+
+SCRIPTS = (
+    """
+    CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+      $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
+    CREATE TABLE counter(name text PRIMARY KEY, value bigint NOT NULL);
+    CREATE TABLE cluster(id text NOT NULL);
+    CREATE UNIQUE INDEX cluster_one ON cluster((true));
+    CREATE TABLE node(id int PRIMARY KEY, epoch int NOT NULL, host text NOT NULL, port int NOT NULL, zone text NOT NULL,
+      expires_ms bigint NOT NULL);
+    CREATE TABLE lease(name text PRIMARY KEY, node int NOT NULL, node_epoch int NOT NULL, epoch bigint NOT NULL);
+    CREATE TABLE topic(id uuid PRIMARY KEY, name text NOT NULL UNIQUE, partitions int NOT NULL, configs jsonb NOT NULL);
+    CREATE TABLE log(id bigserial PRIMARY KEY, topic_id uuid NOT NULL, part int NOT NULL, log_start bigint NOT NULL DEFAULT 0,
+      hw bigint NOT NULL DEFAULT 0, bytes bigint NOT NULL DEFAULT 0, deleted boolean NOT NULL DEFAULT false,
+      UNIQUE(topic_id, part)) WITH (fillfactor = 70);
+    CREATE INDEX log_deleted ON log(id) WHERE deleted;
+    CREATE TABLE wal(id bigserial PRIMARY KEY, key text NOT NULL UNIQUE, node int NOT NULL, node_epoch int NOT NULL,
+      state smallint NOT NULL, size bigint NOT NULL, runs int NOT NULL, made_ms bigint NOT NULL, dead_ms bigint, reply jsonb)
+      WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+    CREATE INDEX wal_dead ON wal(dead_ms) WHERE state = 2;
+    CREATE INDEX wal_reserved ON wal(made_ms) WHERE state = 0;
+    CREATE INDEX wal_reply ON wal(made_ms) WHERE reply IS NOT NULL;
+    CREATE TABLE run(log bigint NOT NULL, last_offset bigint NOT NULL, base_offset bigint NOT NULL, wal bigint NOT NULL,
+      pos bigint NOT NULL, len int NOT NULL, max_ts bigint NOT NULL, append_ms bigint NOT NULL, PRIMARY KEY(log, last_offset))
+      WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+    CREATE TABLE producer(log bigint NOT NULL, pid bigint NOT NULL, epoch int NOT NULL, ring bigint[] NOT NULL,
+      touched_ms bigint NOT NULL, PRIMARY KEY(log, pid)) WITH (fillfactor = 70);
+    CREATE TABLE grp(name text PRIMARY KEY, shard int NOT NULL, version bigint NOT NULL, state text NOT NULL);
+    CREATE INDEX grp_shard ON grp(shard);
+    CREATE TABLE grp_offset(grp text NOT NULL, topic_id uuid NOT NULL, part int NOT NULL, off bigint NOT NULL,
+      leader_epoch int NOT NULL, metadata text NOT NULL, committed_ms bigint NOT NULL, PRIMARY KEY(grp, topic_id, part))
+      WITH (fillfactor = 70);
+    CREATE INDEX grp_offset_topic ON grp_offset(topic_id);
+
+    CREATE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
+      INSERT INTO counter AS c VALUES (p_name, p_step)
+      ON CONFLICT (name) DO UPDATE SET value = c.value + p_step RETURNING value - p_step
+    $$;
+
+    -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch.
+    CREATE FUNCTION commit_wal(
+      p_key text, p_node int, p_epoch int, p_size bigint, p_topic uuid[], p_part int[], p_pos bigint[], p_len int[],
+      p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
+    ) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+      w wal;
+      now_at bigint;
+      replies jsonb[] := '{}';
+      r_log bigint[] := '{}'; r_base bigint[] := '{}'; r_last bigint[] := '{}'; r_pos bigint[] := '{}'; r_len int[] := '{}';
+      r_ts bigint[] := '{}'; r_at bigint[] := '{}';
+      l_id bigint[] := '{}'; l_hw bigint[] := '{}'; l_added bigint[] := '{}';
+      n int := 0;
+      at_topic uuid; at_part int;
+      log_id bigint; log_start bigint; log_hw bigint; added bigint;
+      pid bigint; pid_log bigint; pid_known boolean; pid_epoch int; ring bigint[]; pid_changed boolean := false;
+      append_at bigint; last_seq bigint; newest bigint; error int; hit int;
+    BEGIN
+      SELECT * INTO w FROM wal WHERE key = p_key FOR UPDATE;
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'object % is not reserved', p_key USING ERRCODE = 'FN001';
+      END IF;
+      IF w.reply IS NOT NULL THEN
+        RETURN w.reply;
+      END IF;
+      IF w.state <> 0 THEN
+        RAISE EXCEPTION 'the reservation of object % was withdrawn', p_key USING ERRCODE = 'FN001';
+      END IF;
+      IF w.node <> p_node OR w.node_epoch <> p_epoch OR NOT EXISTS (SELECT 1 FROM node WHERE id = p_node AND epoch = p_epoch) THEN
+        RAISE EXCEPTION 'node % has a newer holder', p_node USING ERRCODE = 'FN001';
+      END IF;
+      PERFORM 1 FROM log WHERE (topic_id, part) IN (SELECT DISTINCT * FROM unnest(p_topic, p_part)) AND NOT deleted
+        ORDER BY topic_id, part FOR UPDATE;
+      -- Read after the locks, so that append times rise with offsets.
+      now_at := now_ms();
+      FOR i IN 1 .. coalesce(array_length(p_topic, 1), 0) LOOP
+        IF at_topic IS DISTINCT FROM p_topic[i] OR at_part IS DISTINCT FROM p_part[i] THEN
+          IF added > 0 THEN
+            l_id := l_id || log_id; l_hw := l_hw || log_hw; l_added := l_added || added;
+          END IF;
+          at_topic := p_topic[i]; at_part := p_part[i]; added := 0;
+          SELECT id, log.log_start, hw INTO log_id, log_start, log_hw FROM log
+            WHERE topic_id = at_topic AND part = at_part AND NOT deleted;
+        END IF;
+        IF log_id IS NULL THEN
+          replies := replies || jsonb_build_array(3, -1, -1, -1, false);
+          CONTINUE;
+        END IF;
+        append_at := CASE WHEN p_append[i] THEN now_at ELSE -1 END;
+        newest := CASE WHEN p_append[i] THEN now_at ELSE p_max_ts[i] END;
+        IF p_pid[i] >= 0 THEN
+          IF pid_log IS DISTINCT FROM log_id OR pid IS DISTINCT FROM p_pid[i] THEN
+            IF pid_changed THEN
+              INSERT INTO producer VALUES (pid_log, pid, pid_epoch, ring, now_at)
+                ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE SET epoch = excluded.epoch, ring = excluded.ring,
+                  touched_ms = excluded.touched_ms;
+              pid_changed := false;
+            END IF;
+            pid := p_pid[i]; pid_log := log_id;
+            SELECT epoch, producer.ring INTO pid_epoch, ring FROM producer WHERE producer.log = log_id AND producer.pid = p_pid[i];
+            pid_known := FOUND;
+          END IF;
+          error := 0; hit := -1;
+          last_seq := (p_seq[i]::bigint + p_records[i] - 1) & 2147483647;
+          IF pid_known THEN
+            IF p_pepoch[i] < pid_epoch THEN
+              error := 47;
+            ELSIF p_pepoch[i] > pid_epoch THEN
+              error := CASE WHEN p_seq[i] = 0 THEN 0 ELSE 45 END;
+            ELSE
+              FOR j IN 0 .. coalesce(array_length(ring, 1), 0) / 4 - 1 LOOP
+                IF ring[4 * j + 1] = p_seq[i] AND ring[4 * j + 2] = last_seq THEN
+                  hit := j;
+                END IF;
+              END LOOP;
+              IF hit < 0 AND array_length(ring, 1) > 0
+                AND (ring[array_length(ring, 1) - 2] + 1) & 2147483647 <> p_seq[i] THEN
+                error := 45;
+              END IF;
+            END IF;
+          END IF;
+          IF error <> 0 THEN
+            replies := replies || jsonb_build_array(error, -1, -1, log_start, false);
+            CONTINUE;
+          END IF;
+          IF hit >= 0 THEN
+            replies := replies || jsonb_build_array(0, ring[4 * hit + 3], ring[4 * hit + 4], log_start, true);
+            CONTINUE;
+          END IF;
+          IF NOT pid_known OR pid_epoch <> p_pepoch[i] THEN
+            ring := '{}';
+          END IF;
+          pid_known := true; pid_changed := true; pid_epoch := p_pepoch[i];
+          ring := ring || ARRAY[p_seq[i]::bigint, last_seq, log_hw, append_at];
+          IF array_length(ring, 1) > 20 THEN
+            ring := ring[array_length(ring, 1) - 19 :];
+          END IF;
+        END IF;
+        replies := replies || jsonb_build_array(0, log_hw, append_at, log_start, false);
+        IF n > 0 AND r_log[n] = log_id AND r_pos[n] + r_len[n] = p_pos[i] AND r_at[n] = append_at
+          AND r_len[n] + p_len[i] <= p_run_bytes THEN
+          r_last[n] := log_hw + p_records[i] - 1; r_len[n] := r_len[n] + p_len[i]; r_ts[n] := greatest(r_ts[n], newest);
+        ELSE
+          n := n + 1;
+          r_log[n] := log_id; r_base[n] := log_hw; r_last[n] := log_hw + p_records[i] - 1; r_pos[n] := p_pos[i]; r_len[n] := p_len[i];
+          r_ts[n] := newest; r_at[n] := append_at;
+        END IF;
+        log_hw := log_hw + p_records[i];
+        added := added + p_len[i];
+      END LOOP;
+      IF added > 0 THEN
+        l_id := l_id || log_id; l_hw := l_hw || log_hw; l_added := l_added || added;
+      END IF;
+      IF pid_changed THEN
+        INSERT INTO producer VALUES (pid_log, pid, pid_epoch, ring, now_at)
+          ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE SET epoch = excluded.epoch, ring = excluded.ring,
+            touched_ms = excluded.touched_ms;
+      END IF;
+      UPDATE log SET hw = it.hw, bytes = bytes + it.added FROM unnest(l_id, l_hw, l_added) AS it(id, hw, added) WHERE log.id = it.id;
+      INSERT INTO run SELECT it.log, it.last, it.base, w.id, it.pos, it.len, it.ts, it.at
+        FROM unnest(r_log, r_last, r_base, r_pos, r_len, r_ts, r_at) AS it(log, last, base, pos, len, ts, at);
+      UPDATE wal SET state = CASE WHEN n > 0 THEN 1 ELSE 2 END, size = p_size, runs = n,
+        dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, reply = to_jsonb(replies) WHERE id = w.id;
+      RETURN to_jsonb(replies);
+    END $$;
+
+    CREATE FUNCTION expire_logs(p_topic uuid, p_age bigint, p_bytes bigint, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    DECLARE
+      it record;
+      one record;
+      excess bigint;
+      upto bigint;
+      moved int := 0;
+    BEGIN
+      -- Candidates without locks; only the short update of one row at a time has one.
+      FOR it IN SELECT id, log_start, bytes FROM log WHERE topic_id = p_topic AND NOT deleted AND hw > log_start ORDER BY part LOOP
+        upto := it.log_start;
+        excess := CASE WHEN p_bytes < 0 THEN 0 ELSE it.bytes - p_bytes -
+          (SELECT coalesce(sum(len), 0) FROM run WHERE log = it.id AND last_offset < it.log_start) END;
+        FOR one IN SELECT last_offset, len, max_ts FROM run WHERE log = it.id AND last_offset >= it.log_start
+          ORDER BY last_offset LIMIT p_limit LOOP
+          EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
+          excess := excess - one.len;
+          upto := one.last_offset + 1;
+        END LOOP;
+        IF upto > it.log_start THEN
+          UPDATE log SET log_start = greatest(log_start, upto) WHERE id = it.id;
+          moved := moved + 1;
+        END IF;
+      END LOOP;
+      RETURN moved;
+    END $$;
+
+    CREATE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    DECLARE
+      v_log bigint[]; v_last bigint[]; v_wal bigint[]; v_len bigint[];
+    BEGIN
+      SELECT array_agg(it.log), array_agg(it.last_offset), array_agg(it.wal), array_agg(it.len)
+        INTO v_log, v_last, v_wal, v_len FROM (
+          SELECT run.log, run.last_offset, run.wal, run.len::bigint AS len FROM log CROSS JOIN LATERAL (
+            SELECT * FROM run WHERE run.log = log.id AND run.last_offset < CASE WHEN deleted THEN 9223372036854775807 ELSE log_start END
+            ORDER BY run.last_offset LIMIT p_limit
+          ) run WHERE deleted OR log_start > 0 LIMIT p_limit
+        ) it;
+      IF v_log IS NOT NULL THEN
+        PERFORM 1 FROM wal WHERE id = ANY(v_wal) ORDER BY id FOR UPDATE;
+        PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
+        -- One upkeep at a time has the lease; should two run all the same, each counts only what it deletes itself.
+        WITH gone AS (
+          DELETE FROM run USING unnest(v_log, v_last) AS it(log, last_offset)
+          WHERE run.log = it.log AND run.last_offset = it.last_offset RETURNING run.log, run.wal, run.len
+        ), by_log AS (
+          UPDATE log SET bytes = bytes - it.len FROM (SELECT gone.log, sum(len) AS len FROM gone GROUP BY gone.log) it WHERE log.id = it.log
+        )
+        UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,
+          dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END
+          FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal;
+      END IF;
+      DELETE FROM producer USING log WHERE producer.log = log.id AND log.deleted
+        AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
+      DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
+      RETURN coalesce(array_length(v_log, 1), 0);
+    END $$;
+    """,
+    """
+    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
+    """,
+)

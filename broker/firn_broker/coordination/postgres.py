@@ -1,0 +1,505 @@
+"""The coordinator of a fleet: PostgreSQL. A commit is one round trip, to a function that locks in one order and works on arrays."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import asyncpg
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker.coordinates import (
+    FOUND_RUNS,
+    MAX_TIMESTAMP,
+    RUN_BYTES,
+    BatchOutcome,
+    Commit,
+    CommittedOffset,
+    Found,
+    Lease,
+    LogState,
+    Node,
+    NodeAddress,
+    NodeLease,
+    Partition,
+    Run,
+    StoredGroup,
+    Topic,
+    Topics,
+    WalRange,
+    Wanted,
+)
+from firn_broker.coordination.migrations import SCRIPTS
+from firn_broker.settings import PostgresSettings, secret
+
+T = TypeVar("T")
+
+FENCED = "FN001"
+PASSING = ("08", "40", "53", "55", "57", "58", "XX")
+"""Classes of SQLSTATE that may be gone later: connection, rollback (deadlock), resources, locks, shutdown, I/O."""
+
+
+class PostgresCoordinator:
+    """`Coordinator` over a PostgreSQL schema that all brokers share."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
+        self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
+        self._pool: Any = None
+
+    async def start(self) -> None:
+        """See `Coordinator.start`."""
+        settings = self._settings
+        try:
+            self._pool = await asyncpg.create_pool(
+                settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
+                command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
+                server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
+            )  # fmt: skip
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise UnavailableError(f"coordinator: {error}") from error
+        await self._use(self._migrate)
+
+    async def _migrate(self, db: Any) -> None:
+        schema = self._settings.schema_name
+        async with db.transaction():
+            # Brokers of a fleet begin at the same time: one migrates, the others find it done.
+            await db.execute("SELECT pg_advisory_xact_lock(hashtext('firn_broker ' || $1))", schema)
+            await db.execute("SET LOCAL lock_timeout = '5s'")
+            await db.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+            await db.execute("CREATE TABLE IF NOT EXISTS schema_version(version int NOT NULL)")
+            version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
+            for number, script in enumerate(SCRIPTS[version:], version + 1):
+                await db.execute(script)
+                await db.execute("INSERT INTO schema_version VALUES ($1)", number)
+            await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+
+    async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            async with self._pool.acquire(timeout=self._settings.timeout_seconds) as db:
+                return await work(db)
+        except asyncpg.PostgresError as error:
+            state = error.sqlstate or ""
+            if state == FENCED:
+                raise FencedError(str(error)) from error
+            if state[:2] in PASSING:
+                raise UnavailableError(f"coordinator: {error}") from error
+            raise
+        except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+            raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
+
+    async def _rows(self, sql: str, *values: Any) -> Sequence[Any]:
+        async def work(db: Any) -> Sequence[Any]:
+            rows: Sequence[Any] = await db.fetch(sql, *values)
+            return rows
+
+        return await self._use(work)
+
+    async def _value(self, sql: str, *values: Any) -> Any:
+        rows = await self._rows(sql, *values)
+        return rows[0][0] if rows else None
+
+    async def close(self) -> None:
+        """See `Coordinator.close`."""
+        await self._pool.close()
+
+    async def cluster_id(self) -> str:
+        """See `Coordinator.cluster_id`."""
+        return str(await self._value("SELECT id FROM cluster"))
+
+    # Nodes and leases
+
+    async def join(self, address: NodeAddress, ttl_ms: int, wanted: int | None = None) -> NodeLease:
+        """See `Coordinator.join`."""
+
+        async def work(db: Any) -> NodeLease:
+            async with db.transaction():
+                await db.execute("LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE")
+                node = wanted
+                if node is None:
+                    live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
+                    node = next(number for number in range(len(live) + 1) if number not in live)
+                epoch = await db.fetchval(
+                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7) ON CONFLICT (id) DO UPDATE SET"
+                    " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
+                    " external_port = $7 RETURNING epoch",
+                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
+                )  # fmt: skip
+                return NodeLease(node, epoch)
+
+        return await self._use(work)
+
+    async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
+        """See `Coordinator.renew`."""
+        changed = await self._value(
+            "UPDATE node SET expires_ms = now_ms() + $3 WHERE id = $1 AND epoch = $2 RETURNING id",
+            lease.node,
+            lease.epoch,
+            ttl_ms,
+        )
+        if changed is None:
+            raise FencedError(f"node {lease.node} has a newer holder")
+        rows = await self._rows(
+            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
+        )
+        return [Node.of(*row) for row in rows]
+
+    async def leave(self, lease: NodeLease) -> None:
+        """See `Coordinator.leave`."""
+        await self._rows("UPDATE node SET expires_ms = 0 WHERE id = $1 AND epoch = $2", lease.node, lease.epoch)
+
+    async def take(self, name: str, lease: NodeLease) -> Lease | None:
+        """See `Coordinator.take`."""
+
+        async def work(db: Any) -> Lease | None:
+            async with db.transaction():
+                if not await db.fetchval("SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch):
+                    raise FencedError(f"node {lease.node} has a newer holder")
+                await db.execute("INSERT INTO lease VALUES ($1, -1, -1, 0) ON CONFLICT DO NOTHING", name)
+                row = await db.fetchrow("SELECT node, node_epoch, epoch FROM lease WHERE name = $1 FOR UPDATE", name)
+                if (row["node"], row["node_epoch"]) == (lease.node, lease.epoch):
+                    return Lease(name, row["epoch"])
+                if await db.fetchval(
+                    "SELECT 1 FROM node WHERE id = $1 AND epoch = $2 AND expires_ms > now_ms()",
+                    row["node"],
+                    row["node_epoch"],
+                ):
+                    return None
+                await db.execute(
+                    "UPDATE lease SET node = $2, node_epoch = $3, epoch = epoch + 1 WHERE name = $1",
+                    name,
+                    lease.node,
+                    lease.epoch,
+                )
+                return Lease(name, row["epoch"] + 1)
+
+        return await self._use(work)
+
+    async def release(self, held: Lease, lease: NodeLease) -> None:
+        """See `Coordinator.release`."""
+        # The row stays, so that epochs never repeat.
+        await self._rows("UPDATE lease SET node = -1 WHERE name = $1 AND epoch = $2", held.name, held.epoch)
+
+    async def _guarded(self, held: Lease, *statements: tuple[str, Sequence[Any]]) -> None:
+        """Run statements if ``held`` is still held, which nobody can change meanwhile."""
+
+        async def work(db: Any) -> None:
+            async with db.transaction():
+                if not await db.fetchval(
+                    "SELECT 1 FROM lease WHERE name = $1 AND epoch = $2 AND node >= 0 FOR SHARE", held.name, held.epoch
+                ):
+                    raise FencedError(f"{held.name} has a newer holder than epoch {held.epoch}")
+                for sql, values in statements:
+                    await db.execute(sql, *values)
+
+        await self._use(work)
+
+    # Topics
+
+    async def topics(self, known: int = -1) -> Topics | None:
+        """See `Coordinator.topics`."""
+
+        async def work(db: Any) -> Topics | None:
+            async with db.transaction(isolation="repeatable_read", readonly=True):
+                version = await db.fetchval("SELECT value FROM counter WHERE name = 'topics'") or 0
+                if version == known:
+                    return None
+                rows = await db.fetch("SELECT id, name, partitions, configs FROM topic ORDER BY name")
+            return Topics(
+                version, [Topic(_uuid(id), name, parts, json.loads(configs)) for id, name, parts, configs in rows]
+            )
+
+        return await self._use(work)
+
+    async def _change_topics(self, sql: str, *values: Any, logs: Callable[[Any], Awaitable[None]] | None = None) -> Any:
+        """Run a statement that returns a row when it changed a topic; raise the topics' version with it."""
+
+        async def work(db: Any) -> Any:
+            async with db.transaction():
+                row = await db.fetchrow(sql, *values)
+                if row is not None:
+                    if logs is not None:
+                        await logs(db)
+                    await db.execute("SELECT raise_counter('topics', 1)")
+                return row
+
+        return await self._use(work)
+
+    async def create_topic(self, topic: Topic) -> bool:
+        """See `Coordinator.create_topic`."""
+
+        async def logs(db: Any) -> None:
+            await _add_logs(db, topic.id, topic.partitions)
+
+        row = await self._change_topics(
+            "INSERT INTO topic VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING id",
+            topic.id, topic.name, topic.partitions, json.dumps(dict(topic.configs)), logs=logs,
+        )  # fmt: skip
+        return row is not None
+
+    async def grow_topic(self, topic: UUID, partitions: int) -> bool:
+        """See `Coordinator.grow_topic`."""
+
+        async def logs(db: Any) -> None:
+            await _add_logs(db, topic, partitions)
+
+        row = await self._change_topics(
+            "UPDATE topic SET partitions = greatest(partitions, $2) WHERE id = $1 RETURNING id",
+            topic,
+            partitions,
+            logs=logs,
+        )
+        return row is not None
+
+    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
+        """See `Coordinator.configure_topic`."""
+        row = await self._change_topics(
+            "UPDATE topic SET configs = $2 WHERE id = $1 RETURNING id", topic, json.dumps(dict(configs))
+        )
+        return row is not None
+
+    async def delete_topic(self, topic: UUID) -> bool:
+        """See `Coordinator.delete_topic`."""
+
+        async def logs(db: Any) -> None:
+            await db.execute("SELECT 1 FROM log WHERE topic_id = $1 ORDER BY topic_id, part FOR UPDATE", topic)
+            await db.execute("UPDATE log SET deleted = true WHERE topic_id = $1", topic)
+            await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", topic)
+
+        return await self._change_topics("DELETE FROM topic WHERE id = $1 RETURNING id", topic, logs=logs) is not None
+
+    # The log
+
+    async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        """See `Coordinator.reserve`."""
+        await self._rows(
+            "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms) SELECT key, $2, $3, 0, -1, 0, now_ms()"
+            " FROM unnest($1::text[]) key ON CONFLICT DO NOTHING",
+            list(keys), lease.node, lease.epoch,
+        )  # fmt: skip
+
+    async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        """See `Coordinator.commit`."""
+        columns: list[list[Any]] = [[] for _ in range(10)]
+        for it in commit.batches:
+            for column, value in zip(
+                columns,
+                (
+                    it.partition.topic, it.partition.index, it.position, it.length, it.records, it.max_timestamp, it.append_time,
+                    it.producer_id, it.producer_epoch, it.base_sequence,
+                ),
+                strict=True,
+            ):  # fmt: skip
+                column.append(value)
+        reply = await self._value(
+            "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
+            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RUN_BYTES,
+        )  # fmt: skip
+        return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+
+    async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+        """See `Coordinator.find`."""
+        rows = await self._rows(
+            f"""
+            SELECT w.n, log.log_start, log.hw, r.* FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
+              WITH ORDINALITY AS w(topic, part, off, budget, n)
+            JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted
+            LEFT JOIN LATERAL (
+              SELECT {_RUN} FROM (
+                SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
+                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT {FOUND_RUNS}) few
+              ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
+            ) r ON w.off >= log.log_start AND w.off <= log.hw
+            ORDER BY w.n, r.last_offset
+            """,
+            [it.partition.topic for it in wanted], [it.partition.index for it in wanted], [it.offset for it in wanted],
+            [max(it.max_bytes, 1) for it in wanted],
+        )  # fmt: skip
+        found: list[Found] = [Found(ErrorCode.unknown_topic_or_partition)] * len(wanted)
+        runs: list[list[Run]] = [[] for _ in wanted]
+        for number, start, high, *row in rows:
+            at = number - 1
+            if row[0] is not None:
+                runs[at].append(_run(row))
+            inside = start <= wanted[at].offset <= high
+            found[at] = Found(ErrorCode.none if inside else ErrorCode.offset_out_of_range, start, high, runs[at])
+        return found
+
+    async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+        """See `Coordinator.states`."""
+        rows = await self._rows(
+            "SELECT w.n, log_start, hw, bytes FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS w(topic, part, n)"
+            " JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted",
+            [it.topic for it in partitions], [it.index for it in partitions],
+        )  # fmt: skip
+        found: list[LogState | None] = [None] * len(partitions)
+        for number, start, high, size in rows:
+            found[number - 1] = LogState(start, high, size)
+        return found
+
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+        """See `Coordinator.find_by_time`."""
+        order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
+        rows = await self._rows(
+            f"SELECT {_RUN} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
+            f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1",
+            partition.topic, partition.index, timestamp, since,
+        )  # fmt: skip
+        return _run(rows[0]) if rows else None
+
+    async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
+        """See `Coordinator.advance_start`."""
+        rows = await self._rows(
+            "UPDATE log SET log_start = greatest(log_start, least(hw, $3)) WHERE topic_id = $1 AND part = $2 AND NOT deleted"
+            " RETURNING log_start, hw, bytes",
+            partition.topic, partition.index, offset,
+        )  # fmt: skip
+        return LogState(*rows[0]) if rows else None
+
+    async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
+        """See `Coordinator.expire`."""
+        return int(await self._value("SELECT expire_logs($1, $2, $3, $4)", topic, retention_ms, retention_bytes, limit))
+
+    async def drop_runs(self, limit: int) -> int:
+        """See `Coordinator.drop_runs`."""
+        return int(await self._value("SELECT drop_runs($1)", limit))
+
+    async def abandon(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.abandon`."""
+        # Who is gone does not ask again what came of a commit.
+        await self._rows(
+            "UPDATE wal SET reply = NULL WHERE id IN (SELECT id FROM wal WHERE reply IS NOT NULL AND made_ms <= now_ms() - $1"
+            " AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch) LIMIT $2)",
+            age_ms, limit,
+        )  # fmt: skip
+        rows = await self._rows(
+            "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
+            " AND made_ms <= now_ms() - $1 AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
+            " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
+        """See `Coordinator.dead_objects`."""
+        rows = await self._rows(
+            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= now_ms() - $1 ORDER BY dead_ms LIMIT $2",
+            grace_ms,
+            limit,
+        )
+        return [row[0] for row in rows]
+
+    async def forget_objects(self, keys: Sequence[str]) -> None:
+        """See `Coordinator.forget_objects`."""
+        await self._rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))
+
+    async def objects(self) -> Mapping[str, tuple[int, int]]:
+        """See `Coordinator.objects`."""
+        return {key: (size, runs) for key, size, runs in await self._rows("SELECT key, size, runs FROM wal")}
+
+    # Producers and groups
+
+    async def producer_ids(self, count: int) -> int:
+        """See `Coordinator.producer_ids`."""
+        return int(await self._value("SELECT raise_counter('producer', $1)", count))
+
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_producers`."""
+        # Never waits for a commit: who is being written to is not old.
+        rows = await self._rows(
+            "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms <= now_ms() - $1 LIMIT $2"
+            " FOR UPDATE SKIP LOCKED) RETURNING pid",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
+        """See `Coordinator.groups`."""
+        rows = await self._rows(
+            "SELECT name, version, state FROM grp WHERE $1::int IS NULL OR shard = $1 ORDER BY name", shard
+        )
+        return [StoredGroup(*row) for row in rows]
+
+    async def save_group(self, held: Lease, shard: int, group: StoredGroup) -> None:
+        """See `Coordinator.save_group`."""
+        await self._guarded(
+            held,
+            (
+                "INSERT INTO grp VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET shard = $2, version = $3, state = $4"
+                " WHERE grp.version < $3",
+                (group.name, shard, group.version, group.state),
+            ),
+        )
+
+    async def delete_group(self, held: Lease, name: str) -> None:
+        """See `Coordinator.delete_group`."""
+        await self._guarded(
+            held,
+            ("DELETE FROM grp WHERE name = $1", (name,)),
+            ("DELETE FROM grp_offset WHERE grp = $1", (name,)),
+        )
+
+    async def commit_offsets(
+        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
+    ) -> None:
+        """See `Coordinator.commit_offsets`."""
+        # In one order: two commits of the same partitions must not wait for each other.
+        pairs = sorted(offsets.items())
+        statement = (
+            "INSERT INTO grp_offset SELECT $1, *, now_ms() FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::int[], $6::text[])"
+            " ON CONFLICT (grp, topic_id, part) DO UPDATE SET off = excluded.off, leader_epoch = excluded.leader_epoch,"
+            " metadata = excluded.metadata, committed_ms = excluded.committed_ms"
+        )
+        values = (
+            group, [at.topic for at, _ in pairs], [at.index for at, _ in pairs], [it.offset for _, it in pairs],
+            [it.leader_epoch for _, it in pairs], [it.metadata for _, it in pairs],
+        )  # fmt: skip
+        if held is None:
+            await self._rows(statement, *values)
+        else:
+            await self._guarded(held, (statement, values))
+
+    async def offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:
+        """See `Coordinator.offsets`."""
+        rows = await self._rows(
+            "SELECT topic_id, part, off, leader_epoch, metadata FROM grp_offset WHERE grp = $1", group
+        )
+        return {Partition(_uuid(topic), part): CommittedOffset(*rest) for topic, part, *rest in rows}
+
+    async def delete_offsets(self, held: Lease, group: str, partitions: Sequence[Partition]) -> None:
+        """See `Coordinator.delete_offsets`."""
+        await self._guarded(
+            held,
+            (
+                "DELETE FROM grp_offset USING unnest($2::uuid[], $3::int[]) AS it(topic_id, part) WHERE grp = $1"
+                " AND grp_offset.topic_id = it.topic_id AND grp_offset.part = it.part",
+                (group, [at.topic for at in partitions], [at.index for at in partitions]),
+            ),
+        )
+
+    async def offset_groups(self) -> Sequence[str]:
+        """See `Coordinator.offset_groups`."""
+        return [row[0] for row in await self._rows("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+
+
+_RUN = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms"
+
+
+def _run(row: Sequence[Any]) -> Run:
+    base, last, key, position, length, newest, append_ms = row
+    return Run(base, last, WalRange(key, position, length), newest, append_ms)
+
+
+def _uuid(value: UUID) -> UUID:
+    """The driver's own subclass hashes and compares like ours but prints differently."""
+    return UUID(int=value.int)
+
+
+async def _add_logs(db: Any, topic: UUID, partitions: int) -> None:
+    await db.execute(
+        "INSERT INTO log(topic_id, part) SELECT $1, part FROM generate_series(0, $2::int - 1) part ON CONFLICT DO NOTHING",
+        topic,
+        partitions,
+    )

@@ -1,0 +1,1 @@
+"""Groups of consumers: the classic protocol's state machine, and which broker has which group."""

@@ -1,0 +1,490 @@
+"""The classic group protocol as a state machine: no I/O, no clock of its own.
+
+::
+
+            a member joins                    all have joined, or the time is over
+    Empty ----------------> Preparing --------------------------------------------> Completing
+      ^                      ^  ^                                                       |
+      | no members are left  |  | a member joins, leaves, or is not heard of            | the leader's assignments are kept
+      +----------------------+  +---------------- Stable <------------------------------+
+
+- Preparing: members join (again); whoever does not until the rebalance timeout is out, static members excepted.
+- Completing: all know the generation; followers wait for the leader's assignments.
+- A member that is not heard of for its session timeout is out, unless it waits for one of our answers.
+- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. With unchanged subscriptions, a
+  stable group does not rebalance for it.
+- A new dynamic member is first told its id and comes again (KIP-394), so that lost answers leave no ghosts.
+
+Times are seconds of a monotonic clock. Answers to come are futures, made by the caller. Source: ``GroupCoordinator.scala``,
+``GroupMetadata.scala``, KIP-345, KIP-394, KIP-814.
+"""
+
+import asyncio
+import base64
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+
+class State(StrEnum):
+    """As DescribeGroups and ListGroups write it."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """What a member says when it joins."""
+
+    member: str
+    instance: str | None
+    client: str
+    host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocol_type: str
+    protocols: Sequence[tuple[str, bytes]]
+    known_id_required: bool
+    skips_assignment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """What it is told. Only the leader gets ``members``: (member, instance, metadata of the chosen protocol)."""
+
+    error: ErrorCode
+    member: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: Sequence[tuple[str, str | None, bytes]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """A member's part."""
+
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+JoinFuture = asyncio.Future[JoinReply]
+SyncFuture = asyncio.Future[SyncReply]
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. It is waited for in a rebalance until ``joining`` is set."""
+
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocols: Sequence[tuple[str, bytes]]
+    deadline: float
+    assignment: bytes = b""
+    joining: JoinFuture | None = None
+    syncing: SyncFuture | None = None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it said for ``protocol``."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+
+def _answer(future: Any, reply: Any) -> None:
+    if future is not None and not future.done():
+        future.set_result(reply)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group."""
+
+    name: str
+    initial_seconds: float
+    max_members: int
+    new_id: Callable[[str], str]
+    state: State = State.EMPTY
+    protocol_type: str | None = None
+    protocol: str | None = None
+    generation: int = 0
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Ids that were given out and whose members have not come again, with the time when they are forgotten."""
+    version: int = 0
+    _rebalance_end: float = 0.0
+    _initial_until: float = 0.0
+
+    # Joining
+
+    def join(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
+        """A member wants in, or in again."""
+        if not self._speaks(request):
+            _answer(future, JoinReply(ErrorCode.inconsistent_group_protocol, request.member))
+        elif not request.member:
+            self._join_new(request, now, future)
+        else:
+            self._join_known(request, now, future)
+
+    def _speaks(self, request: JoinRequest) -> bool:
+        if not request.protocols or not request.protocol_type:
+            return False
+        if self.state is State.EMPTY or not self.members:
+            return True
+        others = [it for it in self.members.values() if it.id != request.member]
+        common = {name for name, _ in request.protocols}
+        for other in others:
+            common &= {name for name, _ in other.protocols}
+        return request.protocol_type == self.protocol_type and (bool(common) or not others)
+
+    def _join_new(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
+        if request.instance is not None and (old := self.static(request.instance)) is not None:
+            self._replace(old, request, now, future)
+        elif len(self.members) + len(self.pending) >= self.max_members:
+            _answer(future, JoinReply(ErrorCode.group_max_size_reached))
+        elif request.instance is None and request.known_id_required:
+            id = self.new_id(request.client)
+            self.pending[id] = now + request.session_seconds
+            _answer(future, JoinReply(ErrorCode.member_id_required, id))
+        else:
+            self._add(self.new_id(request.instance or request.client), request, now, future)
+
+    def _join_known(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
+        member = self.members.get(request.member)
+        if request.instance is not None:
+            held = self.static(request.instance)
+            if held is None:
+                _answer(future, JoinReply(ErrorCode.unknown_member_id, request.member))
+                return
+            if held.id != request.member:
+                _answer(future, JoinReply(ErrorCode.fenced_instance_id, request.member))
+                return
+        if member is None and self.pending.pop(request.member, None) is not None:
+            self._add(request.member, request, now, future)
+            return
+        if member is None:
+            _answer(future, JoinReply(ErrorCode.unknown_member_id, request.member))
+            return
+        same = list(member.protocols) == list(request.protocols)
+        member.deadline = now + request.session_seconds
+        if self.state is State.COMPLETING and same:
+            # It did not get our answer.
+            _answer(future, self._joined(member))
+        elif self.state is State.STABLE and same and member.id != self.leader:
+            _answer(future, self._joined(member))
+        else:
+            self._update(member, request, future)
+            self._rebalance(now)
+
+    def _add(self, id: str, request: JoinRequest, now: float, future: JoinFuture) -> None:
+        self.protocol_type = request.protocol_type
+        self.members[id] = Member(
+            id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
+            request.protocols, now + request.session_seconds, joining=future,
+        )  # fmt: skip
+        if self.leader is None:
+            self.leader = id
+        if self.state is State.PREPARING and now < self._initial_until:
+            # More may come: wait the same time again, within the rebalance timeout.
+            self._initial_until = min(now + self.initial_seconds, self._rebalance_end)
+        self._rebalance(now)
+
+    def _update(self, member: Member, request: JoinRequest, future: JoinFuture) -> None:
+        _answer(member.joining, JoinReply(ErrorCode.rebalance_in_progress, member.id))
+        member.protocols = request.protocols
+        member.session_seconds = request.session_seconds
+        member.rebalance_seconds = request.rebalance_seconds
+        member.client, member.host = request.client, request.host
+        member.joining = future
+
+    def _replace(self, old: Member, request: JoinRequest, now: float, future: JoinFuture) -> None:
+        """A static member came back, as another process."""
+        _answer(old.joining, JoinReply(ErrorCode.fenced_instance_id, old.id))
+        _answer(old.syncing, SyncReply(ErrorCode.fenced_instance_id))
+        was_leader = self.leader == old.id
+        same = list(old.protocols) == list(request.protocols)
+        del self.members[old.id]
+        id = self.new_id(request.instance or "")
+        member = Member(
+            id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
+            request.protocols, now + request.session_seconds, old.assignment,
+        )  # fmt: skip
+        self.members[id] = member
+        if was_leader:
+            self.leader = id
+        if self.state is State.STABLE and same:
+            reply = self._joined(member)
+            if was_leader and not request.skips_assignment:
+                # It must not assign anew what is assigned: it is told that another leads.
+                reply = JoinReply(reply.error, id, reply.generation, reply.protocol_type, reply.protocol, old.id)
+            elif was_leader:
+                reply = JoinReply(
+                    reply.error, id, reply.generation, reply.protocol_type, reply.protocol, id, True, reply.members
+                )
+            _answer(future, reply)
+        else:
+            member.joining = future
+            self._rebalance(now)
+
+    def _rebalance(self, now: float) -> None:
+        """Begin one if none is under way, and end it if all are there."""
+        if self.state is not State.PREPARING:
+            for member in self.members.values():
+                _answer(member.syncing, SyncReply(ErrorCode.rebalance_in_progress))
+                member.syncing = None
+            first = self.state is State.EMPTY
+            self.state = State.PREPARING
+            self._rebalance_end = now + max((it.rebalance_seconds for it in self.members.values()), default=0.0)
+            self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if first else now
+        self._try_complete(now)
+
+    def _try_complete(self, now: float) -> None:
+        if self.state is not State.PREPARING:
+            return
+        waited = [it for it in self.members.values() if it.joining is None]
+        if now >= self._rebalance_end or (now >= self._initial_until and not waited and not self.pending):
+            self._complete(now)
+
+    def _complete(self, now: float) -> None:
+        for member in list(self.members.values()):
+            if member.joining is None and member.instance is None:
+                self._drop(member)
+        joined = [it for it in self.members.values() if it.joining is not None]
+        if not joined and self.members:
+            # Only static members, none of which came: their sessions end them.
+            self._rebalance_end = now + max(it.rebalance_seconds for it in self.members.values())
+            return
+        self.generation += 1
+        if not self.members:
+            self._empty()
+            return
+        if self.leader not in self.members or self.members[self.leader].joining is None:
+            self.leader = joined[0].id
+        self.protocol = self._vote()
+        self.state = State.COMPLETING
+        for member in self.members.values():
+            member.assignment = b""
+            if member.joining is not None:
+                member.deadline = now + member.session_seconds
+                _answer(member.joining, self._joined(member))
+                member.joining = None
+
+    def _vote(self) -> str:
+        common = set.intersection(*({name for name, _ in it.protocols} for it in self.members.values()))
+        votes = Counter(next((name for name, _ in it.protocols if name in common), "") for it in self.members.values())
+        return max(sorted(votes), key=lambda name: votes[name])
+
+    def _joined(self, member: Member) -> JoinReply:
+        members = (
+            [(it.id, it.instance, it.metadata(self.protocol)) for it in self.members.values()]
+            if member.id == self.leader
+            else []
+        )
+        return JoinReply(
+            ErrorCode.none,
+            member.id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            False,
+            members,
+        )
+
+    def _empty(self) -> None:
+        self.state = State.EMPTY
+        self.protocol = None
+        self.leader = None
+
+    # Members
+
+    def static(self, instance: str) -> Member | None:
+        """The member with that instance id."""
+        return next((it for it in self.members.values() if it.instance == instance), None)
+
+    def known(self, id: str, instance: str | None, generation: int | None = None) -> ErrorCode:
+        """Whether somebody is who it says: the error if not."""
+        if self.state is State.DEAD:
+            return ErrorCode.unknown_member_id
+        if instance is not None:
+            held = self.static(instance)
+            if held is None:
+                return ErrorCode.unknown_member_id
+            if held.id != id:
+                return ErrorCode.fenced_instance_id
+        if id not in self.members:
+            return ErrorCode.unknown_member_id
+        if generation is not None and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return ErrorCode.none
+
+    def _drop(self, member: Member) -> None:
+        _answer(member.joining, JoinReply(ErrorCode.unknown_member_id, member.id))
+        _answer(member.syncing, SyncReply(ErrorCode.unknown_member_id))
+        del self.members[member.id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def leave(self, id: str, instance: str | None, now: float) -> ErrorCode:
+        """A member goes; a static one may be named by its instance alone."""
+        if instance is not None and not id:
+            held = self.static(instance)
+            id = held.id if held else ""
+        if self.pending.pop(id, None) is not None:
+            self._try_complete(now)
+            return ErrorCode.none
+        if error := self.known(id, instance):
+            return error
+        self._remove(self.members[id], now)
+        return ErrorCode.none
+
+    def _remove(self, member: Member, now: float) -> None:
+        self._drop(member)
+        if self.state in (State.STABLE, State.COMPLETING):
+            self._rebalance(now)
+        else:
+            self._try_complete(now)
+
+    def heartbeat(self, id: str, instance: str | None, generation: int, now: float) -> ErrorCode:
+        """A member is there."""
+        if error := self.known(id, instance, generation):
+            return error
+        member = self.members[id]
+        member.deadline = now + member.session_seconds
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING else ErrorCode.none
+
+    # Assignments
+
+    def sync(
+        self, id: str, instance: str | None, generation: int, protocol_type: str | None, protocol: str | None,
+        now: float, future: SyncFuture,
+    ) -> bool:  # fmt: skip
+        """A member wants its part. True when it is the leader, whose assignments have to be kept now (`assigned`)."""
+        error = self.known(id, instance, generation)
+        if not error and (
+            (protocol_type is not None and protocol_type != self.protocol_type)
+            or (protocol is not None and protocol != self.protocol)
+        ):
+            error = ErrorCode.inconsistent_group_protocol
+        if not error and self.state is State.PREPARING:
+            error = ErrorCode.rebalance_in_progress
+        if not error and self.state is State.EMPTY:
+            error = ErrorCode.unknown_member_id
+        if error:
+            _answer(future, SyncReply(error))
+            return False
+        member = self.members[id]
+        member.deadline = now + member.session_seconds
+        if self.state is State.STABLE:
+            _answer(future, self._synced(member))
+            return False
+        _answer(member.syncing, SyncReply(ErrorCode.rebalance_in_progress))
+        member.syncing = future
+        return id == self.leader
+
+    def _synced(self, member: Member) -> SyncReply:
+        return SyncReply(ErrorCode.none, member.assignment, self.protocol_type, self.protocol)
+
+    def propose(self, assignments: Mapping[str, bytes]) -> None:
+        """The leader's assignments, before they are kept."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.id, b"")
+
+    def assigned(self, generation: int, now: float) -> None:
+        """They are kept: the group is stable, unless something happened meanwhile."""
+        if self.state is State.COMPLETING and self.generation == generation:
+            self.state = State.STABLE
+            for member in self.members.values():
+                member.deadline = now + member.session_seconds
+                _answer(member.syncing, self._synced(member))
+                member.syncing = None
+
+    def unassigned(self, generation: int, error: ErrorCode, now: float) -> None:
+        """They could not be kept: members try again."""
+        if self.state is State.COMPLETING and self.generation == generation:
+            for member in self.members.values():
+                _answer(member.syncing, SyncReply(error))
+                member.syncing = None
+                member.assignment = b""
+            self._rebalance(now)
+
+    # Time
+
+    def tick(self, now: float) -> bool:
+        """What time alone brings. True when members went."""
+        before = len(self.members)
+        for id in [id for id, end in self.pending.items() if now >= end]:
+            del self.pending[id]
+        for member in list(self.members.values()):
+            if member.joining is None and member.syncing is None and now >= member.deadline:
+                self._remove(member, now)
+        self._try_complete(now)
+        return len(self.members) != before
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do; infinity if never."""
+        times = [*self.pending.values()]
+        times += [it.deadline for it in self.members.values() if it.joining is None and it.syncing is None]
+        if self.state is State.PREPARING:
+            times.append(self._rebalance_end)
+            if all(it.joining is not None for it in self.members.values()) and not self.pending:
+                times.append(self._initial_until)
+        return min(times, default=float("inf"))
+
+    def disband(self, error: ErrorCode) -> None:
+        """The group is somebody else's now: whoever waits here is told."""
+        for member in self.members.values():
+            _answer(member.joining, JoinReply(error, member.id))
+            _answer(member.syncing, SyncReply(error))
+        self.state = State.DEAD
+
+    # What is kept
+
+    def save(self) -> str:
+        """As JSON."""
+        return json.dumps(
+            {
+                "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
+                "members": [
+                    {
+                        "id": it.id, "instance": it.instance, "client": it.client, "host": it.host,
+                        "session": it.session_seconds, "rebalance": it.rebalance_seconds,
+                        "protocols": [[name, _text(data)] for name, data in it.protocols], "assignment": _text(it.assignment),
+                    }
+                    for it in self.members.values()
+                ],
+            }
+        )  # fmt: skip
+
+    def load(self, text: str, now: float) -> None:
+        """From JSON. Members have a whole session to be heard of."""
+        kept = json.loads(text)
+        self.protocol_type, self.protocol = kept["type"], kept["protocol"]
+        self.generation, self.leader = kept["generation"], kept["leader"]
+        for it in kept["members"]:
+            self.members[it["id"]] = Member(
+                it["id"], it["instance"], it["client"], it["host"], it["session"], it["rebalance"],
+                [(name, base64.b64decode(data)) for name, data in it["protocols"]], now + it["session"],
+                base64.b64decode(it["assignment"]),
+            )  # fmt: skip
+        self.state = State.STABLE if self.members else State.EMPTY
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

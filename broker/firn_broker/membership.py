@@ -1,0 +1,90 @@
+"""This process among the brokers: its node id and epoch, who else is alive, and who leads what.
+
+Leadership is advice, not ownership: any broker serves any partition. It spreads clients, and sends those of one zone to one broker, which
+keeps commits from waiting for one another and lets one cache serve many. It follows from the live nodes by rendezvous hashing, so a broker
+that comes or goes moves only its own share.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from crc32c import crc32c
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker.coordinates import Node, NodeAddress, NodeLease, Partition
+from firn_broker.ports import Coordinator
+
+log = structlog.get_logger()
+
+
+def _score(node: int, what: bytes) -> int:
+    # CRC is linear: without a mix at the end, nodes would share each other's order for related keys.
+    value = crc32c(what, crc32c(node.to_bytes(8, "big")))
+    value = (value ^ value >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    value = (value ^ value >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return value ^ value >> 16
+
+
+def favourite(nodes: Sequence[Node], what: bytes) -> Node:
+    """The node that ``what`` hashes to."""
+    return max(nodes, key=lambda node: (_score(node.id, what), -node.id))
+
+
+class Membership:
+    """Keeps the node lease alive, and takes a new one when it was lost."""
+
+    def __init__(
+        self, coordinator: Coordinator, address: NodeAddress, *, ttl_ms: int, wanted: int | None = None
+    ) -> None:
+        self._coordinator = coordinator
+        self._address = address
+        self._ttl_ms = ttl_ms
+        self._wanted = wanted
+        self.lease = NodeLease(-1, -1)
+        self.nodes: Sequence[Node] = ()
+
+    async def join(self) -> None:
+        """Become a node."""
+        self.lease = await self._coordinator.join(self._address, self._ttl_ms, self._wanted)
+        self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+        self._wanted = self.lease.node
+        log.info("joined", node=self.lease.node, epoch=self.lease.epoch)
+
+    async def keep(self) -> None:
+        """Renew for ever. Whoever took the id away has it; we take another."""
+        while True:
+            await asyncio.sleep(self._ttl_ms / 5000)
+            try:
+                self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+            except FencedError:
+                log.warning("node lease lost", node=self.lease.node, epoch=self.lease.epoch)
+                self._wanted = None
+                try:
+                    await self.join()
+                except UnavailableError as error:
+                    log.warning("cannot join", error=str(error))
+            except UnavailableError as error:
+                # Others may take us for dead by now. We serve what we can, and commits are refused if our place was taken.
+                log.warning("cannot renew the node lease", error=str(error))
+
+    async def leave(self) -> None:
+        """Be gone, as far as the coordinator can be told."""
+        try:
+            await self._coordinator.leave(self.lease)
+        except UnavailableError as error:
+            log.warning("cannot leave", error=str(error))
+
+    def reachable(self, *, external: bool) -> Sequence[Node]:
+        """The live nodes that clients of this listener can reach: while a fleet gets its external one, some have none yet."""
+        return [node for node in self.nodes if node.address.endpoint(external=external) is not None]
+
+    def leader(self, partition: Partition, zone: str, *, external: bool = False) -> Node:
+        """Whom a client in ``zone`` should ask for ``partition``."""
+        nodes = self.reachable(external=external)
+        near = [node for node in nodes if node.address.zone == zone] or nodes
+        return favourite(near, partition.topic.bytes + partition.index.to_bytes(4, "big"))
+
+    def of_shard(self, shard: int) -> Node:
+        """The node that coordinates the groups of ``shard``: the same for every zone."""
+        return favourite(self.nodes, b"shard" + shard.to_bytes(4, "big"))

@@ -1,0 +1,247 @@
+"""Fetch's way to the bytes: find where batches lie, wait for them if there are too few, load what is not cached, slice.
+
+Coordinates are always read from the coordinator after the request came, so offsets that are out of range are so now, on whatever broker.
+Loads come in two lanes. Who reads up to the high watermark is served at once; who is behind goes through a lane of its own (`backfills`
+reads at a time, its own cache), so that reading history cannot slow the tail, or the producers. One load serves all who want the run.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn_broker import metrics
+from firn_broker.blocks import Block, BlockCache, Slot, numbered
+from firn_broker.coordinates import Found, Partition, Run, Wanted
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.settings import ReaderSettings
+from firn_broker.watermarks import Watermarks
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A consumer in one partition. ``max_bytes`` bounds what it takes."""
+
+    partition: Partition
+    offset: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class Records:
+    """What a consumer is given of one partition: whole batches, the first of which may begin before its offset."""
+
+    error: ErrorCode
+    log_start: int = -1
+    high_watermark: int = -1
+    batches: Sequence[memoryview] = ()
+
+
+class UnreadableError(Exception):
+    """Batches that are committed cannot be read now; the consumer may try again."""
+
+
+class Reader:
+    """Serves consumers."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: ObjectStore,
+        cache: BlockCache,
+        watermarks: Watermarks,
+        settings: ReaderSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._cache = cache
+        self._watermarks = watermarks
+        self._settings = settings
+        self._loading: dict[Slot, asyncio.Future[Block]] = {}
+        self._backfills = asyncio.Semaphore(settings.backfills)
+        self._tails = asyncio.Semaphore(32)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self._stopping = True
+        self._watermarks.wake()
+
+    async def fetch(
+        self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float
+    ) -> list[Records]:
+        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or anything is wrong, or the time is over."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max_wait_seconds
+        max_bytes = min(max_bytes, self._settings.max_response_bytes)
+        with self._watermarks.watch(position.partition for position in positions) as watch:
+            found = dict(zip(positions, await self._find(positions, max_bytes), strict=True))
+            while True:
+                left = deadline - loop.time()
+                if (
+                    left <= 0
+                    or self._stopping
+                    or any(one.error for one in found.values())
+                    or _bytes(found.values()) >= min_bytes
+                ):
+                    break
+                if not (grown := await watch.wait(left)):
+                    break
+                again = [position for position in positions if position.partition in grown]
+                found.update(zip(again, await self._find(again, max_bytes), strict=True))
+        return await self._load(positions, [found[position] for position in positions], max_bytes)
+
+    async def _find(self, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
+        wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes)) for it in positions]
+        if len(positions) == 1:
+            # Read ahead: who reads one partition wants what follows, too.
+            wanted = [Wanted(it.partition, it.offset, it.max_bytes + self._settings.read_ahead_bytes) for it in wanted]
+        with metrics.FIND_SECONDS.time():
+            found = await self._coordinator.find(wanted)
+        for position, one in zip(positions, found, strict=True):
+            self._watermarks.saw(position.partition, one.high_watermark)
+        return found
+
+    async def _load(self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int) -> list[Records]:
+        left = max_bytes
+        answers = []
+        # One batch larger than it all may pass, or nobody could ever read it: one in the whole answer, for the first that has any.
+        allowance = True
+        chosen: list[list[Run]] = []
+        missing: dict[Slot, tuple[Run, bool]] = {}
+        planned = max_bytes
+        any_chosen = False
+        for position, one in zip(positions, found, strict=True):
+            runs: list[Run] = []
+            budget = min(position.max_bytes, planned)
+            for number, run in enumerate(one.runs):
+                recent = one.runs[-1].last_offset + 1 >= one.high_watermark
+                if budget > 0 or not any_chosen:
+                    any_chosen = True
+                    runs.append(run)
+                    budget -= run.place.length
+                    planned -= run.place.length
+                    if self._cache.get(run) is None:
+                        missing[_slot(run)] = (run, recent)
+                elif not recent:
+                    self._ahead(one.runs[number:])
+                    break
+            chosen.append(runs)
+        blocks = await self._blocks([run for runs in chosen for run in runs], missing)
+        for position, one, runs in zip(positions, found, chosen, strict=True):
+            answer = Records(one.error, one.log_start, one.high_watermark)
+            batches: list[memoryview] = []
+            budget = min(position.max_bytes, left)
+            for run in runs:
+                block = blocks.get(_slot(run))
+                if block is None:
+                    # A prefix is a good answer. Without one, the client comes again.
+                    if not batches:
+                        answer.error = ErrorCode.kafka_storage_error
+                    break
+                part = block.slice(run, position.offset, budget, at_least_one=allowance)
+                if not len(part):
+                    break
+                allowance = False
+                batches.append(part)
+                budget -= len(part)
+                left -= len(part)
+                if budget <= 0:
+                    break
+            answer.batches = batches
+            answers.append(answer)
+        return answers
+
+    async def _blocks(self, runs: Sequence[Run], missing: dict[Slot, tuple[Run, bool]]) -> dict[Slot, Block]:
+        """The blocks of runs; one that cannot be read is absent."""
+        found: dict[Slot, Block] = {}
+        for run in runs:
+            if _slot(run) not in missing and (block := self._cache.get(run)) is not None:
+                found[_slot(run)] = block
+        if missing:
+            for recent in (True, False):
+                self._start([run for run, fresh in missing.values() if fresh is recent], recent=recent)
+            waiting = {slot: self._loading[slot] for slot in missing if slot in self._loading}
+            await asyncio.wait(waiting.values())
+            for slot, future in waiting.items():
+                if not future.cancelled() and future.exception() is None:
+                    found[slot] = future.result()
+        return found
+
+    def _ahead(self, runs: Sequence[Run]) -> None:
+        """Begin to load what will be asked for next."""
+        self._start([run for run in runs if self._cache.get(run) is None], recent=False)
+
+    def _start(self, runs: Iterable[Run], *, recent: bool) -> None:
+        """Load runs that nobody loads yet, those of an object together."""
+        by_object: dict[str, list[Run]] = {}
+        for run in runs:
+            if _slot(run) not in self._loading:
+                future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
+                # Who asked may be gone by then: an exception that nobody fetches is no news.
+                future.add_done_callback(lambda it: it.cancelled() or it.exception())
+                self._loading[_slot(run)] = future
+                by_object.setdefault(run.place.key, []).append(run)
+        for key, group in by_object.items():
+            task = asyncio.create_task(self._read(key, group, recent=recent))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, key: str, runs: Sequence[Run], *, recent: bool) -> None:
+        lane = "tail" if recent else "backfill"
+        try:
+            async with self._tails if recent else self._backfills:
+                ranges = [(run.place.position, run.place.position + run.place.length) for run in runs]
+                with metrics.GET_SECONDS.labels(lane).time():
+                    found = await self._store.get_ranges(key, ranges)
+            for run, data in zip(runs, found, strict=True):
+                metrics.GET_BYTES.labels(lane).inc(len(data))
+                block = numbered(run, data)
+                self._cache.read(run, block, recent=recent)
+                self._loading.pop(_slot(run)).set_result(block)
+        except Exception as error:
+            if not isinstance(error, UnavailableError):
+                log.exception("cannot read batches", key=key)
+            for run in runs:
+                if (future := self._loading.pop(_slot(run), None)) is not None:
+                    future.set_exception(UnreadableError(f"{key}: {error}"))
+
+    async def read(self, run: Run) -> Block:
+        """The block of one run. Raises UnreadableError."""
+        block = self._cache.get(run)
+        if block is None:
+            self._start([run], recent=False)
+            block = await asyncio.shield(self._loading[_slot(run)])
+        return block
+
+    async def poll(self, alone: Callable[[], bool]) -> None:
+        """Look for what other brokers wrote to partitions that somebody waits for, for ever; while this one is ``alone``, it knows."""
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            partitions = self._watermarks.watched()
+            if not partitions or alone():
+                continue
+            try:
+                states = await self._coordinator.states(partitions)
+            except UnavailableError as error:
+                log.warning("cannot poll high watermarks", error=str(error))
+                continue
+            for partition, state in zip(partitions, states, strict=True):
+                if state is None:
+                    self._watermarks.gone(partition)
+                else:
+                    self._watermarks.saw(partition, state.high_watermark)
+
+
+def _slot(run: Run) -> Slot:
+    return run.place.key, run.place.position
+
+
+def _bytes(found: Iterable[Found]) -> int:
+    return sum(run.place.length for one in found for run in one.runs)

@@ -1,0 +1,116 @@
+"""From a request to what answers it: the table of APIs, and the two kinds of handlers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from firn_broker import metrics
+from firn_broker.wire import headers, messages
+from firn_broker.wire.cursor import MalformedError
+from firn_broker.wire.headers import RequestHeader
+from firn_broker.wire.messages import Fields
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Client:
+    """Who asks."""
+
+    peer: str
+    id: str = ""
+    software: str = ""
+    external: bool = False
+    """Whether it came through the listener for clients outside: it is told the addresses of that one."""
+    produce_order: asyncio.Lock | None = None
+    """Taken by each produce request in the order of arrival, until its batches are in the buffer."""
+    awaited: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    """(topic, partition, producer id) -> (epoch, sequence) of a batch that this client was, or will be, told to send again."""
+
+    @property
+    def zone(self) -> str:
+        """The zone that a client tells in its id, as in ``client.id=reader,zone=a``."""
+        for part in self.id.split(","):
+            name, _, value = part.strip().partition("=")
+            if name == "zone":
+                return value
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request on its way."""
+
+    header: RequestHeader
+    frame: memoryview
+    client: Client
+
+    @property
+    def version(self) -> int:
+        """Version of the message."""
+        return self.header.version
+
+
+Handler = Callable[[Any, Call], Awaitable[Fields]]
+"""Answers a decoded request, by kio's names of the newest version."""
+RawHandler = Callable[[Call], Awaitable[Sequence[bytes | memoryview] | None]]
+"""Reads the frame and writes the body itself; None for no answer at all."""
+
+
+class Api(Protocol):
+    """What a module in ``apis`` says of itself."""
+
+    KEY: int
+    VERSIONS: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One API: its name, the versions that are advertised, and who answers."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    handler: Handler | None = None
+    raw: RawHandler | None = None
+
+
+class Router:
+    """Answers requests. Raises MalformedError for what closes the connection."""
+
+    def __init__(self, routes: Sequence[Route], stalled: Callable[[], None]) -> None:
+        self._routes: Mapping[int, Route] = {route.key: route for route in routes}
+        self.stalled = stalled
+        """To be called when a connection is not read any more until something of it is answered."""
+
+    async def handle(
+        self, header: RequestHeader, frame: memoryview, client: Client
+    ) -> Sequence[bytes | memoryview] | None:
+        """The answer, header and body; None when the client waits for none."""
+        client.id = header.client or ""
+        route = self._routes.get(header.api)
+        if route is None:
+            raise MalformedError(f"api {header.api} version {header.version} is not served here")
+        low, high = route.versions
+        if not low <= header.version <= high and header.api != headers.API_VERSIONS:
+            raise MalformedError(f"{route.name} version {header.version} is not served here")
+        call = Call(header, frame, client)
+        started = asyncio.get_running_loop().time()
+        try:
+            if route.raw is not None:
+                body = await route.raw(call)
+                return None if body is None else [headers.response(header), *body]
+            assert route.handler is not None
+            request = messages.decode(header.api, header.version, frame, header.body)
+            fields = await route.handler(request, call)
+            return [headers.response(header), messages.encode(header.api, header.version, fields)]
+        except MalformedError:
+            raise
+        except Exception:
+            metrics.REQUEST_ERRORS.labels(route.name).inc()
+            raise
+        finally:
+            metrics.REQUEST_SECONDS.labels(route.name).observe(asyncio.get_running_loop().time() - started)

@@ -1,0 +1,139 @@
+"""WAL objects: what one flush of a broker uploads, batches of many partitions in one object that explains itself.
+
+::
+
+    head   32  magic LSW1, version u16, flags u16, writer node u32, writer epoch u32, id of the object (16 bytes)
+    body       segments, ordered by (topic id, partition); each the partition's record batches in order of arrival, as producers sent them
+    index      number of segments u32, then for each segment
+                 topic id (16), partition i32, position u64, length u32, batches u32, records u32, crc32c of the segment u32
+               and for each of its batches
+                 position in the segment u32, length u32, records i32, max timestamp i64, producer id i64, epoch i16, base sequence i32
+    tail   24  position of the index u64, its length u32, its crc32c u32, magic u32, version u32
+
+Big-endian. Brokers find batches through the coordinator and never read the index; it is for what reads a bucket without one (fsck, repair).
+Base offsets in the body mean nothing: offsets are given when the object is committed.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from crc32c import crc32c
+
+from firn.model.errors import CorruptDataError
+from firn_broker.coordinates import Partition
+from firn_broker.wire.records import Batch
+
+MAGIC = int.from_bytes(b"LSW1", "big")
+VERSION = 1
+PREFIX = "wal/"
+_HEAD = struct.Struct(">IHHII16s")
+_COUNT = struct.Struct(">I")
+_SEGMENT = struct.Struct(">16siQIIII")
+_BATCH = struct.Struct(">IIiqqhi")
+_TAIL = struct.Struct(">QIIII")
+HEAD, TAIL = _HEAD.size, _TAIL.size
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedBatch:
+    """One batch as the index has it; ``position`` counts from the beginning of the object."""
+
+    partition: Partition
+    position: int
+    length: int
+    records: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def key(id: UUID) -> str:
+    """Where the object ``id`` lies. The hash in front spreads keys over the partitions of an object store; 256 values are enough for that,
+    and no more than a directory can have."""
+    return f"{PREFIX}{crc32c(id.bytes) & 0xFF:02x}/{id}"
+
+
+def assemble(
+    id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
+) -> tuple[bytearray, list[int]]:
+    """The object, and the position of each batch in the order given. ``segments`` are ordered by partition, each partition once."""
+    pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
+    index = [_COUNT.pack(len(segments))]
+    positions = []
+    position = HEAD
+    for partition, batches in segments:
+        start, checksum, records = position, 0, 0
+        entries = []
+        for batch in batches:
+            positions.append(position)
+            size = len(batch.data)
+            pieces.append(batch.data)
+            checksum = crc32c(batch.data, checksum)
+            entries.append(
+                _BATCH.pack(
+                    position - start, size, batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
+                    batch.base_sequence,
+                )
+            )  # fmt: skip
+            position += size
+            records += batch.records
+        index.append(
+            _SEGMENT.pack(
+                partition.topic.bytes, partition.index, start, position - start, len(batches), records, checksum
+            )
+        )
+        index += entries
+    footer = b"".join(index)
+    pieces += (footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION))
+    return bytearray().join(pieces), positions
+
+
+def index_range(tail: memoryview, size: int) -> tuple[int, int]:
+    """[start, end) of the index in an object of ``size`` bytes whose last `TAIL` bytes are ``tail``. Raises CorruptDataError."""
+    position, length, _, magic, version = _TAIL.unpack(tail)
+    if magic != MAGIC or version != VERSION or position + length + TAIL != size:
+        raise CorruptDataError(
+            f"not the end of a WAL object: magic={magic:#x} version={version} index={position}+{length}"
+        )
+    return position, position + length
+
+
+def read_index(index: memoryview, tail: memoryview) -> list[IndexedBatch]:
+    """All batches of an object, in its order. Raises CorruptDataError."""
+    if crc32c(index) != _TAIL.unpack(tail)[2]:
+        raise CorruptDataError("the index of a WAL object does not fit its checksum")
+    found = []
+    try:
+        (segments,) = _COUNT.unpack_from(index)
+        place = _COUNT.size
+        for _ in range(segments):
+            topic, part, start, _, batches, _, _ = _SEGMENT.unpack_from(index, place)
+            place += _SEGMENT.size
+            partition = Partition(UUID(bytes=topic), part)
+            for _ in range(batches):
+                position, length, *rest = _BATCH.unpack_from(index, place)
+                place += _BATCH.size
+                found.append(IndexedBatch(partition, start + position, length, *rest))
+    except struct.error as error:
+        raise CorruptDataError(f"the index of a WAL object ends too early: {error}") from error
+    return found
+
+
+def check_segments(data: memoryview) -> None:
+    """Compare each segment of a whole object with its checksum. Raises CorruptDataError."""
+    start, end = index_range(data[-TAIL:], len(data))
+    index = data[start:end]
+    place = _COUNT.size
+    for _ in range(_COUNT.unpack_from(index)[0]):
+        _, _, position, length, batches, _, checksum = _SEGMENT.unpack_from(index, place)
+        place += _SEGMENT.size + batches * _BATCH.size
+        if crc32c(data[position : position + length]) != checksum:
+            raise CorruptDataError(f"the segment at {position} of a WAL object does not fit its checksum")
+
+
+def id_of(key: str) -> UUID:
+    """The id in a key that `key` made."""
+    return UUID(key.rpartition("/")[2])

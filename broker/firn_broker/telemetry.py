@@ -1,0 +1,61 @@
+"""What a broker says of itself: logs (JSON lines on stderr), and over HTTP its metrics and whether it is alive and ready."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from firn_broker.broker import Broker
+
+REQUEST_LIMIT = 8192
+
+
+def log_as_json() -> None:
+    """Every log line is a JSON object with time, level and event."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+async def serve(place: str, parse: Callable[[str], tuple[str, int]], broker: Broker) -> asyncio.Server:
+    """/metrics, /livez (the process works) and /readyz (it is a node of the cluster) on HOST:PORT."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, kind, body = _page(head.split(b" ", 2)[1].split(b"?")[0], broker)
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                    + body
+                )
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError, IndexError):
+            pass
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, *parse(place), limit=REQUEST_LIMIT)
+
+
+def _page(path: bytes, broker: Broker) -> tuple[str, str, bytes]:
+    if path == b"/metrics":
+        broker.observe()
+        return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
+    if path == b"/livez":
+        return ("200 OK" if broker.healthy else "503 Service Unavailable"), "text/plain", b"\n"
+    if path == b"/readyz":
+        ready = broker.healthy and any(node.id == broker.membership.lease.node for node in broker.live_nodes())
+        return ("200 OK" if ready else "503 Service Unavailable"), "text/plain", b"\n"
+    return "404 Not Found", "text/plain", b"\n"

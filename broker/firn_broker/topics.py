@@ -1,0 +1,85 @@
+"""Making topics: names, partitions, configs; for CreateTopics, and for topics that clients only ask for."""
+
+import re
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker import configs
+from firn_broker.catalogue import Catalogue
+from firn_broker.coordinates import Topic
+from firn_broker.identifiers import Identifiers
+from firn_broker.ports import Coordinator
+from firn_broker.settings import TopicSettings
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+MAX_PARTITIONS = 10_000
+
+
+class TopicError(Exception):
+    """What cannot be done, and the code that says so."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def check_name(name: str) -> None:
+    """Raises TopicError."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise TopicError(
+            ErrorCode.invalid_topic_exception,
+            f"topic name {name!r} has to be of 1 to 249 letters, digits, '.', '_' and '-', and not '.' or '..'",
+        )
+
+
+class TopicMaker:
+    """Makes topics."""
+
+    def __init__(
+        self, coordinator: Coordinator, catalogue: Catalogue, identifiers: Identifiers, settings: TopicSettings
+    ) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._identifiers = identifiers
+        self.settings = settings
+
+    async def create(
+        self, name: str, partitions: int, own: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Topic:
+        """A new topic; -1 partitions for the default number. Raises TopicError."""
+        check_name(name)
+        if partitions == -1:
+            partitions = self.settings.partitions
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise TopicError(
+                ErrorCode.invalid_partitions, f"{partitions} partitions: there have to be 1 to {MAX_PARTITIONS}"
+            )
+        try:
+            configs.check(own)
+        except configs.InvalidConfigError as error:
+            raise TopicError(ErrorCode.invalid_config, str(error)) from error
+        kept = {key: value for key, value in own.items() if value is not None}
+        topic = Topic(self._identifiers.uuid4(), name, partitions, kept)
+        taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        if validate_only:
+            if await self._catalogue.find(name) is not None:
+                raise taken
+            return topic
+        if not await self._coordinator.create_topic(topic):
+            raise taken
+        await self._catalogue.refresh()
+        return topic
+
+    async def on_demand(self, name: str) -> Topic | None:
+        """The topic, made now if topics are made for who asks; None if not. Raises TopicError."""
+        topic = await self._catalogue.find(name)
+        if topic is None and self.settings.auto_create:
+            try:
+                await self.create(name, -1, {})
+            except TopicError as error:
+                if error.code is not ErrorCode.topic_already_exists:
+                    raise
+                await self._catalogue.refresh()
+            topic = self._catalogue.by_name.get(name)
+        return topic

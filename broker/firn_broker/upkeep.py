@@ -1,0 +1,77 @@
+"""Background work on what is stored: retention, runs that nobody can read any more, dead objects. One broker at a time does it."""
+
+import asyncio
+
+import structlog
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker import configs, metrics
+from firn_broker.catalogue import Catalogue
+from firn_broker.configs import TopicConfigs
+from firn_broker.membership import Membership
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.settings import UpkeepSettings
+
+log = structlog.get_logger()
+
+LEASE = "upkeep"
+OBJECTS_AT_ONCE = 500
+
+
+class Upkeep:
+    """Rounds of bounded work."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        objects: ObjectStore,
+        membership: Membership,
+        catalogue: Catalogue,
+        topic_configs: TopicConfigs,
+        settings: UpkeepSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._objects = objects
+        self._membership = membership
+        self._catalogue = catalogue
+        self._configs = topic_configs
+        self._settings = settings
+
+    async def run(self) -> None:
+        """A round now and then, for ever."""
+        while True:
+            await asyncio.sleep(self._settings.interval_seconds)
+            try:
+                if await self._coordinator.take(LEASE, self._membership.lease) is not None:
+                    await self.round()
+            except (UnavailableError, FencedError) as error:
+                log.warning("upkeep postponed", error=str(error))
+            except Exception:
+                log.exception("upkeep failed")
+
+    async def round(self) -> None:
+        """One of each. A crash anywhere leaves what the next round goes on with: log starts move first, then runs go, then objects."""
+        limit = self._settings.round_runs
+        for topic in list(self._catalogue.by_id.values()):
+            if "delete" not in self._configs.get(topic, configs.CLEANUP_POLICY):
+                continue
+            age = int(self._configs.get(topic, configs.RETENTION_MS))
+            size = int(self._configs.get(topic, configs.RETENTION_BYTES))
+            if age >= 0 or size >= 0:
+                moved = await self._coordinator.expire(topic.id, age, size, limit)
+                metrics.UPKEEP.labels("expired partitions").inc(moved)
+        dropped = await self._coordinator.drop_runs(limit)
+        metrics.UPKEEP.labels("dropped runs").inc(dropped)
+        abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)
+        metrics.UPKEEP.labels("withdrawn reservations").inc(abandoned)
+        forgotten = await self._coordinator.forget_producers(int(self._settings.producer_seconds * 1000), limit)
+        metrics.UPKEEP.labels("forgotten producers").inc(forgotten)
+        await self._bury(int(self._settings.grace_seconds * 1000))
+
+    async def _bury(self, grace_ms: int) -> None:
+        while keys := await self._coordinator.dead_objects(grace_ms, OBJECTS_AT_ONCE):
+            gone = await self._objects.delete(keys)
+            await self._coordinator.forget_objects(gone)
+            metrics.UPKEEP.labels("deleted objects").inc(len(gone))
+            if len(gone) < len(keys):
+                return

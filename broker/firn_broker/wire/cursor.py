@@ -1,0 +1,149 @@
+"""Reading and writing the protocol's primitives where an object per field would cost too much (Produce and Fetch).
+
+Kafka's types, by name: protocol guide, "Protocol Primitive Types". *Flexible* versions have compact lengths (unsigned varint of length
+plus one) and tagged fields; the older ones have lengths of 2 or 4 bytes, -1 for null.
+"""
+
+import struct
+from uuid import UUID
+
+_I8 = struct.Struct(">b")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+ELEMENTS = 100_000
+"""Topics, or partitions of a topic, that one request may name."""
+
+
+class MalformedError(Exception):
+    """The bytes cannot be the message that they claim to be: the connection is closed."""
+
+
+class Cursor:
+    """A place in ``data`` that moves as fields are read. Raises `MalformedError` where the bytes end too early."""
+
+    __slots__ = ("data", "end", "flexible", "place")
+
+    def __init__(self, data: memoryview, place: int, *, flexible: bool) -> None:
+        self.data = data
+        self.place = place
+        self.end = len(data)
+        self.flexible = flexible
+
+    def _take(self, size: int) -> int:
+        start = self.place
+        if size < 0 or start + size > self.end:
+            raise MalformedError(f"a field of {size} bytes at {start} passes the end at {self.end}")
+        self.place = start + size
+        return start
+
+    def i8(self) -> int:
+        """int8."""
+        value: int = _I8.unpack_from(self.data, self._take(1))[0]
+        return value
+
+    def i16(self) -> int:
+        """int16."""
+        value: int = _I16.unpack_from(self.data, self._take(2))[0]
+        return value
+
+    def i32(self) -> int:
+        """int32."""
+        value: int = _I32.unpack_from(self.data, self._take(4))[0]
+        return value
+
+    def i64(self) -> int:
+        """int64."""
+        value: int = _I64.unpack_from(self.data, self._take(8))[0]
+        return value
+
+    def uuid(self) -> UUID:
+        """uuid."""
+        start = self._take(16)
+        return UUID(bytes=bytes(self.data[start : start + 16]))
+
+    def varint(self) -> int:
+        """Unsigned varint of at most 5 bytes."""
+        value = shift = 0
+        while shift < 35:
+            byte = self.data[self._take(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise MalformedError("a varint longer than 5 bytes")
+
+    def _length(self, wide: bool) -> int:
+        if self.flexible:
+            return self.varint() - 1
+        return self.i32() if wide else self.i16()
+
+    def string(self) -> str | None:
+        """string or compact string, null as None."""
+        size = self._length(wide=False)
+        if size < 0:
+            return None
+        start = self._take(size)
+        try:
+            return str(self.data[start : start + size], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedError("a string that is not UTF-8") from error
+
+    def view(self) -> memoryview | None:
+        """bytes or records, as a view of the frame, null as None."""
+        size = self._length(wide=True)
+        if size < 0:
+            return None
+        start = self._take(size)
+        return self.data[start : start + size]
+
+    def count(self) -> int:
+        """Length of an array; a null array has none. Bounded, so that a lie costs nothing."""
+        size = self.nullable_count() or 0
+        if size > ELEMENTS:
+            raise MalformedError(f"an array of {size} elements")
+        return size
+
+    def nullable_count(self) -> int | None:
+        """Length of an array, None for a null one. Each element takes a byte at least."""
+        size = self._length(wide=True)
+        if size > self.end - self.place:
+            raise MalformedError(f"an array of {size} elements in {self.end - self.place} bytes")
+        return None if size < 0 else size
+
+    def skip(self, size: int) -> None:
+        """Leave bytes out."""
+        self._take(size)
+
+    def tags(self) -> None:
+        """Tagged fields, none of which we need."""
+        if self.flexible:
+            for _ in range(self.varint()):
+                self.varint()
+                self._take(self.varint())
+
+
+def varint(value: int) -> bytes:
+    """Unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(text: str | None, *, flexible: bool) -> bytes:
+    """string or compact string."""
+    if text is None:
+        return b"\0" if flexible else b"\xff\xff"
+    encoded = text.encode()
+    return (varint(len(encoded) + 1) if flexible else _I16.pack(len(encoded))) + encoded
+
+
+def array(count: int, *, flexible: bool) -> bytes:
+    """Length of an array of ``count`` elements."""
+    return varint(count + 1) if flexible else _I32.pack(count)

@@ -1,0 +1,141 @@
+"""Fetch, versions 4 to 16, by hand: the answer is a list of buffers in which records are views of what is cached.
+
+Fields by version: log start offset since 5, sessions since 7, current leader epoch since 9, rack since 11, flexible and last fetched epoch
+since 12, topic ids instead of names since 13, replica state as a tagged field since 15; in the answer the preferred replica since 11.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.wire import cursor as fields
+from firn_broker.wire.cursor import Cursor, MalformedError
+
+FLEXIBLE = 12
+TOPIC_IDS = 13
+READ_COMMITTED = 1
+_PARTITION = struct.Struct(">ihqq")
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+_TOP = struct.Struct(">ihi")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """Where a consumer is in one partition and how much it takes."""
+
+    index: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """What a consumer asks. Topics are named by str, or by UUID from version 13 on."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[str | UUID, list[FetchPartition]]]
+    rack: str = ""
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """The answer for one partition."""
+
+    index: int
+    error: ErrorCode = ErrorCode.none
+    high_watermark: int = -1
+    log_start: int = -1
+    records: Sequence[memoryview] = ()
+
+
+def read(frame: memoryview, place: int, version: int) -> FetchRequest:
+    """The request whose body begins at ``place``. Raises `MalformedError`."""
+    cursor = Cursor(frame, place, flexible=version >= FLEXIBLE)
+    if version < 15:
+        cursor.i32()  # replica id: followers do not exist here
+    max_wait_ms, min_bytes, max_bytes, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
+    session_id, session_epoch = (cursor.i32(), cursor.i32()) if version >= 7 else (0, -1)
+    topics: list[tuple[str | UUID, list[FetchPartition]]] = []
+    for _ in range(cursor.count()):
+        topic: str | UUID | None = cursor.uuid() if version >= TOPIC_IDS else cursor.string()
+        if topic is None:
+            raise MalformedError("a topic without a name")
+        partitions = []
+        for _ in range(cursor.count()):
+            index = cursor.i32()
+            leader_epoch = cursor.i32() if version >= 9 else -1
+            offset = cursor.i64()
+            if version >= 12:
+                cursor.i32()  # last fetched epoch: only followers diverge
+            if version >= 5:
+                cursor.i64()  # log start offset of a follower
+            partitions.append(FetchPartition(index, leader_epoch, offset, cursor.i32()))
+            cursor.tags()
+        cursor.tags()
+        topics.append((topic, partitions))
+    if version >= 7:
+        for _ in range(cursor.count()):
+            if version >= TOPIC_IDS:
+                cursor.uuid()
+            else:
+                cursor.string()
+            for _ in range(cursor.count()):
+                cursor.i32()
+            cursor.tags()
+    rack = (cursor.string() or "") if version >= 11 else ""
+    cursor.tags()
+    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, rack)
+
+
+def write(
+    version: int,
+    isolation: int,
+    topics: list[tuple[str | UUID, list[FetchResult]]],
+    error: ErrorCode = ErrorCode.none,
+) -> list[bytes | memoryview]:
+    """The answer's body as buffers to send one after the other. The session id is 0: we keep no sessions (KIP-227 allows that)."""
+    flexible = version >= FLEXIBLE
+    tags = b"\0" if flexible else b""
+    # Null means "no list of aborted transactions"; whoever reads committed records is given an empty one, as Kafka does.
+    if isolation == READ_COMMITTED:
+        aborted = fields.array(0, flexible=flexible)
+    else:
+        aborted = b"\0" if flexible else b"\xff\xff\xff\xff"
+    # -1: read on from this broker.
+    middle = aborted + (_I32.pack(-1) if version >= 11 else b"")
+    out: list[bytes | memoryview] = []
+    head = _TOP.pack(0, error, 0) if version >= 7 else _I32.pack(0)
+    pending = [head, fields.array(len(topics), flexible=flexible)]
+    for topic, results in topics:
+        if isinstance(topic, UUID):
+            pending.append(topic.bytes)
+        else:
+            pending.append(fields.string(topic, flexible=flexible))
+        pending.append(fields.array(len(results), flexible=flexible))
+        for result in results:
+            pending.append(_PARTITION.pack(result.index, result.error, result.high_watermark, result.high_watermark))
+            if version >= 5:
+                pending.append(_I64.pack(result.log_start))
+            pending.append(middle)
+            size = sum(map(len, result.records))
+            # No records is a length of zero: librdkafka takes null for an invalid answer.
+            pending.append(fields.varint(size + 1) if flexible else _I32.pack(size))
+            if size:
+                out.append(b"".join(pending))
+                out.extend(result.records)
+                pending = []
+            pending.append(tags)
+        pending.append(tags)
+    pending.append(tags)
+    out.append(b"".join(pending))
+    return out

@@ -1,0 +1,94 @@
+"""Produce, versions 0 to 11, by hand: records stay views of the frame, and the answer is one join.
+
+Fields by version: transactional id since 3, flexible since 9; in the answer the log append time since 2, throttle time since 1, log start
+offset since 5, record errors and message since 8.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.wire import cursor as fields
+from firn_broker.wire.cursor import Cursor, MalformedError
+
+FLEXIBLE = 9
+_PARTITION = struct.Struct(">ihq")
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    """Records for one partition; None where the client sent null."""
+
+    index: int
+    records: memoryview | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """What a producer asks."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[str, list[ProducePartition]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    """What became of one partition's batch; offsets and times are -1 where there are none."""
+
+    index: int
+    error: ErrorCode = ErrorCode.none
+    base_offset: int = -1
+    append_ms: int = -1
+    log_start: int = -1
+    message: str | None = None
+
+
+def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
+    """The request whose body begins at ``place``. Raises `MalformedError`."""
+    cursor = Cursor(frame, place, flexible=version >= FLEXIBLE)
+    transactional_id = cursor.string() if version >= 3 else None
+    acks, timeout_ms = cursor.i16(), cursor.i32()
+    topics = []
+    for _ in range(cursor.count()):
+        name = cursor.string()
+        if name is None:
+            raise MalformedError("a topic without a name")
+        partitions = []
+        for _ in range(cursor.count()):
+            index = cursor.i32()
+            partitions.append(ProducePartition(index, cursor.view()))
+            cursor.tags()
+        cursor.tags()
+        topics.append((name, partitions))
+    cursor.tags()
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def write(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
+    """The answer's body."""
+    flexible = version >= FLEXIBLE
+    out = [fields.array(len(topics), flexible=flexible)]
+    for name, results in topics:
+        out += (fields.string(name, flexible=flexible), fields.array(len(results), flexible=flexible))
+        for result in results:
+            out.append(_PARTITION.pack(result.index, result.error, result.base_offset))
+            if version >= 2:
+                out.append(_I64.pack(result.append_ms))
+            if version >= 5:
+                out.append(_I64.pack(result.log_start))
+            if version >= 8:
+                out += (fields.array(0, flexible=flexible), fields.string(result.message, flexible=flexible))
+            if flexible:
+                out.append(b"\0")
+        if flexible:
+            out.append(b"\0")
+    if version >= 1:
+        out.append(_I32.pack(0))
+    if flexible:
+        out.append(b"\0")
+    return b"".join(out)

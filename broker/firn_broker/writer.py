@@ -1,0 +1,336 @@
+"""Produce's way to the log: batches are buffered, uploaded as one object, committed, answered.
+
+::
+
+    append -> active file -(250 ms or 8 MiB)-> queue of files, by rotation
+                                                   | up to 4 uploads at a time        | commits one by one, in order of rotation
+                                                   v                                  v
+                                              one PUT an object             offsets, one outcome a batch -> answers, cache, waiters
+
+Order: a producer with several requests in flight has consecutive sequences in consecutive files, so commits follow rotation strictly, and a
+file whose upload is late makes the following wait. Where a file fails for good, later batches of the same producers that were already
+accepted must not get in front of the retry: they fail with it (`_Failed`).
+
+Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker import metrics
+from firn_broker.blocks import Block, BlockCache
+from firn_broker.coordinates import BatchEntry, BatchOutcome, Commit, Partition
+from firn_broker.identifiers import Identifiers
+from firn_broker.membership import Membership
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.settings import WriterSettings
+from firn_broker.storage import wal
+from firn_broker.watermarks import Watermarks
+from firn_broker.wire import records
+from firn_broker.wire.records import Batch
+
+log = structlog.get_logger()
+
+RESERVED_AHEAD = 64
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+_Producer = tuple[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One batch for one partition, as it came from a producer."""
+
+    partition: Partition
+    batch: Batch
+    append_time: bool
+
+
+@dataclass(slots=True)
+class _Entry:
+    append: Append
+    group: "_Group"
+    index: int
+    """Place in the group's outcomes."""
+
+
+class _Group:
+    """The batches of one request, answered together. They may lie in one file only."""
+
+    __slots__ = ("future", "missing", "outcomes")
+
+    def __init__(self, count: int, future: "asyncio.Future[list[BatchOutcome]]") -> None:
+        self.outcomes: list[BatchOutcome | None] = [None] * count
+        self.missing = count
+        self.future = future
+
+    def answer(self, index: int, outcome: BatchOutcome) -> None:
+        self.outcomes[index] = outcome
+        self.missing -= 1
+        if not self.missing and not self.future.done():
+            self.future.set_result([one for one in self.outcomes if one is not None])
+
+
+@dataclass(slots=True)
+class _File:
+    number: int
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+    data: bytearray = field(default_factory=bytearray)
+    positions: list[int] = field(default_factory=list)
+    key: str = ""
+    upload: "asyncio.Task[bool] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Producers that lost a batch in a file; until file number ``last`` is done, nothing of theirs may be appended."""
+
+    last: int
+    producers: frozenset[_Producer]
+
+
+class WalWriter:
+    """Takes batches in their order and answers each with its offset."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: ObjectStore,
+        membership: Membership,
+        cache: BlockCache,
+        watermarks: Watermarks,
+        identifiers: Identifiers,
+        settings: WriterSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._membership = membership
+        self._cache = cache
+        self._watermarks = watermarks
+        self._identifiers = identifiers
+        self._settings = settings
+        self._active = _File(0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._queue: asyncio.Queue[_File] = asyncio.Queue()
+        self._uploads = asyncio.Semaphore(settings.uploads)
+        self._failed: list[_Failed] = []
+        self._keys: deque[tuple[str, int]] = deque()
+        self._reserving = asyncio.Lock()
+        self._uploading = 0
+        self._hurried = False
+        self._unfinished = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def append(self, batches: Sequence[Append]) -> "asyncio.Future[list[BatchOutcome]]":
+        """Take the batches of one request, in the order of calls. One outcome each."""
+        future: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
+        if not batches:
+            future.set_result([])
+            return future
+        size = sum(len(one.batch.data) for one in batches)
+        if self._active.entries and self._active.size + size > self._settings.flush_bytes:
+            self._rotate()
+        group = _Group(len(batches), future)
+        file = self._active
+        if not file.entries:
+            self._unfinished += 1
+            self._idle.clear()
+            self._timer = asyncio.get_running_loop().call_later(self._settings.flush_seconds, self._rotate)
+        file.entries += [_Entry(one, group, index) for index, one in enumerate(batches)]
+        file.size += size
+        if file.size >= self._settings.flush_bytes:
+            self._rotate()
+        return future
+
+    def hurry(self) -> None:
+        """A producer has as many requests in flight as it may: it waits for us, and not for its own records."""
+        self._hurried = True
+        self._rotate_early()
+
+    def _rotate_early(self) -> None:
+        if self._hurried and not self._uploading and self._active.size >= self._settings.early_bytes:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        self._hurried = False
+        file = self._active
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not file.entries:
+            return
+        self._active = _File(file.number + 1)
+        self._uploading += 1
+        file.upload = asyncio.create_task(self._upload(file))
+        self._queue.put_nowait(file)
+
+    async def _upload(self, file: _File) -> bool:
+        """Whether the object lies in the store."""
+        try:
+            return await self._put(file)
+        finally:
+            self._uploading -= 1
+            self._rotate_early()
+
+    async def _put(self, file: _File) -> bool:
+        async with self._uploads:
+            give_up = asyncio.get_running_loop().time() + self._settings.upload_seconds
+            for attempt in range(1 << 30):
+                try:
+                    if not file.key:
+                        file.key = await self._key()
+                        self._assemble(file)
+                    with metrics.PUT_SECONDS.time():
+                        await self._store.put(file.key, memoryview(file.data))
+                    metrics.PUT_BYTES.inc(len(file.data))
+                    return True
+                except (UnavailableError, FencedError) as error:
+                    log.warning("upload failed", key=file.key, attempt=attempt, error=str(error))
+                    if asyncio.get_running_loop().time() > give_up:
+                        return False
+                    await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+        return False
+
+    def _assemble(self, file: _File) -> None:
+        # Stable: batches of a partition keep the order in which they came.
+        file.entries.sort(key=_by_partition)
+        segments: list[tuple[Partition, list[Batch]]] = []
+        for entry in file.entries:
+            if not segments or segments[-1][0] != entry.append.partition:
+                segments.append((entry.append.partition, []))
+            segments[-1][1].append(entry.append.batch)
+        id = wal.id_of(file.key)
+        lease = self._membership.lease
+        file.data, file.positions = wal.assemble(id, lease.node, lease.epoch, segments)
+
+    async def _key(self) -> str:
+        """The next reserved key of our present epoch."""
+        async with self._reserving:
+            while True:
+                epoch = self._membership.lease.epoch
+                while self._keys:
+                    key, reserved = self._keys.popleft()
+                    if reserved == epoch:
+                        return key
+                keys = [wal.key(self._identifiers.uuid7()) for _ in range(RESERVED_AHEAD)]
+                await self._coordinator.reserve(self._membership.lease, keys)
+                self._keys.extend((key, epoch) for key in keys)
+
+    async def run(self) -> None:
+        """Commit files in the order of their rotation, for ever."""
+        while True:
+            file = await self._queue.get()
+            try:
+                await self._finish(file)
+            finally:
+                self._unfinished -= 1
+                if not self._unfinished:
+                    self._idle.set()
+
+    async def _finish(self, file: _File) -> None:
+        assert file.upload is not None
+        try:
+            uploaded = await file.upload
+        except Exception:
+            log.exception("upload failed", key=file.key)
+            uploaded = False
+        if not uploaded:
+            self._fail(file, file.entries)
+            return
+        banned = frozenset[_Producer]().union(*(one.producers for one in self._failed if file.number <= one.last))
+        self._failed = [one for one in self._failed if file.number < one.last]
+        numbered = list(zip(file.entries, file.positions, strict=True))
+        if banned:
+            late = [entry for entry in file.entries if _producer(entry) in banned]
+            numbered = [it for it in numbered if _producer(it[0]) not in banned]
+            for entry in late:
+                entry.group.answer(entry.index, BatchOutcome(ErrorCode.kafka_storage_error))
+        outcomes = await self._commit(file, [_batch_entry(entry, position) for entry, position in numbered])
+        if outcomes is None:
+            self._fail(file, [entry for entry, _ in numbered])
+            return
+        self._publish(file, numbered, outcomes)
+
+    async def _commit(self, file: _File, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
+        """The outcomes; None when nothing of the file is, or ever will be, committed."""
+        commit = Commit(self._membership.lease, file.key, len(file.data), entries)
+        for attempt in range(1 << 30):
+            try:
+                with metrics.COMMIT_SECONDS.time():
+                    outcomes = await self._coordinator.commit(commit)
+                metrics.COMMIT_BATCHES.inc(len(entries))
+                return outcomes
+            except FencedError as error:
+                log.warning("commit refused", key=file.key, error=str(error))
+                return None
+            except UnavailableError as error:
+                # Whether it happened is not known: only the same question again, with the same key, tells.
+                log.warning("commit not answered", key=file.key, attempt=attempt, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+        return None
+
+    def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:
+        producers = frozenset(_producer(entry) for entry in entries if entry.append.batch.producer_id >= 0)
+        if producers:
+            # What comes after this answer may go on: it goes into a new file.
+            self._rotate()
+            self._failed.append(_Failed(self._active.number - 1, producers))
+        for entry in entries:
+            entry.group.answer(entry.index, BatchOutcome(ErrorCode.kafka_storage_error))
+
+    def _publish(self, file: _File, numbered: Sequence[tuple[_Entry, int]], outcomes: Sequence[BatchOutcome]) -> None:
+        """Write the offsets into the object's bytes, which are the cache from now on; then wake readers, then answer."""
+        data = memoryview(file.data)
+        positions, ends, bases = [], [], []
+        grown: dict[Partition, int] = {}
+        for (entry, position), outcome in zip(numbered, outcomes, strict=True):
+            if outcome.error or outcome.duplicate:
+                continue
+            batch = entry.append.batch
+            end = position + len(batch.data)
+            if outcome.append_ms >= 0:
+                records.stamp(data[position:end], outcome.append_ms)
+            records.number(data, position, outcome.base_offset)
+            positions.append(position)
+            ends.append(end)
+            bases.append(outcome.base_offset)
+            grown[entry.append.partition] = outcome.base_offset + batch.records
+        self._cache.wrote(file.key, Block(0, data, positions, ends, bases))
+        for partition, high_watermark in grown.items():
+            self._watermarks.grew(partition, high_watermark)
+        for (entry, _), outcome in zip(numbered, outcomes, strict=True):
+            entry.group.answer(entry.index, outcome)
+
+    async def drain(self) -> None:
+        """Until all that was taken is answered."""
+        self._rotate()
+        await self._idle.wait()
+
+    @property
+    def unfinished(self) -> int:
+        """Files that are not answered, the active one included."""
+        return self._unfinished
+
+
+def _by_partition(entry: _Entry) -> tuple[int, int]:
+    return entry.append.partition.topic.int, entry.append.partition.index
+
+
+def _producer(entry: _Entry) -> _Producer:
+    return entry.append.partition, entry.append.batch.producer_id
+
+
+def _batch_entry(entry: _Entry, position: int) -> BatchEntry:
+    batch = entry.append.batch
+    return BatchEntry(
+        entry.append.partition, position, len(batch.data), batch.records, batch.max_timestamp, entry.append.append_time,
+        batch.producer_id, batch.producer_epoch, batch.base_sequence,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Diskless brokers (``firn_broker``): pods that keep nothing, over a bucket and a database."""

@@ -1,0 +1,86 @@
+"""The settings document that every broker of a fleet starts from (``firn_broker.settings``), and the script that adds what differs."""
+
+from typing import Any
+
+import yaml
+
+from firn.model import durations, quantities
+from firn.model.config import SecretKey
+from firn_controllers.fleet import config_map, outside
+from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
+from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT
+from firn_controllers.ports import Manifest
+
+START = f"""#!/bin/sh
+# Starts one broker: adds to the common settings what this pod is. Values are YAML, so texts are in quotes.
+set -eu
+ordinal="${{HOSTNAME##*-}}"
+export FIRN_BROKER_NODE_ID="$ordinal"
+export FIRN_BROKER_ZONE="'${{ZONE:-}}'"
+export FIRN_BROKER_LISTENER__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}'"
+{outside.ADDRESS}if [ -n "$external" ]; then
+  export FIRN_BROKER_EXTERNAL__ADVERTISED="'$external'"
+fi
+exec firn-broker --config {CONFIG_PATH}/broker.yaml
+"""
+
+
+def settings(fleet: DisklessFleet) -> dict[str, Any]:
+    """The common part of the settings; the profile's ``config`` wins over ours, and has no key that says who a broker is."""
+    profile = fleet.profile
+    coordinator: dict[str, Any] = {
+        "type": "postgres",
+        "uri": profile.coordinator.uri,
+        "schemaName": fleet.schema,
+    }
+    user = profile.coordinator.user
+    coordinator |= {"userFile": user.path} if isinstance(user, SecretKey) else {"user": user}
+    if profile.coordinator.password is not None:
+        coordinator["passwordFile"] = profile.coordinator.password.path
+    store = profile.object_store
+    ours: dict[str, Any] = {
+        "coordinator": coordinator,
+        "objects": {
+            "type": "bucket",
+            "url": fleet.url,
+            "config": store.properties,
+            "secretConfig": {key: reference.path for key, reference in store.secret_properties.items()},
+        },
+        "listener": {"name": "INTERNAL", "bind": f"0.0.0.0:{CLIENT_PORT}"},
+        "metricsListen": f"0.0.0.0:{METRICS_PORT}",
+        "topics": {
+            "autoCreate": False,
+            "partitions": profile.default_partitions,
+            "configs": profile.topic_config,
+        },
+        "writer": {
+            "flushSeconds": durations.milliseconds(profile.flush_interval) / 1000,
+            "flushBytes": quantities.size(profile.flush_bytes),
+        },
+    }
+    if profile.external is not None:
+        ours["external"] = {"name": "EXTERNAL", "bind": f"0.0.0.0:{EXTERNAL_PORT}"}
+    return _merged(ours, profile.config)
+
+
+def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """``theirs`` over ``ours``, key by key down to what is no mapping."""
+    both = dict(ours)
+    for key, value in theirs.items():
+        known = both.get(key)
+        both[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return both
+
+
+def name(fleet: DisklessFleet) -> str:
+    """``firn-broker-P-HASH``."""
+    return config_map.name(fleet, _read_at_start(fleet))
+
+
+def build(fleet: DisklessFleet) -> Manifest:
+    """The ConfigMap."""
+    return config_map.build(fleet, _read_at_start(fleet))
+
+
+def _read_at_start(fleet: DisklessFleet) -> dict[str, str]:
+    return {"broker.yaml": yaml.safe_dump(settings(fleet)), "start.sh": START}

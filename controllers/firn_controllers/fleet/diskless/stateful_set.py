@@ -1,0 +1,58 @@
+"""The brokers' StatefulSet. Image contract: ``firn-broker`` on the path, a shell, any uid. No volume of a pod outlives it."""
+
+from typing import Any
+
+from firn_controllers import manifests
+from firn_controllers.fleet import outside, stateful_set
+from firn_controllers.fleet.diskless import config_map
+from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DRAIN_SECONDS, UID, DisklessFleet
+from firn_controllers.ports import Manifest
+
+
+def build(fleet: DisklessFleet, partition: int) -> Manifest:
+    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    volumes, mounts = manifests.secret_volumes(fleet.profile.secret_names())
+    volumes += [
+        {"name": "config", "configMap": {"name": config_map.name(fleet)}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    mounts += [
+        {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    pod = stateful_set.pod(fleet, UID, DRAIN_SECONDS, _container(fleet, mounts), volumes)
+    pod["serviceAccountName"] = fleet.profile.service_account
+    return stateful_set.build(fleet, partition, pod)
+
+
+def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
+    ready, alive = ({"httpGet": {"path": path, "port": "metrics"}} for path in ("/readyz", "/livez"))
+    return {
+        "name": "broker",
+        "image": fleet.image.image,
+        "imagePullPolicy": fleet.image.pull_policy,
+        "command": ["/bin/sh", f"{CONFIG_PATH}/start.sh"],
+        "env": _environment(fleet),
+        "ports": stateful_set.container_ports(fleet),
+        # Metrics and probes are served once the broker has joined its fleet, for which it may have to bring the database up to date.
+        "startupProbe": {**alive, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 300},
+        "readinessProbe": {**ready, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 2},
+        "livenessProbe": {**alive, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        # Until every node knows that the pod goes, new clients still come by the Services.
+        "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
+        "resources": stateful_set.resources(fleet.profile.resources),
+        "securityContext": manifests.container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _environment(fleet: DisklessFleet) -> list[dict[str, Any]]:
+    # Clusters that label pods with their node's zone (Kubernetes 1.35 does by itself) keep clients and brokers of a zone together.
+    zone = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
+    return [
+        *({"name": name, "value": value} for name, value in sorted(fleet.profile.environment.items())),
+        {"name": "FIRN_SERVICE", "value": fleet.domain},
+        {"name": "ZONE", "valueFrom": zone},
+        *outside.variables(fleet),
+    ]

@@ -1,0 +1,97 @@
+"""What the objects of a fleet of Apache Kafka agree on: the controller quorum, the volume in force, the cluster's id."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from firn.model import names
+from firn.model.config import Config, KafkaProfile
+from firn_controllers.fleet.layout import CLIENT_PORT, Fleet
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import StatefulSetState
+
+CONTROLLER_PORT = 9093
+DATA_PATH = "/var/lib/kafka/data"
+CONFIG_PATH = "/etc/firn/kafka"
+UID = 1000
+VOTERS = f"{names.GROUP}/controller-voters"
+"""Annotation of the StatefulSet: how many brokers were in the controller quorum when the fleet was created."""
+METADATA_VERSION = f"{names.GROUP}/metadata-version"
+"""Annotation of the StatefulSet: the metadata version that a Job last finalised; missing where none has."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFleet(Fleet):
+    """``replicas``, ``voters``, ``metadata_version`` and the volume take what is live into account: a fleet only grows, its quorum
+    and its volumes stay as they were created."""
+
+    profile: KafkaProfile
+    voters: int
+    metadata_version: str | None
+    storage_size: str
+    storage_class_name: str | None
+
+    @classmethod
+    def of(cls, config: Config, name: str, profile: KafkaProfile, owner: Owner, live: StatefulSetState | None) -> Self:
+        """The fleet of profile ``name``, given its StatefulSet as it is now."""
+        size, storage_class = profile.storage.size, profile.storage.storage_class_name
+        replicas = profile.replicas
+        voters = 3 if replicas >= 3 else 1
+        version = None
+        if live is not None:
+            replicas = max(replicas, live.replicas)
+            annotations = live.manifest.get("metadata", {}).get("annotations") or {}
+            voters = int(annotations.get(VOTERS, voters))
+            version = annotations.get(METADATA_VERSION)
+            for claim in live.manifest.get("spec", {}).get("volumeClaimTemplates") or []:
+                size = claim["spec"]["resources"]["requests"]["storage"]
+                storage_class = claim["spec"].get("storageClassName")
+        return cls(
+            name=name,
+            profile=profile,
+            owner=owner,
+            image=profile.image or config.images.kafka,
+            pull_secrets=tuple(config.images.pull_secrets),
+            replicas=replicas,
+            voters=voters,
+            metadata_version=version,
+            storage_size=size,
+            storage_class_name=storage_class,
+        )
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Clients', and the controllers' own."""
+        return {"kafka": CLIENT_PORT, "controller": CONTROLLER_PORT}
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of new partitions."""
+        return min(3, self.replicas)
+
+    @property
+    def in_sync(self) -> int:
+        """Replicas that a write needs (``min.insync.replicas``)."""
+        return 2 if self.replication_factor >= 3 else 1
+
+    @property
+    def least_ready(self) -> int:
+        """With fewer ready brokers than this, nothing can be written."""
+        return self.in_sync
+
+    @property
+    def cluster_id(self) -> str:
+        """Kafka's cluster id: the same for ever for this namespace and profile, so that volumes found again fit."""
+        return cluster_id(self.owner.namespace, self.name)
+
+
+def cluster_id(namespace: str, profile: str) -> str:
+    """16 bytes in URL-safe base64 without padding, as Kafka writes ids; never with a leading dash, which its tools take for an option."""
+    for attempt in range(256):
+        seed = f"firn/{namespace}/{profile}/{attempt}".encode()
+        text = base64.urlsafe_b64encode(hashlib.sha256(seed).digest()[:16]).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+    raise AssertionError("256 hashes that all begin with a dash")

@@ -1,0 +1,57 @@
+"""Fleets by the kind of their profile, and what renders the objects in which kinds differ."""
+
+from typing import TypeAlias
+
+from firn.model.config import Config, DisklessProfile, KafkaProfile
+from firn.model.errors import InvalidSpecError
+from firn_controllers.fleet.diskless import config_map as diskless_config_map
+from firn_controllers.fleet.diskless import stateful_set as diskless_stateful_set
+from firn_controllers.fleet.diskless.layout import DisklessFleet
+from firn_controllers.fleet.kafka import config_map as kafka_config_map
+from firn_controllers.fleet.kafka import stateful_set as kafka_stateful_set
+from firn_controllers.fleet.kafka.layout import KafkaFleet
+from firn_controllers.manifests import Owner
+from firn_controllers.ports import Manifest, StatefulSetState
+
+AnyFleet: TypeAlias = KafkaFleet | DisklessFleet
+
+
+def fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None) -> AnyFleet:
+    """The fleet of the managed profile ``name``, given its StatefulSet as it is now."""
+    match config.profiles[name]:
+        case KafkaProfile() as profile:
+            return KafkaFleet.of(config, name, profile, owner, live)
+        case DisklessProfile() as profile:
+            return DisklessFleet.of(config, name, profile, owner)
+
+
+def refuse_other_kind(found: AnyFleet, live: StatefulSetState | None) -> None:
+    """Raises InvalidSpecError where the StatefulSet that lives is of the other kind: Kubernetes would not change it, and brokers of both kinds
+    behind one address would be two clusters."""
+    if live is None:
+        return
+    keeps = bool(live.manifest.get("spec", {}).get("volumeClaimTemplates"))
+    if keeps != isinstance(found, KafkaFleet):
+        kind = "Kafka" if keeps else "Diskless"
+        raise InvalidSpecError(
+            f"configuration profiles.{found.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot become another"
+            " one; name a new profile, or delete the StatefulSet when nobody needs its topics any more"
+        )
+
+
+def config_map(found: AnyFleet) -> Manifest:
+    """What its brokers start from."""
+    match found:
+        case KafkaFleet():
+            return kafka_config_map.build(found)
+        case DisklessFleet():
+            return diskless_config_map.build(found)
+
+
+def stateful_set(found: AnyFleet, partition: int) -> Manifest:
+    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    match found:
+        case KafkaFleet():
+            return kafka_stateful_set.build(found, partition)
+        case DisklessFleet():
+            return diskless_stateful_set.build(found, partition)

@@ -1,0 +1,42 @@
+"""How a broker knows what clients outside the cluster reach it by: variables of its pod, and the lines of its start script that read them."""
+
+from typing import Any
+
+from firn.model.errors import InvalidSpecError
+from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
+
+ADDRESS = f"""external=
+if [ -n "${{FIRN_EXTERNAL_HOSTS:-}}" ]; then
+  set -- $FIRN_EXTERNAL_HOSTS
+  shift "$ordinal"
+  external="$1:{EXTERNAL_PORT}"
+elif [ -n "${{FIRN_EXTERNAL_PORT:-}}" ]; then
+  external="${{FIRN_EXTERNAL_HOST:-$NODE_IP}}:$((FIRN_EXTERNAL_PORT + 1 + ordinal))"
+fi
+"""
+"""Shell: sets ``external`` to the HOST:PORT that broker ``$ordinal`` is advertised by, or to nothing."""
+
+
+def variables(fleet: Fleet) -> list[dict[str, Any]]:
+    """The environment that `ADDRESS` reads; none without ``external``."""
+    external = fleet.profile.external
+    if external is None:
+        return []
+    if external.type == "LoadBalancer":
+        return [{"name": "FIRN_EXTERNAL_HOSTS", "value": " ".join(load_balancer_hosts(fleet))}]
+    return [
+        {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        {"name": "FIRN_EXTERNAL_HOST", "value": external.host},
+        {"name": "FIRN_EXTERNAL_PORT", "value": str(external.port)},
+    ]
+
+
+def load_balancer_hosts(fleet: Fleet) -> list[str]:
+    """The advertised name of each broker behind load balancers. Raises InvalidSpecError where the configuration lacks one."""
+    settings = fleet.profile.external
+    hosts = settings.hosts if settings else []
+    if len(hosts) < fleet.replicas:
+        raise InvalidSpecError(
+            f"configuration profiles.{fleet.name}.external.hosts: {fleet.replicas} brokers need as many names, {len(hosts)} are given"
+        )
+    return hosts

@@ -1,0 +1,108 @@
+"""The contract, on SQLite in memory (which simulations use), SQLite on disk, and PostgreSQL."""
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from firn_broker.coordination.postgres import PostgresCoordinator
+from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
+from firn_broker.ports import Coordinator
+from firn_broker.settings import PostgresSettings
+from tests.contract.coordinator.suite import Advance, CoordinatorContract
+from tests.fakes.clock import FakeClock
+from tests.servers.postgres import Postgres
+
+_numbers = itertools.count()
+
+
+class OverSqlite(CoordinatorContract):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def advance(self, clock: FakeClock) -> Advance:
+        async def advance(seconds: float) -> None:
+            clock.advance(seconds)
+
+        return advance
+
+
+class TestSqliteInMemory(OverSqlite):
+    @pytest.fixture
+    async def coordinator(self, clock: FakeClock) -> AsyncIterator[Coordinator]:
+        coordinator = SqliteCoordinator(":memory:", clock, "cluster", Inline())
+        await coordinator.start()
+        yield coordinator
+        await coordinator.close()
+
+
+class TestSqliteOnDisk(OverSqlite):
+    @pytest.fixture
+    async def coordinator(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Coordinator]:
+        coordinator = SqliteCoordinator(str(tmp_path / "coordinator.db"), clock, "cluster")
+        await coordinator.start()
+        yield coordinator
+        await coordinator.close()
+
+    async def test_it_goes_on_with_what_is_there(
+        self, coordinator: Coordinator, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        first = await coordinator.producer_ids(5)
+        again = SqliteCoordinator(str(tmp_path / "coordinator.db"), clock, "another name")
+        await again.start()
+        assert await again.cluster_id() == "cluster"
+        assert await again.producer_ids(5) == first + 5
+        await again.close()
+
+
+class TestPostgres(CoordinatorContract):
+    @pytest.fixture
+    def settings(self, database: Postgres, tmp_path: Path) -> PostgresSettings:
+        password = tmp_path / "password"
+        password.write_text(database.password)
+        user = tmp_path / "user"
+        user.write_text(database.user)
+        return PostgresSettings(
+            uri=database.uri,
+            user_file=str(user),
+            password_file=str(password),
+            schema_name=f"contract_{next(_numbers)}",
+        )
+
+    @pytest.fixture
+    async def coordinator(self, settings: PostgresSettings) -> AsyncIterator[Coordinator]:
+        coordinator = PostgresCoordinator(settings)
+        await coordinator.start()
+        yield coordinator
+        await coordinator.close()
+
+    @pytest.fixture
+    async def advance(
+        self, settings: PostgresSettings, database: Postgres, coordinator: Coordinator
+    ) -> AsyncIterator[Advance]:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        ahead = 0.0
+
+        async def advance(seconds: float) -> None:
+            nonlocal ahead
+            ahead += seconds
+            await db.execute(
+                f"CREATE OR REPLACE FUNCTION {settings.schema_name}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS"
+                f" $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint + {int(ahead * 1000)} $$"
+            )
+
+        yield advance
+        await db.close()
+
+    async def test_brokers_that_start_together_share_one_schema(
+        self, settings: PostgresSettings, coordinator: Coordinator
+    ) -> None:
+        other = PostgresCoordinator(settings)
+        await other.start()
+        assert await other.cluster_id() == await coordinator.cluster_id()
+        await other.close()

@@ -1,0 +1,152 @@
+"""Diskless brokers: topics on them land as tables, and brokers that are killed, replaced, added and taken away lose and double nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import quickstart
+from brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, uids
+from quickstart import SYSTEM, Manifest, apply, get, kubectl, say
+from topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+
+pytestmark = pytest.mark.timeout(1200)
+
+PROFILE = "diskless"
+BROKERS = "firn-broker-diskless"
+SELECTOR = f"firn.dev/profile={PROFILE},app.kubernetes.io/component=broker"
+
+
+@pytest.fixture
+def topic(namespace: str) -> Manifest:
+    """A topic on diskless brokers, ready."""
+    apply(topic_manifest("numbers", namespace, profile=PROFILE, partitions=3))
+    return await_ready("numbers", namespace, timeout=PATIENCE)
+
+
+@contextmanager
+def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Consuming]]:
+    """An idempotent producer and a consumer group; at the end every acknowledged record is in the table exactly once, and was consumed."""
+    with Consuming(topic, client) as consuming:
+        with Producing(topic, client) as producing:
+            producing.await_more(500)
+            yield producing, consuming
+            producing.await_more(500)
+            count = producing.finish()
+        consuming.await_distinct(count)
+    meta = topic["metadata"]
+    table = topic["status"]["table"]["identifier"]
+    await_rows(table, count, timeout=PATIENCE)
+    expected = [{"n": count, "low": 0, "high": count - 1}]
+    assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
+    quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
+    await_ready(meta["name"], meta["namespace"], timeout=PATIENCE)
+
+
+def install(**profile: Any) -> None:
+    """The release, with these keys of the profile."""
+    say(f"helm upgrade: {profile}")
+    quickstart.install(VALUES, overrides={f"quickStart.diskless.profile.{key}": str(it) for key, it in profile.items()})
+
+
+@pytest.fixture
+def two_brokers(release: None) -> Iterator[None]:
+    """Two brokers for a test, one again afterwards."""
+    install(replicas=2)
+    await_rolled(BROKERS, 2)
+    yield
+    install(replicas=1)
+    await_rolled(BROKERS, 1)
+
+
+def test_flights_on_diskless_brokers_become_rows_and_pass_the_audit(release: None) -> None:
+    quickstart.apply_sample("diskless")
+    topic = await_ready("departures", "demo", timeout=PATIENCE)
+    assert topic["status"]["bootstrapServers"] == f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
+    table = topic["status"]["table"]["identifier"]
+    before = rows(f"select count(*) as n from {table}")[0]["n"]
+    produced = quickstart.produce_flights("departures", topic["status"]["bootstrapServers"], limit=20_000)
+    await_rows(table, before + produced.count, timeout=PATIENCE)
+    quickstart.firn("audit", "demo/departures")
+
+
+def test_profiles_live_side_by_side(namespace: str, produce: Produce) -> None:
+    for name, profile in (("with-disks", "classic"), ("without", PROFILE)):
+        apply(topic_manifest(name, namespace, profile=profile))
+    for name in ("with-disks", "without"):
+        topic = await_ready(name, namespace, timeout=PATIENCE)
+        produce(topic, numbered(0, 300))
+        await_rows(topic["status"]["table"]["identifier"], 300, timeout=PATIENCE)
+
+
+def test_a_topic_grows_is_configured_and_goes_with_its_data(namespace: str, produce: Produce) -> None:
+    deletion = {"topic": "Delete", "table": "Delete"}
+    manifest = topic_manifest("changing", namespace, profile=PROFILE, partitions=2, deletionPolicy=deletion)
+    apply(manifest)
+    produce(await_ready("changing", namespace, timeout=PATIENCE), numbered(0, 10))
+    manifest["spec"] |= {"partitions": 4, "config": {"retention.ms": "3600000"}}
+    apply(manifest)
+    topic = await_ready("changing", namespace)
+    assert topic["status"]["partitions"] == 4
+    manifest["spec"]["config"] = {"no.such.config": "1"}
+    apply(manifest)
+    await_condition("changing", namespace, "SpecValid", "False", "BadTopicConfig")
+    kubectl("-n", namespace, "delete", "icebergtopic", "changing", "--timeout=120s")
+
+
+def test_a_broker_keeps_nothing(release: None) -> None:
+    await_rolled(BROKERS, 1)
+    pod = get("pod", f"{BROKERS}-0")
+    assert pod is not None
+    assert not [it for it in pod["spec"]["volumes"] if "persistentVolumeClaim" in it]
+
+
+@pytest.mark.usefixtures("two_brokers")
+def test_killed_brokers_lose_and_double_nothing(topic: Manifest, client: str) -> None:
+    with traffic(topic, client) as (producing, _):
+        for number in (0, 1, 1, 0):
+            old = uids(SELECTOR)[f"{BROKERS}-{number}"]
+            say(f"kill {BROKERS}-{number}")
+            kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-{number}", "--grace-period=0", "--force")
+            await_until("it is another pod", lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u)
+            await_rolled(BROKERS, 2)
+            producing.await_more()
+
+
+def test_the_only_broker_killed_loses_and_doubles_nothing(topic: Manifest, client: str) -> None:
+    with traffic(topic, client) as (producing, _):
+        old = uids(SELECTOR)[f"{BROKERS}-0"]
+        kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-0", "--grace-period=0", "--force")
+        await_until("it is another pod", lambda: uids(SELECTOR).get(f"{BROKERS}-0", old) != old)
+        await_rolled(BROKERS, 1)
+        producing.await_more()
+
+
+def test_scaling_up_and_down_with_clients_connected(topic: Manifest, client: str) -> None:
+    with traffic(topic, client) as (producing, consuming):
+        first = uids(SELECTOR)[f"{BROKERS}-0"]
+        install(replicas=2)
+        await_rolled(BROKERS, 2)
+        producing.await_more(2000)
+        consuming.await_more(1000)
+        install(replicas=1)
+        await_rolled(BROKERS, 1)
+        await_until("one broker is left", lambda: uids(SELECTOR) == {f"{BROKERS}-0": first})
+        producing.await_more(2000)
+        consuming.await_more(1000)
+    assert producing.end["longest_silence_seconds"] < 30
+
+
+@pytest.mark.usefixtures("two_brokers")
+def test_a_changed_setting_replaces_one_broker_after_the_other_with_clients_connected(
+    topic: Manifest, client: str
+) -> None:
+    before = uids(SELECTOR)
+    with traffic(topic, client) as (producing, consuming):
+        install(replicas=2, flushInterval="200ms")
+        await_until("all brokers are others", lambda: not before.items() & uids(SELECTOR).items())
+        await_rolled(BROKERS, 2)
+        producing.await_more(1000)
+        consuming.await_more(1000)
+        await_condition(topic["metadata"]["name"], topic["metadata"]["namespace"], "Ready", "True")
+    assert producing.end["longest_silence_seconds"] < 30

@@ -1,0 +1,21 @@
+"""A broker on its own for all tests of a process; names of topics and groups are theirs to keep apart."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.firn_broker import FirnBroker, embedded
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirnBroker]:
+    with embedded(tmp_path_factory.mktemp("firn") / "data", FIRN_BROKER_GROUPS__INITIAL_REBALANCE_MS="300") as server:
+        yield server
+
+
+@pytest.fixture
+def name() -> str:
+    return f"topic-{next(_numbers)}"

@@ -1,0 +1,193 @@
+"""Several brokers over one PostgreSQL and one bucket: any of them serves all, and one that is killed takes nothing with it."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
+from tests.servers.firn_broker import FirnBroker, of_fleet
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.process import await_true, free_port
+from tests.servers.s3 import S3
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def fleet_of(count: int, directory: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
+    """So many brokers, that have their own schema and their own part of the bucket."""
+    number = next(_numbers)
+    password = directory / "password"
+    password.write_text(database.password)
+    secret = directory / "secret"
+    secret.write_text(storage.secret_key)
+    settings = {
+        "coordinator": {
+            "type": "postgres", "uri": database.uri, "user": database.user, "passwordFile": str(password),
+            "schemaName": f"fleet_{number}",
+        },
+        "objects": {
+            "type": "bucket", "url": f"s3://{storage.bucket}/fleet-{number}",
+            "config": {
+                "aws_endpoint": storage.endpoint, "aws_region": "us-east-1", "aws_access_key_id": storage.access_key,
+                "aws_virtual_hosted_style_request": "false",
+            },
+            "secretConfig": {"aws_secret_access_key": str(secret)},
+        },
+        "leaseSeconds": 2,
+        "groups": {"initialRebalanceMs": 100},
+        "writer": {"flushSeconds": 0.05},
+    }  # fmt: skip
+    brokers = [of_fleet(directory, f"broker-{node}", {**settings, "nodeId": node}) for node in range(count)]
+    try:
+        for broker in brokers:
+            broker.start()
+        yield brokers
+    finally:
+        for broker in brokers:
+            if broker.process is not None:
+                broker.stop()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
+    with fleet_of(3, tmp_path, database, storage) as brokers:
+        yield brokers
+
+
+def all_of(brokers: list[FirnBroker]) -> FirnBroker:
+    """As a client sees them."""
+    return FirnBroker([], 0, Path(), bootstrap_servers=",".join(it.bootstrap for it in brokers))
+
+
+def test_any_broker_serves_what_another_wrote(fleet: list[FirnBroker], name: str) -> None:
+    everybody = all_of(fleet)
+    await_true("three brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 3)
+    create(everybody, name, 6)
+    found = admin(everybody).list_topics(name, 10).topics[name].partitions
+    assert len({it.leader for it in found.values()}) > 1
+    produce(everybody, name, [{"key": b"%d" % number, "value": b"%d" % number} for number in range(2000)])
+    assert sorted(int(it.value()) for it in read(everybody, name, 2000)) == list(range(2000))
+
+
+def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: str) -> None:
+    everybody = all_of(fleet)
+    await_true("three brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 3)
+    create(everybody, name, 6)
+    members = [group(everybody, name) for _ in range(2)]
+    for member in members:
+        member.subscribe([name])
+    acknowledged: list[tuple[int, int]] = []
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Any) -> None:
+        if error:
+            failed.append(error)
+        else:
+            acknowledged.append((message.partition(), int(message.value())))
+
+    producer = Producer({"bootstrap.servers": everybody.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    consumed: list[tuple[int, int, int]] = []
+    killed = restarted = False
+    for number in range(6000):
+        producer.produce(name, b"%d" % number, partition=number % 6, on_delivery=delivered)
+        producer.poll(0)
+        if number % 20 == 0:
+            time.sleep(0.01)
+            for member in members:
+                consumed += [
+                    (it.partition(), it.offset(), int(it.value()))
+                    for it in member.consume(500, 0.005)
+                    if it.error() is None
+                ]
+        if number == 2000 and not killed:
+            fleet[1].kill()
+            killed = True
+        if number == 4500 and not restarted:
+            fleet[1].start()
+            restarted = True
+    assert producer.flush(60) == 0
+    assert not failed
+    assert len(acknowledged) == 6000
+    found = read(everybody, name, 6000)
+    by_partition: dict[int, list[tuple[int, int]]] = {}
+    for it in found:
+        by_partition.setdefault(it.partition(), []).append((it.offset(), int(it.value())))
+    for partition, records in by_partition.items():
+        assert [offset for offset, _ in records] == list(range(1000)), partition
+        assert [value for _, value in records] == list(range(partition, 6000, 6)), (
+            "nothing lost, doubled or out of order"
+        )
+    deadline = time.monotonic() + 60
+    while len({(partition, offset) for partition, offset, _ in consumed}) < 6000:
+        assert time.monotonic() < deadline, len(consumed)
+        for member in members:
+            consumed += [
+                (it.partition(), it.offset(), int(it.value())) for it in member.consume(500, 0.1) if it.error() is None
+            ]
+    for member in members:
+        member.close()
+
+
+def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> None:
+    everybody = all_of(fleet)
+    create(everybody, name, 2)
+    produce(everybody, name, [{"value": b"%d" % number, "partition": number % 2} for number in range(100)])
+    member = group(everybody, name, **{"session.timeout.ms": 30000})
+    member.subscribe([name])
+    take(member, 100)
+    member.commit(asynchronous=False)
+    (described,) = admin(everybody).describe_consumer_groups([name]).values()
+    coordinator = described.result(10).coordinator.id
+    fleet[coordinator].kill()
+    produce(everybody, name, [{"value": b"after", "partition": number % 2} for number in range(100)])
+    assert [it.value() for it in take(member, 100)] == [b"after"] * 100
+
+    def committed() -> bool:
+        with suppress(KafkaException):
+            member.commit(asynchronous=False)
+            return True
+        return False
+
+    await_true("the group has a broker again", committed)
+    (described,) = admin(everybody).describe_consumer_groups([name]).values()
+    found = described.result(10)
+    assert (found.state.name, len(found.members)) == ("STABLE", 1)
+    assert found.coordinator.id != coordinator
+    member.close()
+    fleet[coordinator].start()
+
+
+def test_a_database_that_restarts_loses_nothing(tmp_path: Path, storage: S3, name: str) -> None:
+    port = free_port()
+    acknowledged: dict[int, int] = {}
+    failed: list[KafkaError] = []
+
+    def delivered(number: int) -> Callable[[KafkaError | None, Any], None]:
+        return lambda error, message: failed.append(error) if error else acknowledged.update({number: message.offset()})
+
+    with directory_for_postgres() as directory, ExitStack() as first:
+        database = first.enter_context(postgres(directory, port))
+        with fleet_of(2, tmp_path, database, storage) as brokers:
+            everybody = all_of(brokers)
+            create(everybody, name)
+            producer = Producer({"bootstrap.servers": everybody.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+            for number in range(1500):
+                producer.produce(name, b"%d" % number, on_delivery=delivered(number))
+                producer.poll(0.002)
+                if number == 500:
+                    first.close()
+            with postgres(directory, port):
+                assert producer.flush(60) == 0
+                assert not failed
+                found = read(everybody, name, 1500)
+                assert [int(it.value()) for it in found] == list(range(1500))
+                assert {int(it.value()): it.offset() for it in found} == acknowledged
+                for broker in brokers:
+                    assert broker.stop() == 0

@@ -1,0 +1,272 @@
+"""What librdkafka (confluent-kafka) can do with our broker."""
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.servers.firn_broker import FirnBroker
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def produce(broker: FirnBroker, topic: str, records: list[dict[str, Any]], **config: Any) -> list[int]:
+    """The offsets of records, in their order."""
+    offsets: dict[int, int] = {}
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **config})
+
+    def delivered(number: int) -> Callable[[KafkaError | None, Any], None]:
+        return lambda error, message: errors.append(error) if error else offsets.update({number: message.offset()})
+
+    for number, record in enumerate(records):
+        producer.produce(topic, on_delivery=delivered(number), **record)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not errors, errors[:3]
+    return [offsets[number] for number in range(len(records))]
+
+
+def read(broker: FirnBroker, topic: str, count: int, **config: Any) -> list[Any]:
+    """``count`` records from the beginning on, by a consumer of its own."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap, "group.id": f"reader-of-{topic}-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest", "enable.auto.commit": False, **config,
+        }
+    )  # fmt: skip
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    try:
+        return take(consumer, count)
+    finally:
+        consumer.close()
+
+
+def take(consumer: Consumer, count: int, seconds: float = 40) -> list[Any]:
+    found: list[Any] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
+        for message in consumer.consume(count - len(found), 0.2):
+            assert message.error() is None, message.error()
+            found.append(message)
+    return found
+
+
+def admin(broker: FirnBroker) -> AdminClient:
+    """One for each broker: futures of a client that is collected fail."""
+    return _admin(broker.bootstrap)
+
+
+@cache
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -> None:
+    configs = {key.replace("_", "."): value for key, value in config.items()}
+    (made,) = admin(broker).create_topics([NewTopic(topic, partitions, config=configs)]).values()
+    made.result(10)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_records_come_back_as_they_were(firn: FirnBroker, name: str, codec: str, idempotent: bool) -> None:
+    create(firn, name)
+    records = [
+        {"key": None, "value": b"v"},
+        {"key": b"k", "value": None},
+        {"key": b"", "value": b""},
+        {"key": b"k", "value": b"v", "headers": [("a", b"1"), ("a", None), ("ä", b"")], "timestamp": 1234567890123},
+        *({"key": b"%d" % number, "value": b"x" * number} for number in range(200)),
+    ]
+    assert produce(firn, name, records, **{"compression.type": codec, "enable.idempotence": idempotent}) == list(
+        range(204)
+    )
+    found = read(firn, name, 204)
+    assert [it.offset() for it in found] == list(range(204))
+    assert [(it.key(), it.value()) for it in found] == [(it["key"], it["value"]) for it in records]
+    assert found[3].headers() == [("a", b"1"), ("a", None), ("ä", b"")]
+    assert found[3].timestamp() == (1, 1234567890123)
+
+
+def test_a_record_of_a_megabyte(firn: FirnBroker, name: str) -> None:
+    create(firn, name, max_message_bytes="4000000")
+    value = bytes(range(256)) * 4096
+    produce(firn, name, [{"value": value}] * 3, **{"message.max.bytes": 4_000_000})
+    assert [it.value() for it in read(firn, name, 3)] == [value] * 3
+
+
+def test_a_batch_larger_than_the_topic_allows_is_refused(firn: FirnBroker, name: str) -> None:
+    create(firn, name, max_message_bytes="1000")
+    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+        produce(firn, name, [{"value": b"x" * 2000}])
+
+
+def test_a_topic_is_made_for_who_produces_to_it(firn: FirnBroker, name: str) -> None:
+    assert produce(firn, name, [{"value": b"v"}]) == [0]
+
+
+def test_append_time(firn: FirnBroker, name: str) -> None:
+    create(firn, name, message_timestamp_type="LogAppendTime")
+    before = int(time.time() * 1000)
+    produce(firn, name, [{"value": b"v", "timestamp": 5}])
+    (found,) = read(firn, name, 1)
+    kind, stamp = found.timestamp()
+    assert kind == 2
+    assert before - 1000 <= stamp <= time.time() * 1000 + 1000
+
+
+def test_offsets_are_listed(firn: FirnBroker, name: str) -> None:
+    create(firn, name)
+    for stamp in (1000, 3000, 2000):
+        produce(firn, name, [{"value": b"v", "timestamp": stamp + number} for number in range(10)])
+    partition = TopicPartition(name, 0)
+
+    def listed(spec: OffsetSpec) -> int:
+        (found,) = admin(firn).list_offsets({partition: spec}).values()
+        offset: int = found.result(10).offset
+        return offset
+
+    assert listed(OffsetSpec.earliest()) == 0
+    assert listed(OffsetSpec.latest()) == 30
+    assert listed(OffsetSpec.max_timestamp()) == 19
+    for stamp, offset in ((0, 0), (1005, 5), (1010, 10), (2000, 10), (3009, 19), (3010, -1)):
+        assert listed(OffsetSpec.for_timestamp(stamp)) == offset, stamp
+
+
+def test_configs_are_described_and_altered(firn: FirnBroker, name: str) -> None:
+    create(firn, name, retention_ms="1000")
+    resource = ConfigResource(ResourceType.TOPIC, name)
+
+    def described() -> dict[str, Any]:
+        (found,) = admin(firn).describe_configs([resource]).values()
+        return {key: entry.value for key, entry in found.result(10).items()}
+
+    before = described()
+    assert (before["retention.ms"], before["cleanup.policy"], before["max.message.bytes"]) == (
+        "1000",
+        "delete",
+        "1048588",
+    )
+    change = ConfigResource(
+        ResourceType.TOPIC, name,
+        incremental_configs=[
+            ConfigEntry("segment.ms", "5000", incremental_operation=AlterConfigOpType.SET),
+            ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE),
+        ],
+    )  # fmt: skip
+    for done in admin(firn).incremental_alter_configs([change]).values():
+        done.result(10)
+    after = described()
+    assert (after["retention.ms"], after["segment.ms"]) == ("604800000", "5000")
+    wrong = ConfigResource(
+        ResourceType.TOPIC, name,
+        incremental_configs=[ConfigEntry("retention.ms", "a while", incremental_operation=AlterConfigOpType.SET)],
+    )  # fmt: skip
+    (done,) = admin(firn).incremental_alter_configs([wrong]).values()
+    with pytest.raises(KafkaException, match="INVALID_CONFIG"):
+        done.result(10)
+
+
+def test_topics_grow_and_go(firn: FirnBroker, name: str) -> None:
+    create(firn, name)
+    for done in admin(firn).create_partitions([NewPartitions(name, 3)]).values():
+        done.result(10)
+    assert len(admin(firn).list_topics(name, 10).topics[name].partitions) == 3
+    with pytest.raises(KafkaException, match="already exists"):
+        create(firn, name)
+    for done in admin(firn).delete_topics([name]).values():
+        done.result(10)
+    assert name not in admin(firn).list_topics(timeout=10).topics
+
+
+def test_records_are_deleted_up_to_an_offset(firn: FirnBroker, name: str) -> None:
+    create(firn, name)
+    for _ in range(3):
+        produce(firn, name, [{"value": b"v"}] * 10)
+    (done,) = admin(firn).delete_records([TopicPartition(name, 0, 15)]).values()
+    assert done.result(10).low_watermark == 15
+    found = read(firn, name, 15)
+    assert [it.offset() for it in found] == list(range(15, 30))
+
+
+def test_a_transaction_is_refused_for_good(firn: FirnBroker, name: str) -> None:
+    producer = Producer({"bootstrap.servers": firn.bootstrap, "transactional.id": "t"})
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(20)
+    assert refused.value.args[0].fatal()
+
+
+def group(broker: FirnBroker, name: str, **config: Any) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap, "group.id": name, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "session.timeout.ms": 6000, "heartbeat.interval.ms": 300, **config,
+        }
+    )  # fmt: skip
+
+
+def test_a_group_shares_partitions_and_takes_over(firn: FirnBroker, name: str) -> None:
+    create(firn, name, 4)
+    for partition in range(4):
+        produce(firn, name, [{"value": b"%d" % number, "partition": partition} for number in range(50)])
+    first, second = group(firn, name), group(firn, name)
+    first.subscribe([name])
+    assert len(take(first, 200)) == 200
+    first.commit(asynchronous=False)
+    second.subscribe([name])
+    deadline = time.monotonic() + 30
+    while not (len(first.assignment()) == len(second.assignment()) == 2):
+        assert time.monotonic() < deadline
+        assert first.poll(0.1) is None
+        assert second.poll(0.1) is None
+    (described,) = admin(firn).describe_consumer_groups([name]).values()
+    found = described.result(10)
+    assert (found.state.name, len(found.members)) == ("STABLE", 2)
+    first.close()
+    while len(second.assignment()) != 4:
+        assert time.monotonic() < deadline
+        assert second.poll(0.1) is None
+    second.close()
+    (offsets,) = admin(firn).list_consumer_group_offsets([_all_of(name)]).values()
+    assert sorted(it.offset for it in offsets.result(10).topic_partitions) == [50] * 4
+    listed = admin(firn).list_consumer_groups().result(10)
+    assert name in [it.group_id for it in listed.valid]
+    for done in admin(firn).delete_consumer_groups([name]).values():
+        done.result(10)
+    assert name not in [it.group_id for it in admin(firn).list_consumer_groups().result(10).valid]
+
+
+def _all_of(name: str) -> Any:
+    return ConsumerGroupTopicPartitions(name)
+
+
+def test_a_static_member_comes_back_without_a_rebalance(firn: FirnBroker, name: str) -> None:
+    create(firn, name, 2)
+    generations = []
+    for _ in range(2):
+        member = group(firn, name, **{"group.instance.id": "a", "session.timeout.ms": 30000})
+        member.subscribe([name])
+        deadline = time.monotonic() + 20
+        while len(member.assignment()) != 2:
+            assert time.monotonic() < deadline
+            member.poll(0.1)
+        (described,) = admin(firn).describe_consumer_groups([name]).values()
+        generations.append([it.group_instance_id for it in described.result(10).members])
+        member.close()
+    assert generations == [["a"], ["a"]]

@@ -1,0 +1,78 @@
+"""A broker that ends or is killed loses nothing that it acknowledged, and groups go on where they were."""
+
+import socket
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.broker.test_librdkafka import create, group, produce, read, take
+from tests.servers.firn_broker import FirnBroker, embedded
+from tests.servers.process import free_port
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_restart_loses_nothing(tmp_path: Path, name: str, how: str) -> None:
+    with embedded(tmp_path / "data", FIRN_BROKER_GROUPS__INITIAL_REBALANCE_MS="100") as broker:
+        create(broker, name, 2)
+        produce(broker, name, [{"key": b"%d" % number, "value": b"%d" % number} for number in range(1000)])
+        member = group(broker, name)
+        member.subscribe([name])
+        take(member, 400)
+        member.commit(asynchronous=False)
+        if how == "stop":
+            assert broker.stop() == 0
+        else:
+            broker.kill()
+        broker.start()
+        assert len(take(member, 600)) == 600, "the group goes on, with the same member"
+        member.close()
+        assert sorted(int(it.value()) for it in read(broker, name, 1000)) == list(range(1000))
+        offsets = produce(broker, name, [{"value": b"after", "partition": 0}])
+        assert offsets == [len([it for it in read(broker, name, 1001) if it.partition() == 0]) - 1]
+
+
+def test_metrics_and_probes(tmp_path: Path) -> None:
+    port = free_port()
+    with embedded(tmp_path / "data", FIRN_BROKER_METRICS_LISTEN=f"127.0.0.1:{port}") as broker:
+        produce(broker, "t", [{"value": b"v"}])
+        pages = {}
+        for page in ("metrics", "livez", "readyz"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as answer:
+                pages[page] = answer.read().decode()
+                assert answer.status == 200
+        assert "firn_broker_put_bytes_total" in pages["metrics"]
+
+
+def test_two_listeners_each_with_its_own_addresses(tmp_path: Path) -> None:
+    outside = f"localhost:{free_port()}"
+    bind = outside.replace("localhost", "127.0.0.1")
+    with embedded(
+        tmp_path / "data", FIRN_BROKER_EXTERNAL__BIND=bind, FIRN_BROKER_EXTERNAL__ADVERTISED=outside
+    ) as broker:
+        told = {}
+        for listener in (broker.bootstrap, outside):
+            brokers = AdminClient({"bootstrap.servers": listener}).list_topics(timeout=10).brokers.values()
+            told[listener] = [f"{it.host}:{it.port}" for it in brokers]
+        assert told == {broker.bootstrap: [broker.bootstrap], outside: [outside]}
+        produce(broker, "t", [{"value": b"v"}])
+        broker.bootstrap_servers = outside
+        assert [it.value() for it in read(broker, "t", 1)] == [b"v"]
+        broker.bootstrap_servers = ""
+
+
+def test_what_is_no_kafka_request_ends_its_connection_only(firn: FirnBroker, name: str) -> None:
+    for data in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x7f\xff\xff\xff",
+        b"\0\0\0\x08" + b"\xff" * 8,
+        b"\0\0\0\x0a\0\x03\0\x63\0\0\0\1\0\0",
+    ):
+        with socket.create_connection(("127.0.0.1", firn.port), 10) as client:
+            client.sendall(data)
+            # Closed with or without a reset: bytes may be left that nobody read.
+            with suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+    assert produce(firn, name, [{"value": b"v"}]) == [0]

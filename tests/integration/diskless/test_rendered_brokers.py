@@ -1,0 +1,180 @@
+"""What the operator renders for a diskless fleet, run: real brokers over PostgreSQL and a bucket, started by the script that their pods run."""
+
+import itertools
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+
+from firn.model.jobs import KafkaConnection
+from firn_controllers.fleet import kinds
+from firn_controllers.fleet.diskless import stateful_set
+from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DisklessFleet
+from firn_controllers.manifests import Owner
+from firn_operator.kafka import Brokers, KafkaTopics
+from tests import gen
+from tests.servers.postgres import Postgres
+from tests.servers.process import await_true, free_port, listens, running, stop
+from tests.servers.s3 import S3
+
+pytest.importorskip("firn_broker")
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Pod:
+    """One broker as its pod would run it, on loopback and ports of its own."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    probes: int
+
+    def probe(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.probes}{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+def fleet(database: Postgres, storage: S3) -> DisklessFleet:
+    profile = gen.diskless(
+        coordinator={
+            "uri": database.uri, "user": database.user, "password": {"secret": "firn-postgres", "key": "password"},
+        },
+        objectStore={
+            "url": f"s3://{storage.bucket}/diskless",
+            "properties": {
+                "aws_endpoint": storage.endpoint, "aws_region": "us-east-1", "aws_virtual_hosted_style_request": "false",
+            },
+            "secretProperties": {
+                "aws_access_key_id": {"secret": "firn-s3", "key": "access-key"},
+                "aws_secret_access_key": {"secret": "firn-s3", "key": "secret-key"},
+            },
+        },
+        flushInterval="50ms",
+        config={"leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}},
+    )  # fmt: skip
+    name = f"waves-{next(_numbers)}"
+    found = kinds.fleet(gen.config(profiles={"classic": {}, name: profile}), name, Owner("firn-system", "u"), None)
+    assert isinstance(found, DisklessFleet)
+    return found
+
+
+@contextmanager
+def pod(found: DisklessFleet, ordinal: int, directory: Path, secrets: Path) -> Iterator[Pod]:
+    """A broker, with its ConfigMap, Secrets and variables where it finds them. Only ports and paths are this machine's."""
+    home = directory / str(ordinal)
+    home.mkdir()
+    port, probes = free_port(), free_port()
+    data: dict[str, str] = kinds.config_map(found)["data"]
+    settings: dict[str, Any] = yaml.safe_load(data["broker.yaml"].replace("/etc/firn/secrets", str(secrets)))
+    settings["listener"]["bind"] = f"127.0.0.1:{port}"
+    settings["metricsListen"] = f"127.0.0.1:{probes}"
+    (home / "broker.yaml").write_text(yaml.safe_dump(settings))
+    script = data["start.sh"].replace(CONFIG_PATH, str(home))
+    (home / "start.sh").write_text(script.replace("$HOSTNAME.$FIRN_SERVICE:9092", f"127.0.0.1:{port}"))
+    (home / "firn-broker").write_text(f'#!/bin/sh\nexec {sys.executable} -m firn_broker "$@"\n')
+    (home / "firn-broker").chmod(0o755)
+    (container,) = stateful_set.build(found, 0)["spec"]["template"]["spec"]["containers"]
+    environment = {it["name"]: it.get("value", "") for it in container["env"]} | {
+        "HOSTNAME": f"{found.service}-{ordinal}",
+        "PATH": f"{home}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    probe = container["startupProbe"]["httpGet"]["path"]
+    command = ["/bin/sh", str(home / "start.sh")]
+    with running(command, lambda: listens(probes), home / "log", environment=environment) as process:
+        started = Pod(process, port, probes)
+        await_true("started", lambda: started.probe(probe) == 200)
+        yield started
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, database: Postgres, storage: S3) -> Path:
+    directory = tmp_path / "secrets"
+    for path, value in (
+        ("firn-postgres/password", database.password),
+        ("firn-s3/access-key", storage.access_key),
+        ("firn-s3/secret-key", storage.secret_key),
+    ):
+        file = directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(value)
+    return directory
+
+
+async def test_brokers_start_scale_and_drain_as_rendered(
+    tmp_path: Path, database: Postgres, storage: S3, secrets: Path
+) -> None:
+    found = fleet(database, storage)
+    with ExitStack() as all_:
+        first, second = (all_.enter_context(pod(found, number, tmp_path, secrets)) for number in (0, 1))
+        for each in (first, second):
+            await_true("ready", lambda each=each: each.probe("/readyz") == 200)
+            assert each.probe("/metrics") == 200
+        bootstrap = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
+        for each in (first, second):
+            address = f"127.0.0.1:{each.port}"
+            await_true("both know both", lambda it=address: nodes(it) == {0: first.port, 1: second.port})
+        await topics.create("waves", "flights", 4, {"retention.ms": "60000"})
+        state = await topics.describe("waves", "flights")
+        assert state is not None
+        assert (state.partitions, dict(state.configs)) == (4, {"retention.ms": "60000"})
+        fleet_state = await topics.fleet("waves")
+        assert (fleet_state.brokers, fleet_state.under_replicated) == (2, 0)
+
+        failed: list[str] = []
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+        def produce(start: int) -> None:
+            for number in range(start, start + 200):
+                producer.produce(
+                    "flights",
+                    key=str(number),
+                    value=b"x",
+                    on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+                )
+            producer.poll(0)
+
+        produce(0)
+        assert producer.flush(30) == 0
+        produce(200)
+        stop(second.process)
+        assert second.process.returncode == 0, "a broker that is told to stop drains"
+        produce(400)
+        assert producer.flush(60) == 0
+        assert failed == []
+        await_true("one is left", lambda: nodes(f"127.0.0.1:{first.port}") == {0: first.port})
+        consumer = Consumer(
+            {"bootstrap.servers": f"127.0.0.1:{first.port}", "group.id": "readers", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["flights"])
+        keys: list[int] = []
+
+        def all_read() -> bool:
+            messages = consumer.consume(500, 0.5)
+            keys.extend(int(message.key() or b"") for message in messages if message.error() is None)
+            return len(keys) >= 600
+
+        await_true("all is read", all_read)
+        consumer.close()
+        assert sorted(keys) == list(range(600))
+
+
+def nodes(bootstrap: str) -> dict[int, int]:
+    """Port by node id, as a client is told."""
+    found = Producer({"bootstrap.servers": bootstrap}).list_topics(timeout=10)
+    return {node.id: node.port for node in found.brokers.values()}

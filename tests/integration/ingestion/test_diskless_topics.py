@@ -1,0 +1,67 @@
+"""Topics of diskless brokers land like any other: ingestion reads them by the ordinary Kafka protocol, in both of its ways."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from firn.model.jobs import GroupSettings, KafkaConnection
+from tests.integration.ingestion.world import Record, World, exactly, places, value
+from tests.servers.kafka import Kafka
+
+servers = pytest.importorskip("tests.servers.firn_broker")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Any]:
+    with servers.embedded(tmp_path / "broker") as server:
+        yield server
+
+
+@pytest.fixture
+def world(settings: GroupSettings, server: Any, spark: object, tmp_path: Path) -> Iterator[World]:
+    connection = KafkaConnection(bootstrap_servers=server.bootstrap)
+    settings = settings.model_copy(update={"kafka": {"classic": connection}})
+    with World(settings, Kafka(server.bootstrap), spark, tmp_path) as world:
+        yield world
+
+
+@pytest.mark.parametrize("reader", ["client", "spark"])
+def test_records_become_rows_whichever_way_they_are_read(
+    world: World, server: Any, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firn_spark import rounds
+
+    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    topic = world.topic(partitions=3)
+    job = world.job(topic)
+    sent = [
+        Record(
+            value(n),
+            key=None if n % 7 == 0 else f"k{n}".encode(),
+            partition=n % 3,
+            headers=[("h", b"%d" % n)] * (n % 3),
+            timestamp=1_700_000_000_000 + n,
+        )
+        for n in range(300)
+    ]
+    world.produce(topic, sent)
+    world.apply(job)
+    world.start()
+    rows = sorted(world.await_rows(job, 300), key=lambda row: row["id"])
+    assert [row["_kafka"]["timestamp_ms"] for row in rows] == [1_700_000_000_000 + n for n in range(300)]
+    assert [row["_kafka"]["key"] for row in rows] == [record.key for record in sent]
+    assert [len(row["_kafka"]["headers"] or ()) for row in rows] == [n % 3 for n in range(300)]
+
+    # The broker is killed; another one takes its place, and what is produced then, compressed, lands too.
+    server.kill()
+    server.start()
+    squeezed = Producer(
+        {"bootstrap.servers": server.bootstrap, "compression.type": "zstd", "enable.idempotence": True, "linger.ms": 50}
+    )
+    world.produce(topic, [Record(value(n), partition=n % 3) for n in range(300, 3_300)], squeezed)
+    found = places(world.await_rows(job, 3_300))
+    assert found == exactly(dict.fromkeys(range(3), 1_100))
+    assert world.landed(job) == dict.fromkeys(range(3), 1_100)

@@ -1,0 +1,30 @@
+"""Record batches for tests, as producers write them."""
+
+import struct
+
+from crc32c import crc32c
+
+from firn_broker.wire import records
+from firn_broker.wire.records import Batch
+
+
+def raw(
+    count: int = 1, *, body: bytes = b"records", producer: int = -1, epoch: int = -1, sequence: int = -1, time: int = 1000,
+    attributes: int = 0, base: int = 0, magic: int = 2,
+) -> memoryview:  # fmt: skip
+    """A batch whose header is right and whose records nobody decodes."""
+    after = struct.pack(">hiqqqhii", attributes, count - 1, time, time, producer, epoch, sequence, count) + body
+    head = struct.pack(">qiibI", base, len(after) + 9, -1, magic, crc32c(after))
+    return memoryview(bytearray(head + after))
+
+
+def batch(
+    count: int = 1,
+    *,
+    body: bytes = b"records",
+    producer: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    time: int = 1000,
+) -> Batch:
+    return records.parse(raw(count, body=body, producer=producer, epoch=epoch, sequence=sequence, time=time))

@@ -1,0 +1,105 @@
+"""A broker's parts over memory, whose store and coordinator can be told to misbehave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from firn.model.errors import UnavailableError
+from firn_broker.blocks import BlockCache
+from firn_broker.coordinates import BatchOutcome, Commit, NodeAddress, Partition, Topic
+from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
+from firn_broker.identifiers import Identifiers
+from firn_broker.membership import Membership
+from firn_broker.reader import Reader
+from firn_broker.settings import ReaderSettings, WriterSettings
+from firn_broker.storage.objects import MemoryObjects
+from firn_broker.watermarks import Watermarks
+from firn_broker.writer import WalWriter
+from tests.fakes.clock import FakeClock
+
+TOPIC = UUID(int=1)
+FIRST, SECOND = Partition(TOPIC, 0), Partition(TOPIC, 1)
+
+
+class Objects(MemoryObjects):
+    """Uploads wait for ``gate`` if there is one, and fail while ``broken``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: list[asyncio.Event] = []
+        self.broken = False
+        self.puts = 0
+        self.reads = 0
+        self.at_once = 0
+        self.most_at_once = 0
+
+    async def put(self, key: str, data: memoryview) -> None:
+        self.puts += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.gates:
+                await self.gates.pop(0).wait()
+            if self.broken:
+                raise UnavailableError("the store is broken")
+            await super().put(key, data)
+        finally:
+            self.at_once -= 1
+
+    async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        if self.broken:
+            raise UnavailableError("the store is broken")
+        return await super().get_ranges(key, ranges)
+
+
+class Coordinator(SqliteCoordinator):
+    """Loses the answers of the next ``lost`` commits, after they have happened."""
+
+    def __init__(self) -> None:
+        super().__init__(":memory:", FakeClock(), "cluster", Inline())
+        self.lost = 0
+        self.commits: list[str] = []
+
+    async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        self.commits.append(commit.key)
+        outcomes = await super().commit(commit)
+        if self.lost:
+            self.lost -= 1
+            raise UnavailableError("the answer was lost")
+        return outcomes
+
+
+class Rig:
+    """The parts, by name."""
+
+    def __init__(self, **writer: Any) -> None:
+        self.objects = Objects()
+        self.coordinator = Coordinator()
+        self.cache = BlockCache(1 << 24, 1 << 24)
+        self.watermarks = Watermarks()
+        self.membership = Membership(self.coordinator, NodeAddress("h", 1), ttl_ms=60_000)
+        self.writer = WalWriter(
+            self.coordinator, self.objects, self.membership, self.cache, self.watermarks,
+            Identifiers(FakeClock(), Random(1)), WriterSettings(**{"flush_seconds": 0.01, "upload_seconds": 0.2, **writer}),
+        )  # fmt: skip
+        self.reader = Reader(self.coordinator, self.objects, self.cache, self.watermarks, ReaderSettings())
+
+
+@asynccontextmanager
+async def rig(**writer: Any) -> AsyncIterator[Rig]:
+    """Parts with a topic of two partitions."""
+    made = Rig(**writer)
+    await made.coordinator.start()
+    await made.coordinator.create_topic(Topic(TOPIC, "t", 2, {}))
+    await made.membership.join()
+    work = asyncio.create_task(made.writer.run())
+    try:
+        yield made
+    finally:
+        work.cancel()
+        await made.coordinator.close()

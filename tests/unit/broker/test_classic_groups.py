@@ -1,0 +1,299 @@
+"""The classic group protocol, step by step, without a broker."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn_broker.groups.classic import Group, JoinReply, JoinRequest, State, SyncReply
+
+NONE = ErrorCode.none
+
+
+class Future(asyncio.Future[Any]):
+    """Of no loop: the machine only sets it, and tests only look."""
+
+    def __init__(self) -> None:
+        super().__init__(loop=_LOOP)
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+class Play:
+    """A group and its time."""
+
+    def __init__(self, initial: float = 0.0, members: int = 10) -> None:
+        numbers = itertools.count()
+        self.group = Group("g", initial, members, lambda client: f"{client}{next(numbers)}")
+        self.now = 0.0
+
+    def join(self, member: str = "", *, instance: str | None = None, two_steps: bool = False, **more: Any) -> Future:
+        fields: dict[str, Any] = {
+            "client": "m", "host": "/h", "session_seconds": 10.0, "rebalance_seconds": 30.0, "protocol_type": "consumer",
+            "protocols": [("range", b"x"), ("sticky", b"y")], "skips_assignment": True,
+        }  # fmt: skip
+        future = Future()
+        self.group.join(
+            JoinRequest(member=member, instance=instance, known_id_required=two_steps, **{**fields, **more}),
+            self.now,
+            future,
+        )
+        return future
+
+    def sync(
+        self, member: str, generation: int, assignments: dict[str, bytes] | None = None, instance: str | None = None
+    ) -> Future:
+        future = Future()
+        if self.group.sync(member, instance, generation, None, None, self.now, future):
+            self.group.propose(assignments or {})
+            self.group.assigned(generation, self.now)
+        return future
+
+    def after(self, seconds: float) -> None:
+        """Time goes on, with every deadline on its way."""
+        end = self.now + seconds
+        while (deadline := self.group.next_deadline()) <= end:
+            self.now = max(self.now, deadline)
+            self.group.tick(self.now)
+        self.now = end
+
+    def stable(self, count: int) -> list[str]:
+        """So many members with their parts."""
+        first: JoinReply = self.join().result()
+        ids = [first.member]
+        while len(ids) < count:
+            joining = [self.join(), *(self.join(id) for id in ids)]
+            ids = [it.result().member for it in joining]
+        replies = (
+            {it.member: it for it in (self.join(id).result() for id in ids)} if count > 1 else {first.member: first}
+        )
+        generation = self.group.generation
+        leader = next(iter(replies.values())).leader
+        for id in sorted(ids, key=lambda it: it == leader):
+            self.sync(id, generation, {it: it.encode() for it in ids})
+        assert self.group.state is State.STABLE
+        return ids
+
+
+def failed(future: Future) -> ErrorCode:
+    error: ErrorCode = future.result().error
+    return error
+
+
+def test_the_first_member_leads_and_gets_what_it_assigns() -> None:
+    play = Play()
+    reply: JoinReply = play.join().result()
+    assert (reply.error, reply.generation, reply.leader, reply.protocol) == (NONE, 1, reply.member, "range")
+    assert reply.members == [(reply.member, None, b"x")]
+    synced: SyncReply = play.sync(reply.member, 1, {reply.member: b"all"}).result()
+    assert (synced.error, synced.assignment) == (NONE, b"all")
+    assert play.group.state is State.STABLE
+
+
+def test_an_empty_group_waits_for_more_members() -> None:
+    play = Play(initial=3.0)
+    first = play.join()
+    play.after(2)
+    assert not first.done()
+    second = play.join()
+    play.after(2)
+    assert not first.done(), "another came: wait again"
+    play.after(2)
+    assert first.result().generation == second.result().generation == 1
+    assert {first.result().leader, second.result().leader} == {first.result().member}
+    assert len(first.result().members) == 2
+    assert second.result().members == []
+
+
+def test_a_new_member_is_first_told_its_id() -> None:
+    play = Play()
+    told: JoinReply = play.join(two_steps=True).result()
+    assert told.error is ErrorCode.member_id_required
+    joined: JoinReply = play.join(told.member, two_steps=True).result()
+    assert (joined.error, joined.member) == (NONE, told.member)
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    play = Play()
+    told: JoinReply = play.join(two_steps=True).result()
+    play.after(11)
+    assert failed(play.join(told.member)) is ErrorCode.unknown_member_id
+
+
+def test_a_second_member_makes_the_first_join_again() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    second = play.join()
+    assert play.group.state is State.PREPARING
+    assert play.group.heartbeat(first, None, 1, play.now) is ErrorCode.rebalance_in_progress
+    assert not second.done()
+    again = play.join(first)
+    assert again.result().generation == second.result().generation == 2
+    waiting = play.sync(second.result().member, 2)
+    assert not waiting.done()
+    assert play.sync(first, 2, {first: b"1", second.result().member: b"2"}).result().assignment == b"1"
+    assert waiting.result().assignment == b"2"
+
+
+def test_who_does_not_join_again_is_out() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    second = play.join()
+    play.group.heartbeat(first, None, 1, play.now)
+    for _ in range(4):
+        play.after(7)
+        play.group.heartbeat(first, None, 1, play.now)
+    assert not second.done()
+    play.after(5)
+    reply = second.result()
+    assert (reply.generation, reply.leader, len(reply.members)) == (2, reply.member, 1)
+    assert play.group.heartbeat(first, None, 1, play.now) is ErrorCode.unknown_member_id
+
+
+def test_who_is_not_heard_of_is_out() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    play.after(9)
+    assert play.group.heartbeat(first, None, play.group.generation, play.now) is NONE
+    play.after(2)
+    assert second not in play.group.members
+    assert play.group.heartbeat(first, None, play.group.generation, play.now) is ErrorCode.rebalance_in_progress
+    play.after(10)
+    assert (play.group.state, play.group.members) == (State.EMPTY, {})
+
+
+def test_a_member_that_leaves_is_out_at_once() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    assert play.group.leave(second, None, play.now) is NONE
+    assert play.group.leave(second, None, play.now) is ErrorCode.unknown_member_id
+    reply: JoinReply = play.join(first).result()
+    assert len(reply.members) == 1
+
+
+def test_the_last_to_leave_empties_the_group() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    generation = play.group.generation
+    play.group.leave(first, None, play.now)
+    assert play.group.state is State.EMPTY
+    assert play.group.generation > generation
+
+
+def test_a_member_that_missed_the_answer_gets_it_again() -> None:
+    play = Play()
+    first: JoinReply = play.join().result()
+    again: JoinReply = play.join(first.member).result()
+    assert again.generation == first.generation == 1
+
+
+def test_a_changed_subscription_rebalances() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    generation = play.group.generation
+    follower = second if play.group.leader == first else first
+    assert play.join(follower).result().generation == generation, "nothing changed"
+    play.join(follower, protocols=[("range", b"other")])
+    assert play.group.state is State.PREPARING
+
+
+def test_the_leader_may_ask_for_a_rebalance() -> None:
+    play = Play()
+    play.stable(2)
+    play.join(play.group.leader or "")
+    assert play.group.state is State.PREPARING
+
+
+def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
+    play = Play(initial=1.0)
+    joining = [
+        play.join(protocols=[("a", b""), ("b", b""), ("c", b"")]),
+        play.join(protocols=[("c", b""), ("b", b"")]),
+        play.join(protocols=[("c", b""), ("b", b"")]),
+    ]
+    play.after(3)
+    assert {it.result().protocol for it in joining} == {"c"}
+    assert failed(play.join(protocols=[("z", b"")])) is ErrorCode.inconsistent_group_protocol
+    assert failed(play.join(protocol_type="connect")) is ErrorCode.inconsistent_group_protocol
+
+
+def test_wrong_generations_and_strangers() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    assert play.group.heartbeat(first, None, 7, play.now) is ErrorCode.illegal_generation
+    assert play.group.heartbeat("nobody", None, 1, play.now) is ErrorCode.unknown_member_id
+    assert failed(play.sync(first, 7)) is ErrorCode.illegal_generation
+    assert failed(play.join("nobody")) is ErrorCode.unknown_member_id
+
+
+def test_a_full_group_takes_nobody() -> None:
+    play = Play(members=1)
+    play.stable(1)
+    assert failed(play.join()) is ErrorCode.group_max_size_reached
+
+
+def test_a_static_member_takes_its_place_without_a_rebalance() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a").result()
+    assert again.member != first.member
+    assert (again.generation, again.leader, again.skip_assignment) == (1, again.member, True)
+    assert play.sync(again.member, 1, instance="a").result().assignment == b"all"
+    assert play.group.heartbeat(first.member, "a", 1, play.now) is ErrorCode.fenced_instance_id
+    assert failed(play.join(first.member, instance="a")) is ErrorCode.fenced_instance_id
+
+
+def test_an_old_static_leader_is_told_that_another_leads() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a", skips_assignment=False).result()
+    assert (again.leader, again.members) == (first.member, ())
+
+
+def test_a_static_member_may_leave_by_its_instance() -> None:
+    play = Play()
+    play.join(instance="a")
+    assert play.group.leave("", "a", play.now) is NONE
+    assert play.group.leave("", "a", play.now) is ErrorCode.unknown_member_id
+
+
+def test_assignments_that_could_not_be_kept_are_made_again() -> None:
+    play = Play()
+    first: JoinReply = play.join().result()
+    future = Future()
+    assert play.group.sync(first.member, None, 1, None, None, play.now, future)
+    play.group.propose({first.member: b"all"})
+    play.group.unassigned(1, ErrorCode.coordinator_not_available, play.now)
+    assert failed(future) is ErrorCode.coordinator_not_available
+    assert play.group.state is State.PREPARING
+    assert play.join(first.member).result().generation == 2
+
+
+def test_a_group_goes_on_elsewhere() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    generation = play.group.generation
+    kept = play.group.save()
+    other = Play()
+    other.group.load(kept, 0.0)
+    assert other.group.state is State.STABLE
+    assert other.group.heartbeat(first, None, generation, 1.0) is NONE
+    assert other.sync(second, generation).result().assignment == second.encode()
+    assert other.group.save() == kept
+
+
+@pytest.mark.parametrize("act", [lambda play, id: play.join(id), lambda play, id: play.sync(id, 1)])
+def test_a_group_that_moved_tells_who_waits(act: Callable[[Play, str], Future]) -> None:
+    play = Play()
+    first: JoinReply = play.join().result()
+    second = play.join()
+    assert not second.done()
+    play.group.disband(ErrorCode.not_coordinator)
+    assert failed(second) is ErrorCode.not_coordinator
+    assert play.group.heartbeat(first.member, None, 1, play.now) is ErrorCode.unknown_member_id

@@ -1,0 +1,167 @@
+"""The way to the bytes: whole batches with their offsets, from the cache or the store, waited for if need be."""
+
+import asyncio
+import struct
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.blocks import BlockCache
+from firn_broker.coordinates import Partition
+from firn_broker.reader import Position, Reader, Records
+from firn_broker.settings import ReaderSettings
+from firn_broker.watermarks import Watermarks
+from firn_broker.wire import records
+from firn_broker.writer import Append
+from tests.unit.broker.batches import batch
+from tests.unit.broker.rig import FIRST, SECOND, Rig, rig
+
+SIZE = len(batch().data)
+
+
+async def produce(parts: Rig, *counts: int, partition: Partition = FIRST) -> None:
+    for count in counts:
+        await parts.writer.append([Append(partition, batch(count), False)])
+
+
+def cold(parts: Rig) -> Reader:
+    """Another broker's reader: nothing cached, nobody wakes it but its poll."""
+    return Reader(
+        parts.coordinator, parts.objects, BlockCache(1 << 24, 1 << 24), Watermarks(), ReaderSettings(poll_seconds=0.01)
+    )
+
+
+async def fetch(
+    reader: Reader, *positions: Position, min_bytes: int = 1, max_bytes: int = 1 << 20, wait: float = 0
+) -> list[Records]:
+    return await reader.fetch(positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait)
+
+
+def bases(found: Records) -> list[int]:
+    data = memoryview(b"".join(found.batches))
+    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in records.walk(data)]
+
+
+async def test_batches_have_their_offsets_cached_or_not() -> None:
+    async with rig() as parts:
+        await produce(parts, 2, 3, 1)
+        for reader in (parts.reader, cold(parts), cold(parts)):
+            (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+            assert bases(found) == [0, 2, 5]
+            assert (found.high_watermark, found.log_start) == (6, 0)
+        assert parts.objects.reads > 0
+
+
+async def test_what_this_broker_wrote_is_not_read_again() -> None:
+    async with rig() as parts:
+        await produce(parts, 2, 3)
+        await fetch(parts.reader, Position(FIRST, 0, 1 << 20))
+        assert parts.objects.reads == 0
+
+
+async def test_an_offset_inside_a_batch_gives_the_whole_batch() -> None:
+    async with rig() as parts:
+        await produce(parts, 2, 3, 1)
+        for reader in (parts.reader, cold(parts)):
+            assert bases((await fetch(reader, Position(FIRST, 4, 1 << 20)))[0]) == [2, 5]
+
+
+async def test_bytes_are_bounded_and_one_batch_passes_for_the_whole_request() -> None:
+    async with rig() as parts:
+        await produce(parts, 1, 1, 1)
+        await produce(parts, 1, 1, 1, partition=SECOND)
+        for reader in (parts.reader, cold(parts)):
+            first, second = await fetch(reader, Position(FIRST, 0, 1), Position(SECOND, 0, 1))
+            assert (bases(first), bases(second)) == ([0], [])
+            first, second = await fetch(
+                reader, Position(FIRST, 0, 2 * SIZE), Position(SECOND, 0, 2 * SIZE), max_bytes=3 * SIZE
+            )
+            assert (bases(first), bases(second)) == ([0, 1], [0])
+
+
+async def test_a_consumer_waits_for_records() -> None:
+    async with rig() as parts:
+        await produce(parts, 1)
+        asked = asyncio.create_task(
+            fetch(parts.reader, Position(FIRST, 1, 1 << 20), Position(SECOND, 0, 1 << 20), wait=20)
+        )
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        await produce(parts, 1)
+        first, second = await asked
+        assert (bases(first), bases(second)) == ([1], [])
+
+
+async def test_a_consumer_waits_for_as_many_bytes_as_it_said() -> None:
+    async with rig() as parts:
+        asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20), min_bytes=2 * SIZE, wait=20))
+        await produce(parts, 1)
+        assert not asked.done()
+        await produce(parts, 1)
+        assert bases((await asked)[0]) == [0, 1]
+
+
+async def test_waiting_ends() -> None:
+    async with rig() as parts:
+        (found,) = await fetch(parts.reader, Position(FIRST, 0, 1 << 20), wait=0.01)
+        assert (found.error, list(found.batches), found.high_watermark) == (ErrorCode.none, [], 0)
+
+
+async def test_another_brokers_records_are_noticed() -> None:
+    async with rig() as parts:
+        other = cold(parts)
+        poll = asyncio.create_task(other.poll(lambda: False))
+        asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
+        await asyncio.sleep(0.03)
+        await produce(parts, 1)
+        assert bases((await asked)[0]) == [0]
+        poll.cancel()
+
+
+async def test_an_offset_beyond_the_end_is_said_at_once() -> None:
+    async with rig() as parts:
+        await produce(parts, 2)
+        (found,) = await fetch(parts.reader, Position(FIRST, 3, 1 << 20), wait=20)
+        assert (found.error, found.high_watermark) == (ErrorCode.offset_out_of_range, 2)
+
+
+async def test_one_load_serves_all_who_want_it() -> None:
+    async with rig() as parts:
+        await produce(parts, 2)
+        reader = cold(parts)
+        found = await asyncio.gather(*(fetch(reader, Position(FIRST, 0, 1 << 20)) for _ in range(10)))
+        assert [bases(it[0]) for it in found] == [[0]] * 10
+        assert parts.objects.reads == 1
+
+
+async def test_what_cannot_be_read_now_is_retried_by_the_client() -> None:
+    async with rig() as parts:
+        await produce(parts, 2)
+        reader = cold(parts)
+        parts.objects.broken = True
+        (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+        assert found.error is ErrorCode.kafka_storage_error
+        parts.objects.broken = False
+        assert bases((await fetch(reader, Position(FIRST, 0, 1 << 20)))[0]) == [0]
+
+
+async def test_append_time_is_written_in_cached_or_not() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(3, time=5), True)])
+        for reader in (parts.reader, cold(parts)):
+            (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+            data = memoryview(bytearray(b"".join(found.batches)))
+            newest, attributes, _ = records.header(data)
+            assert newest > 5
+            assert attributes & records.APPEND_TIME_BIT
+            struct.pack_into(">q", data, 0, 0)
+            assert records.parse(data).records == 3, "the checksum is right"
+
+
+async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
+    async with rig() as parts:
+        await produce(parts, 1)
+        await produce(parts, 1, partition=SECOND)
+        reader = cold(parts)
+        first, second = await fetch(reader, Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20), max_bytes=1)
+        assert (bases(first), bases(second)) == ([0], [])
+        assert parts.objects.reads == 1

@@ -1,0 +1,94 @@
+"""What is wrong with a batch, and what a broker changes in one."""
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from firn_broker.wire import records
+from tests.unit.broker.batches import raw
+
+
+def test_a_good_batch_is_taken() -> None:
+    data = raw(3, producer=7, epoch=1, sequence=5, time=77)
+    found = records.parse(data)
+    assert (found.records, found.producer_id, found.producer_epoch, found.base_sequence) == (3, 7, 1, 5)
+    assert (found.base_timestamp, found.max_timestamp, found.data) == (77, 77, data)
+
+
+def damaged(data: memoryview) -> memoryview:
+    data[-1] ^= 1
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (memoryview(b""), ErrorCode.corrupt_message),
+        (raw()[:60], ErrorCode.corrupt_message),
+        (raw()[:-1], ErrorCode.corrupt_message),
+        (damaged(raw()), ErrorCode.corrupt_message),
+        (memoryview(bytes(raw()) * 2), ErrorCode.invalid_record),
+        (raw(magic=1), ErrorCode.unsupported_for_message_format),
+        (raw(base=3), ErrorCode.invalid_record),
+        (raw(0), ErrorCode.invalid_record),
+        (raw(attributes=0x20), ErrorCode.invalid_record),
+        (raw(attributes=5), ErrorCode.unsupported_compression_type),
+        (raw(attributes=0x10, producer=1, epoch=0, sequence=0), ErrorCode.invalid_txn_state),
+        (raw(producer=1), ErrorCode.invalid_record),
+    ],
+    ids=[
+        "nothing", "no whole header", "cut off", "damaged", "two batches", "old format", "a base offset", "no records",
+        "control batch", "unknown codec", "transactional", "idempotent without a sequence",
+    ],
+)  # fmt: skip
+def test_a_bad_batch_is_refused(data: memoryview, code: ErrorCode) -> None:
+    with pytest.raises(records.InvalidBatchError) as refused:
+        records.parse(data)
+    assert refused.value.code is code
+
+
+@given(st.binary(max_size=200))
+def test_anything_is_refused_or_taken(data: bytes) -> None:
+    with pytest.raises(records.InvalidBatchError):
+        records.parse(memoryview(data))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=50)), max_size=8))
+def test_batches_are_walked(made: list[tuple[int, bytes]]) -> None:
+    batches = [raw(count, body=body) for count, body in made]
+    found = records.walk(memoryview(b"".join(batches)))
+    assert [(size, count) for _, size, count in found] == [
+        (len(it), count) for it, (count, _) in zip(batches, made, strict=True)
+    ]
+    assert [place for place, _, _ in found] == [sum(map(len, batches[:number])) for number in range(len(batches))]
+
+
+@pytest.mark.parametrize("data", [b"x" * 20, bytes(raw())[:-3], bytes(raw()) + b"\0" * 70])
+def test_what_is_no_row_of_batches_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        records.walk(memoryview(data))
+
+
+def test_a_number_leaves_the_checksum_right() -> None:
+    data = raw(4)
+    records.number(data, 0, 1 << 40)
+    assert struct.unpack_from(">q", data)[0] == 1 << 40
+    assert struct.unpack_from(">i", data, 12)[0] == 0
+    assert struct.unpack_from(">I", data, 17)[0] == crc32c(data[21:])
+
+
+def test_a_stamp_makes_append_time() -> None:
+    data = raw(4, attributes=2)
+    records.stamp(data, 99)
+    newest, attributes, _ = records.header(data)
+    assert (newest, attributes) == (99, 2 | records.APPEND_TIME_BIT)
+    assert struct.unpack_from(">I", data, 17)[0] == crc32c(data[21:])
+
+
+def test_sequences_follow_and_wrap() -> None:
+    last = (1 << 31) - 1
+    assert [records.following_sequence(at, 1) for at in (0, last - 1, last)] == [1, last, 0]

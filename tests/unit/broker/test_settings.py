@@ -1,0 +1,119 @@
+"""Settings from a file and from the environment, and what a broker says of those that cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firn.model.errors import ExitCode, InvalidSpecError
+from firn_broker import settings, telemetry
+from firn_broker.__main__ import main
+from firn_broker.settings import BrokerSettings, PostgresSettings
+
+SERVICE_LINKS = {
+    "FIRN_BROKER_DISKLESS_SERVICE_HOST": "10.0.0.7",
+    "FIRN_BROKER_DISKLESS_SERVICE_PORT": "9092",
+    "FIRN_BROKER_DISKLESS_SERVICE_PORT_KAFKA": "9092",
+    "FIRN_BROKER_DISKLESS_PORT": "tcp://10.0.0.7:9092",
+    "FIRN_BROKER_DISKLESS_PORT_9092_TCP": "tcp://10.0.0.7:9092",
+    "FIRN_BROKER_DISKLESS_PORT_9092_TCP_PROTO": "tcp",
+    "FIRN_BROKER_DISKLESS_PORT_9092_TCP_PORT": "9092",
+    "FIRN_BROKER_DISKLESS_PORT_9092_TCP_ADDR": "10.0.0.7",
+    "FIRN_BROKER_SERVICE_HOST": "10.0.0.8",
+    "FIRN_BROKER_PORT": "tcp://10.0.0.8:9092",
+}
+
+
+def document(tmp_path: Path, **more: Any) -> Path:
+    path = tmp_path / "broker.yaml"
+    given = {
+        "coordinator": {"type": "sqlite", "path": str(tmp_path / "coordinator.db")},
+        "objects": {"type": "directory", "path": str(tmp_path / "objects")},
+    }
+    path.write_text(json.dumps(given | more))
+    return path
+
+
+def load(tmp_path: Path, environment: dict[str, str], **more: Any) -> BrokerSettings:
+    return settings.load(document(tmp_path, **more), environment)
+
+
+def test_every_key_by_environment(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        {"FIRN_BROKER_WRITER__FLUSH_SECONDS": "0.5", "FIRN_BROKER_ZONE": "a", "FIRN_BROKER_EXTERNAL__BIND": "h:1"},
+        external=None,
+    )
+    assert (found.writer.flush_seconds, found.zone) == (0.5, "a")
+    assert found.external is not None
+    assert found.external.bind == "h:1"
+
+
+def test_what_kubernetes_says_of_services_is_no_setting(tmp_path: Path) -> None:
+    assert load(tmp_path, SERVICE_LINKS) == load(tmp_path, {})
+
+
+def test_every_setting_can_be_told_from_a_service() -> None:
+    for name in BrokerSettings.model_fields:
+        assert not settings._SERVICE_LINK.fullmatch(name.upper())
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    found = load(
+        tmp_path, {"FIRN_BROKER_NODE_ID": "", "FIRN_BROKER_ZONE": "", "FIRN_BROKER_EXTERNAL__ADVERTISED": ""}, zone="a"
+    )
+    assert (found.node_id, found.zone, found.external) == (None, "a", None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("FIRN_BROKER_NO_SUCH_KEY", "1", "noSuchKey"),
+        ("FIRN_BROKER_ZONE__NAME", "a", "FIRN_BROKER_ZONE__NAME: zone has no keys"),
+        ("FIRN_BROKER_ZONE", "a: b: c", "FIRN_BROKER_ZONE is no YAML"),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        load(tmp_path, {variable: value}, zone="x")
+
+
+@pytest.mark.parametrize("user", [{}, {"user": "a", "userFile": "/b"}])
+def test_the_databases_user_is_given_once(tmp_path: Path, user: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpecError, match="one of user and userFile"):
+        load(tmp_path, {}, coordinator={"type": "postgres", "uri": "postgresql://h/d", **user})
+
+
+@pytest.mark.parametrize("key", ["coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token"])
+@pytest.mark.parametrize("command", ["serve", "fsck"])
+def test_a_missing_secret_ends_it_with_a_message_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str, command: str
+) -> None:
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    there.write_text("value")
+    files = {
+        it: str(gone if it == key else there)
+        for it in ("coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token")
+    }
+    path = document(
+        tmp_path,
+        coordinator={
+            "type": "postgres", "uri": "postgresql://127.0.0.1:1/d", "userFile": files["coordinator.userFile"],
+            "passwordFile": files["coordinator.passwordFile"],
+        },
+        objects={"type": "bucket", "url": "s3://b/p", "secretConfig": {"aws_token": files["objects.secretConfig.aws_token"]}},
+    )  # fmt: skip
+    with monkeypatch.context() as patched:
+        # The log is set up once for a process, which here is the tests'.
+        patched.setattr(telemetry, "log_as_json", lambda: None)
+        assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
+    told = capsys.readouterr().err
+    assert f"{key}: cannot read {gone}" in told
+    assert "Traceback" not in told
+
+
+def test_a_secret_is_read_without_its_last_line_end(tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("firn\n")
+    assert settings.secret("coordinator.userFile", str(tmp_path / "user")) == "firn"
+    assert PostgresSettings(uri="postgresql://h/d", user_file="/u").user == ""

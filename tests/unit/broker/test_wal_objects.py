@@ -1,0 +1,72 @@
+"""WAL objects explain themselves: what was written is found again without a coordinator."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firn.model.errors import CorruptDataError
+from firn_broker.coordinates import Partition
+from firn_broker.storage import wal
+from tests.unit.broker.batches import batch
+
+ID = UUID(int=3)
+BATCHES = st.builds(
+    batch,
+    st.integers(1, 1000),
+    body=st.binary(max_size=80),
+    producer=st.just(5),
+    epoch=st.integers(0, 9),
+    sequence=st.integers(0, 99),
+)
+SEGMENTS = st.dictionaries(
+    st.builds(Partition, st.integers(0, 3).map(lambda it: UUID(int=it)), st.integers(0, 5)),
+    st.lists(BATCHES, min_size=1, max_size=4),
+    min_size=1,
+    max_size=6,
+)
+
+
+def index_of(data: memoryview) -> list[wal.IndexedBatch]:
+    start, end = wal.index_range(data[-wal.TAIL :], len(data))
+    return wal.read_index(data[start:end], data[-wal.TAIL :])
+
+
+@given(SEGMENTS)
+def test_the_index_has_all_batches(segments: dict[Partition, list]) -> None:  # type: ignore[type-arg]
+    ordered = sorted(segments.items())
+    data, positions = wal.assemble(ID, 3, 4, ordered)
+    view = memoryview(data)
+    found = index_of(view)
+    made = [(partition, it) for partition, batches in ordered for it in batches]
+    assert [it.position for it in found] == positions
+    assert [
+        (it.partition, it.records, it.producer_id, it.producer_epoch, it.base_sequence, it.max_timestamp)
+        for it in found
+    ] == [
+        (partition, it.records, it.producer_id, it.producer_epoch, it.base_sequence, it.max_timestamp)
+        for partition, it in made
+    ]
+    assert [view[it.position : it.position + it.length] for it in found] == [it.data for _, it in made]
+    wal.check_segments(view)
+
+
+@given(SEGMENTS, st.data())
+def test_a_changed_bit_is_noticed(segments: dict[Partition, list], data: st.DataObject) -> None:  # type: ignore[type-arg]
+    made, _ = wal.assemble(ID, 3, 4, sorted(segments.items()))
+    made[data.draw(st.integers(wal.HEAD, len(made) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptDataError):  # noqa: PT012
+        index_of(memoryview(made))
+        wal.check_segments(memoryview(made))
+
+
+def test_a_part_of_an_object_is_no_object() -> None:
+    made, _ = wal.assemble(ID, 3, 4, [(Partition(ID, 0), [batch()])])
+    with pytest.raises(CorruptDataError):
+        index_of(memoryview(made)[:-1])
+
+
+def test_a_key_has_its_id() -> None:
+    assert wal.id_of(wal.key(ID)) == ID
+    assert wal.key(ID).startswith(wal.PREFIX)

@@ -1,0 +1,259 @@
+"""Whole brokers in virtual time: what a client is told, and what two brokers over one log agree on."""
+
+import asyncio
+import struct
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from firn_broker import table
+from firn_broker.coordinates import Endpoint
+from firn_broker.wire import records
+from firn_broker.wire.cursor import MalformedError
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+
+async def produce(asked: Asked, topic: str, partition: int, batch: memoryview, version: int = 9, acks: int = -1) -> Any:
+    found = await asked.ask(
+        0, version, acks=acks, timeout=_seconds(1),
+        topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": bytes(batch)}]}],
+    )  # fmt: skip
+    return found.responses[0].partition_responses[0]
+
+
+def _seconds(seconds: float) -> Any:
+    return i32Timedelta.parse(timedelta(seconds=seconds))
+
+
+async def fetch(
+    asked: Asked, topic: str, partition: int, offset: int, *, wait: float = 0.5, max_bytes: int = 1 << 20
+) -> Any:
+    found = await asked.ask(
+        1, 12, max_wait=_seconds(wait), min_bytes=1, max_bytes=max_bytes, isolation_level=0, session_id=0, session_epoch=-1,
+        topics=[
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
+                        "log_start_offset": -1, "partition_max_bytes": max_bytes,
+                    }
+                ],
+            }
+        ],
+        forgotten_topics_data=[], rack_id="", replica_id=-1,
+    )  # fmt: skip
+    return found.responses[0].partitions[0]
+
+
+def bases(data: bytes) -> list[int]:
+    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in records.walk(memoryview(data))]
+
+
+def test_every_version_that_is_advertised_is_answered_or_refused_in_words() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            found = await asked.ask(18, 3, client_software_name="test", client_software_version="1")
+            advertised = {it.api_key: (it.min_version, it.max_version) for it in found.api_keys}
+            assert advertised == {route.key: route.versions for route in table.routes(asked.broker)}
+            assert advertised[0][0] == 0
+            assert advertised[23][0] == 2
+            assert not found.finalized_features
+            for key, (low, high) in advertised.items():
+                for version in range(max(low, {0: 3}.get(key, 0)), high + 1):
+                    if key not in (18,):
+                        await asked.ask(key, version, **GIVEN.get(key, {}), **COMMON)
+
+    run(story())
+
+
+COMMON: dict[str, Any] = {
+    "timeout": _seconds(1), "max_wait": _seconds(0), "session_timeout": _seconds(10), "rebalance_timeout": _seconds(10),
+    "transaction_timeout": _seconds(0), "retention_time": _seconds(0), "group_id": "g", "member_id": "", "protocol_type": "consumer",
+    "key": "g", "name": "t", "acks": -1,
+}  # fmt: skip
+GIVEN: dict[int, dict[str, Any]] = {3: {"topics": []}, 1: {"rack_id": ""}}
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            body = await asked.raw(18, 99, b"")
+            assert struct.unpack_from(">h", body)[0] == ErrorCode.unsupported_version
+            assert struct.unpack_from(">i", body, 2)[0] == len(table.routes(asked.broker))
+
+    run(story())
+
+
+@pytest.mark.parametrize(("api", "version"), [(24, 0), (999, 0), (3, 99), (1, 3), (-1, 0)])
+def test_what_is_not_served_closes_the_connection(api: int, version: int) -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            with pytest.raises(MalformedError):
+                await asked.raw(api, version, b"\0" * 20)
+
+    run(story())
+
+
+def test_what_one_broker_takes_another_gives() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1) as one, broker(shared, 2) as other:
+            await create(one, "t")
+            waiting = asyncio.create_task(fetch(other, "t", 0, 0, wait=100))
+            first = await produce(one, "t", 0, raw(3))
+            assert (first.error_code, first.base_offset) == (ErrorCode.none, 0)
+            found = await waiting
+            assert (bases(found.records), found.high_watermark) == ([0], 3)
+            second = await produce(other, "t", 0, raw(2))
+            assert second.base_offset == 3
+            assert bases((await fetch(one, "t", 0, 0)).records) == [0, 3]
+            assert bases((await fetch(one, "t", 0, 4)).records) == [3]
+            assert (await fetch(one, "t", 0, 6)).error_code == ErrorCode.offset_out_of_range
+
+    run(story())
+
+
+def test_a_duplicate_is_known_by_every_broker() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1) as one, broker(shared, 2) as other:
+            await create(one, "t")
+            batch = raw(3, producer=9, epoch=0, sequence=0)
+            assert (await produce(one, "t", 0, batch)).base_offset == 0
+            assert (await produce(other, "t", 0, batch)).base_offset == 0
+            after = await produce(other, "t", 0, raw(1, producer=9, epoch=0, sequence=7))
+            assert after.error_code == ErrorCode.out_of_order_sequence_number
+
+    run(story())
+
+
+def test_refusals() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", max_message_bytes="200")
+            for topic, partition, batch, acks, code in (
+                ("t", 5, raw(), -1, ErrorCode.unknown_topic_or_partition),
+                ("nobody", 0, raw(), -1, ErrorCode.unknown_topic_or_partition),
+                ("t", 0, raw(body=b"x" * 300), -1, ErrorCode.message_too_large),
+                ("t", 0, raw(base=1), -1, ErrorCode.invalid_record),
+                ("t", 0, raw(), 2, ErrorCode.invalid_required_acks),
+                ("t", 0, raw(attributes=0x10, producer=1, epoch=0, sequence=0), -1, ErrorCode.invalid_txn_state),
+            ):
+                assert (await produce(asked, topic, partition, batch, acks=acks)).error_code == code
+            found = await asked.ask(
+                22, 4, transactional_id="x", transaction_timeout=_seconds(1), producer_id=-1, producer_epoch=-1
+            )
+            assert found.error_code == ErrorCode.transactional_id_authorization_failed
+            for configs in ({"cleanup_policy": "compact"}, {"no_such": "1"}, {"retention_ms": "long"}):
+                with pytest.raises(AssertionError):
+                    await create(asked, "u", **configs)
+
+    run(story())
+
+
+def test_a_broker_that_dies_leaves_the_metadata_within_its_lease() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1) as one, broker(shared, 2) as other:
+            await asyncio.sleep(3)
+            assert len(one.broker.live_nodes()) == 2
+            for task in other.broker._background:
+                task.cancel()
+            await asyncio.sleep(7)
+            assert len(one.broker.live_nodes()) == 1
+            found = await one.ask(3, 12, topics=[], allow_auto_topic_creation=False)
+            assert [it.node_id for it in found.brokers] == [one.broker.membership.lease.node]
+
+    run(story())
+
+
+def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_through() -> None:
+    async def addresses(asked: Asked) -> list[set[tuple[str, int]]]:
+        metadata = await asked.ask(3, 12, topics=None, allow_auto_topic_creation=False)
+        cluster = await asked.ask(60, 1)
+        groups = await asked.ask(10, 4, key_type=0, coordinator_keys=[f"group-{number}" for number in range(50)])
+        assert not [it for it in groups.coordinators if it.error_code]
+        return [
+            {(it.host, it.port) for it in found} for found in (metadata.brokers, cluster.brokers, groups.coordinators)
+        ]
+
+    async def story() -> None:
+        shared = Shared()
+        one, other = Endpoint("a.example", 31000), Endpoint("b.example", 31001)
+        async with broker(shared, 1, one) as first, broker(shared, 2, other):
+            await asyncio.sleep(3)
+            assert await addresses(first) == [{("127.0.0.1", 9093), ("127.0.0.1", 9094)}] * 3
+            first.client.external = True
+            assert await addresses(first) == [{one, other}] * 3
+
+    run(story())
+
+
+def test_a_client_outside_is_not_sent_to_a_broker_that_it_cannot_reach() -> None:
+    """As while a fleet gets its second listener: partitions go to those that have it, and groups wait for theirs."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1, Endpoint("a.example", 31000)) as first, broker(shared, 2):
+            await asyncio.sleep(3)
+            await create(first, "t", partitions=50)
+            first.client.external = True
+            found = await first.ask(3, 12, topics=None, allow_auto_topic_creation=False)
+            own = first.broker.membership.lease.node
+            assert [(it.node_id, it.host) for it in found.brokers] == [(own, "a.example")]
+            assert {it.leader_id for it in found.topics[0].partitions} == {own}
+            groups = await first.ask(10, 4, key_type=0, coordinator_keys=[f"group-{number}" for number in range(50)])
+            assert {(it.host, it.error_code) for it in groups.coordinators} == {
+                ("a.example", ErrorCode.none),
+                ("", ErrorCode.coordinator_not_available),
+            }
+
+    run(story())
+
+
+def test_what_retention_drops_is_deleted_in_the_end() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1) as asked:
+            await create(asked, "t", retention_ms="1000", message_timestamp_type="LogAppendTime")
+            await produce(asked, "t", 0, raw(5))
+            await asyncio.sleep(40)
+            found = await fetch(asked, "t", 0, 0)
+            assert (found.error_code, found.log_start_offset, found.high_watermark) == (
+                ErrorCode.offset_out_of_range,
+                5,
+                5,
+            )
+            assert len(shared.objects.objects) == 1
+            await asyncio.sleep(800)
+            assert shared.objects.objects == {}
+            assert (await produce(asked, "t", 0, raw())).base_offset == 5
+
+    run(story())
+
+
+def test_a_story_repeats_itself() -> None:
+    async def story() -> list[Any]:
+        shared = Shared()
+        seen: list[Any] = []
+        async with broker(shared, 1) as one, broker(shared, 2) as other:
+            await create(one, "t", 4)
+            chance = Random(5)
+
+            async def client(number: int) -> None:
+                for _ in range(20):
+                    await asyncio.sleep(chance.random())
+                    found = await produce(chance.choice((one, other)), "t", chance.randrange(4), raw(number + 1))
+                    seen.append((asyncio.get_running_loop().time(), number, found.base_offset))
+
+            await asyncio.gather(*map(client, range(5)))
+        return [seen, sorted(shared.objects.objects)]
+
+    assert run(story()) == run(story())

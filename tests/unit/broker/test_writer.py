@@ -1,0 +1,121 @@
+"""The way to the log: gathered, uploaded, committed in order, and what happens when a part of it fails."""
+
+import asyncio
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.coordinates import NodeAddress, Partition
+from firn_broker.writer import Append
+from tests.unit.broker.batches import batch
+from tests.unit.broker.rig import FIRST, SECOND, rig
+
+
+def append(partition: Partition = FIRST, count: int = 1, **more: int) -> Append:
+    return Append(partition, batch(count, **more), False)  # type: ignore[arg-type]
+
+
+async def test_requests_of_an_interval_share_an_object() -> None:
+    async with rig() as parts:
+        futures = [parts.writer.append([append(), append(SECOND, 2)]) for _ in range(3)]
+        answers = [[it.base_offset for it in await future] for future in futures]
+        assert answers == [[0, 0], [1, 2], [2, 4]]
+        assert parts.objects.puts == 1
+
+
+async def test_a_full_object_does_not_wait_for_the_interval() -> None:
+    async with rig(flush_seconds=60, flush_bytes=1024) as parts:
+        futures = [parts.writer.append([Append(FIRST, batch(body=b"x" * 600), False)]) for _ in range(2)]
+        (first,) = await futures[0]
+        assert first.base_offset == 0
+        assert not futures[1].done()
+        await parts.writer.drain()
+        assert (await futures[1])[0].base_offset == 1
+
+
+async def test_commits_follow_rotation_whatever_upload_is_first() -> None:
+    async with rig(flush_bytes=1024) as parts:
+        late = asyncio.Event()
+        parts.objects.gates = [late]
+        first = parts.writer.append([Append(FIRST, batch(body=b"x" * 2000), False)])
+        second = parts.writer.append([Append(FIRST, batch(body=b"y" * 2000), False)])
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert parts.objects.puts == 2
+        assert not second.done()
+        late.set()
+        assert [it.base_offset for it in [*await first, *await second]] == [0, 1]
+
+
+async def test_uploads_at_a_time_are_bounded() -> None:
+    async with rig(flush_bytes=1024, uploads=2) as parts:
+        gates = [asyncio.Event() for _ in range(5)]
+        parts.objects.gates = list(gates)
+        futures = [parts.writer.append([Append(FIRST, batch(body=b"x" * 2000), False)]) for _ in range(5)]
+        for gate in gates:
+            await asyncio.sleep(0.002)
+            gate.set()
+        await asyncio.gather(*futures)
+        assert parts.objects.most_at_once == 2
+
+
+async def test_a_lost_answer_is_asked_for_again() -> None:
+    async with rig() as parts:
+        parts.coordinator.lost = 3
+        (outcome,) = await parts.writer.append([append(count=4)])
+        assert outcome.base_offset == 0
+        assert len(set(parts.coordinator.commits)) == 1
+        assert len(parts.coordinator.commits) == 4
+        (after,) = await parts.writer.append([append()])
+        assert after.base_offset == 4
+
+
+async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
+    async with rig() as parts:
+        parts.objects.broken = True
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.error is ErrorCode.kafka_storage_error
+        parts.objects.broken = False
+        assert (await parts.writer.append([append()]))[0].base_offset == 0
+
+
+async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:
+    async with rig(flush_bytes=1024) as parts:
+        gate = asyncio.Event()
+        parts.objects.gates = [gate]
+        parts.objects.broken = True
+        body = b"x" * 2000
+        lost = parts.writer.append([Append(FIRST, batch(body=body, producer=1, epoch=0, sequence=0), False)])
+        await asyncio.sleep(0.001)
+        following = parts.writer.append([Append(FIRST, batch(body=body, producer=1, epoch=0, sequence=1), False)])
+        others = parts.writer.append([Append(FIRST, batch(body=body, producer=2, epoch=0, sequence=0), False)])
+        waiting = parts.writer.append([append(producer=1, epoch=0, sequence=2)])
+        while parts.objects.puts < 4:
+            await asyncio.sleep(0.001)
+        gate.set()
+        # The first file's upload fails for good, the others' work as soon as the store does.
+        while not lost.done():
+            await asyncio.sleep(0.001)
+            parts.objects.broken = not parts.objects.objects and not lost.done()
+        assert [it.error for it in [*await lost, *await following, *await waiting]] == [
+            ErrorCode.kafka_storage_error
+        ] * 3
+        assert (await others)[0].error in (ErrorCode.none, ErrorCode.kafka_storage_error)
+        parts.objects.broken = False
+        (again,) = await parts.writer.append([append(producer=1, epoch=0, sequence=0)])
+        assert again.error is ErrorCode.none
+
+
+async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
+    async with rig() as parts:
+        await parts.writer.append([append()])
+        await parts.coordinator.join(NodeAddress("other", 1), 60_000, parts.membership.lease.node)
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.error is ErrorCode.kafka_storage_error
+
+
+async def test_draining_answers_all() -> None:
+    async with rig(flush_seconds=60) as parts:
+        futures = [parts.writer.append([append()]) for _ in range(3)]
+        await parts.writer.drain()
+        assert all(future.done() for future in futures)
+        assert parts.writer.unfinished == 0

@@ -1,0 +1,154 @@
+"""Whole brokers over one memory, in virtual time, asked through frames as a connection would give them."""
+
+import asyncio
+import dataclasses
+import io
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from random import Random
+from typing import Any, get_args, get_type_hints
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+from kio.static.primitive import i32Timedelta
+
+from firn_broker import table
+from firn_broker.broker import Broker, Ports
+from firn_broker.coordinates import Endpoint, NodeAddress
+from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
+from firn_broker.router import Client
+from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
+from firn_broker.storage.objects import MemoryObjects
+from firn_broker.wire import headers
+from tests.fakes.virtual_time import LoopClock
+
+
+class Shared:
+    """What brokers of a cluster share. A broker's end closes nothing of it."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjects()
+        self.coordinator = _Shared(":memory:", LoopClock(), "cluster", Inline())
+
+
+class _Shared(SqliteCoordinator):
+    started = False
+
+    async def start(self) -> None:
+        if not self.started:
+            self.started = True
+            await super().start()
+
+    async def close(self) -> None:
+        pass
+
+
+class Silence(Exception):
+    """The request is of those that are not answered (acks=0)."""
+
+
+class Asked:
+    """A broker, and a client of it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.client = Client("test:1", "test")
+
+    async def raw(self, api: int, version: int, body: bytes) -> bytes:
+        """The answer's body."""
+        head = struct.pack(">hhi", api, version, 7) + struct.pack(">h", 4) + b"test"
+        if headers.is_flexible(api, version):
+            head += b"\0"
+        frame = memoryview(bytearray(head + body))
+        found = await self.broker.router.handle(headers.read(frame), frame, self.client)
+        if found is None:
+            raise Silence
+        answer = b"".join(found)
+        return answer[len(headers.response(headers.read(frame))) :]
+
+    async def ask(self, api: int, version: int, **fields: Any) -> Any:
+        """The answer, as kio reads it."""
+        schema = load_request_schema(api, version)
+        buffer = io.BytesIO()
+        entity_writer(schema)(buffer, fill(schema, fields))
+        found, _ = entity_reader(load_response_schema(api, version))(await self.raw(api, version, buffer.getvalue()), 0)
+        return found
+
+
+def fill(schema: Any, fields: Mapping[str, Any]) -> Any:
+    """A message from nested dicts; what a version lacks is left out, and what is not given is its default, or nothing."""
+    hints = get_type_hints(schema)
+    values = {}
+    for field in dataclasses.fields(schema):
+        inner = _nested(hints[field.name])
+        if field.name in fields:
+            value = fields[field.name]
+            values[field.name] = (
+                tuple(fill(inner, it) for it in value) if inner is not None and value is not None else value
+            )
+        elif field.default is dataclasses.MISSING:
+            values[field.name] = _NOTHING.get(field.metadata.get("kafka_type", ""), () if inner is not None else None)
+    return schema(**values)
+
+
+_NOTHING: dict[str, Any] = {"bool": False, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uuid": None, "string": None}
+
+
+def _nested(hint: Any) -> Any:
+    if isinstance(hint, type) and getattr(hint, "__type__", None) is EntityType.nested:
+        return hint
+    for argument in get_args(hint):
+        if (found := _nested(argument)) is not None:
+            return found
+    return None
+
+
+@asynccontextmanager
+async def broker(
+    shared: Shared | None = None, seed: int = 1, external: Endpoint | None = None, **settings: Any
+) -> AsyncIterator[Asked]:
+    """A broker that works until the block ends."""
+    outside = shared or Shared()
+    made = Broker(
+        Ports(outside.coordinator, outside.objects, LoopClock(), Random(seed)),
+        BrokerSettings(
+            coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
+        ),
+    )
+    await made.start(NodeAddress("127.0.0.1", 9092 + seed, external=external), table.routes(made))
+    try:
+        yield Asked(made)
+    finally:
+        await made.leave_service()
+        await made.stop()
+
+
+async def create(asked: Asked, name: str, partitions: int = 1, **configs: str) -> UUID:
+    """A topic's id."""
+    found = await asked.ask(
+        19, 7,
+        topics=[
+            {
+                "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
+                "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+            }
+        ],
+        timeout=_zero(), validate_only=False,
+    )  # fmt: skip
+    assert not found.topics[0].error_code, found.topics[0].error_message
+    id: UUID = found.topics[0].topic_id
+    return id
+
+
+def _zero() -> Any:
+    return i32Timedelta.parse(timedelta(0))
+
+
+async def settle() -> None:
+    """Let everything that can happen now happen."""
+    for _ in range(50):
+        await asyncio.sleep(0)
