@@ -19,3 +19,5 @@ class Options:
     """IcebergTopics of `scale`."""
     repeats: int = 1
     """Runs of `ingest`, ours and the peer's in turn; figures are medians."""
+    megabytes: int = 2000
+    """What `broker` moves each way, on each contestant."""

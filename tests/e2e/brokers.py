@@ -269,6 +269,19 @@ def uids(selector: str) -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
 
 
+def kill(pod: str) -> None:
+    """SIGKILL for all of a StatefulSet's pod; back when it is another one, which need not be ready."""
+
+    def uid() -> str:
+        live = get("pod", pod)
+        return str(live["metadata"]["uid"]) if live else ""
+
+    old = uid()
+    quickstart.say(f"kill {pod}")
+    quickstart.kubectl("-n", SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force")
+    await_until(f"{pod} is another one", lambda: uid() not in ("", old))
+
+
 def metric(line: str) -> float:
     """A figure of the operator's; -1 while it does not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"

@@ -1,12 +1,15 @@
 """Diskless brokers: topics on them land as tables, and brokers that are killed, replaced, added and taken away lose and double nothing."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import quickstart
-from brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, uids
+from brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, kill, uids
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 from quickstart import SYSTEM, Manifest, apply, get, kubectl, say
 from topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
@@ -49,9 +52,9 @@ def install(**profile: Any) -> None:
     quickstart.install(VALUES, overrides={f"quickStart.diskless.profile.{key}": str(it) for key, it in profile.items()})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two_brokers(release: None) -> Iterator[None]:
-    """Two brokers for a test, one again afterwards."""
+    """Two brokers for the stories from here on, one again afterwards."""
     install(replicas=2)
     await_rolled(BROKERS, 2)
     yield
@@ -101,23 +104,19 @@ def test_a_broker_keeps_nothing(release: None) -> None:
     assert not [it for it in pod["spec"]["volumes"] if "persistentVolumeClaim" in it]
 
 
-@pytest.mark.usefixtures("two_brokers")
-def test_killed_brokers_lose_and_double_nothing(topic: Manifest, client: str) -> None:
-    with traffic(topic, client) as (producing, _):
-        for number in (0, 1, 1, 0):
-            old = uids(SELECTOR)[f"{BROKERS}-{number}"]
-            say(f"kill {BROKERS}-{number}")
-            kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-{number}", "--grace-period=0", "--force")
-            await_until("it is another pod", lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u)
-            await_rolled(BROKERS, 2)
+@pytest.mark.parametrize("store", ["firn-postgres", "firn-s3"])
+def test_a_store_killed_under_load_loses_and_doubles_nothing(topic: Manifest, client: str, store: str) -> None:
+    with traffic(topic, client) as (producing, consuming):
+        for _ in range(2):
+            kill(f"{store}-0")
+            kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{store}-0", "--timeout=300s")
             producing.await_more()
+            consuming.await_more(500)
 
 
 def test_the_only_broker_killed_loses_and_doubles_nothing(topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, _):
-        old = uids(SELECTOR)[f"{BROKERS}-0"]
-        kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-0", "--grace-period=0", "--force")
-        await_until("it is another pod", lambda: uids(SELECTOR).get(f"{BROKERS}-0", old) != old)
+        kill(f"{BROKERS}-0")
         await_rolled(BROKERS, 1)
         producing.await_more()
 
@@ -135,6 +134,40 @@ def test_scaling_up_and_down_with_clients_connected(topic: Manifest, client: str
         producing.await_more(2000)
         consuming.await_more(1000)
     assert producing.end["longest_silence_seconds"] < 30
+
+
+@pytest.mark.usefixtures("two_brokers")
+def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None:
+    outside = {"bootstrap.servers": "127.0.0.1:30020"}
+    seen = AdminClient(outside).list_topics(timeout=60).brokers.values()
+    assert sorted((it.host, it.port) for it in seen) == [("127.0.0.1", 30021), ("127.0.0.1", 30022)]
+    name, count = topic["status"]["topicName"], 300
+    producer = Producer(outside)
+    for record in numbered(0, count):
+        producer.produce(name, **record)
+    assert producer.flush(60) == 0
+    consumer = Consumer({**outside, "group.id": name, "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe([name])
+        found: list[bytes] = []
+
+        def look() -> bool:
+            found.extend(it.value() for it in consumer.consume(count, 1) if it.error() is None)
+            return len(found) >= count
+
+        await_until("all records are consumed", look)
+    finally:
+        consumer.close()
+    assert sorted(json.loads(it)["id"] for it in found) == list(range(count))
+
+
+@pytest.mark.usefixtures("two_brokers")
+def test_killed_brokers_lose_and_double_nothing(topic: Manifest, client: str) -> None:
+    with traffic(topic, client) as (producing, _):
+        for number in (0, 1, 1, 0):
+            kill(f"{BROKERS}-{number}")
+            await_rolled(BROKERS, 2)
+            producing.await_more()
 
 
 @pytest.mark.usefixtures("two_brokers")

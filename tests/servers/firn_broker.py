@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, stop, tail
+from tests.servers.s3 import S3
 
 
 @dataclass
@@ -73,3 +75,24 @@ def of_fleet(directory: Path, name: str, settings: Mapping[str, Any]) -> FirnBro
     config = directory / f"{name}.yaml"
     config.write_text(json.dumps(settings))
     return FirnBroker(["--config", str(config)], free_port(), directory / f"{name}.log")
+
+
+def fleet_settings(directory: Path, database: Postgres, storage: S3, name: str = "fleet") -> dict[str, Any]:
+    """Settings of brokers of one fleet, which has its own schema and its own part of the bucket; secrets lie in ``directory``."""
+    password, secret = directory / "password", directory / "secret"
+    password.write_text(database.password)
+    secret.write_text(storage.secret_key)
+    return {
+        "coordinator": {
+            "type": "postgres", "uri": database.uri, "user": database.user, "passwordFile": str(password),
+            "schemaName": name.replace("-", "_"),
+        },
+        "objects": {
+            "type": "bucket", "url": f"s3://{storage.bucket}/{name}",
+            "config": {
+                "aws_endpoint": storage.endpoint, "aws_region": "us-east-1", "aws_access_key_id": storage.access_key,
+                "aws_virtual_hosted_style_request": "false",
+            },
+            "secretConfig": {"aws_secret_access_key": str(secret)},
+        },
+    }  # fmt: skip

@@ -64,9 +64,9 @@ def directory_for_postgres() -> Iterator[Path]:
 
 
 @contextmanager
-def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
+def postgres(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[Postgres]:
     """A server with its data in ``directory`` (made, or gone on with). Where we are root, which initdb refuses, it runs as user postgres,
-    to whom pytest's own temporary directories are closed: use `directory_for_postgres`."""
+    to whom pytest's own temporary directories are closed: use `directory_for_postgres`. Only a ``durable`` one flushes what it commits."""
     server = Postgres(port or free_port())
     user = "postgres" if os.geteuid() == 0 else None
     data = directory / "data"
@@ -87,7 +87,7 @@ def postgres(directory: Path, port: int | None = None) -> Iterator[Postgres]:
         )
     command = [
         _binary("postgres"), "-D", str(data), "-p", str(server.port), "-c", "listen_addresses=127.0.0.1",
-        "-c", f"unix_socket_directories={directory}", "-c", "fsync=off",
+        "-c", f"unix_socket_directories={directory}", "-c", f"fsync={'on' if durable else 'off'}",
     ]  # fmt: skip
     log = directory.parent / f"{directory.name}.log"
     with running(command, lambda: _answers(server), log, user=user) as process:

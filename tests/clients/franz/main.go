@@ -83,6 +83,15 @@ func prove(ctx context.Context, bootstrap, topic string) error {
 	if lag := lags[topic].Lag.Total(); lag != 0 {
 		return fmt.Errorf("lag: %d after all was committed", lag)
 	}
+	if err := share(ctx, bootstrap, topic); err != nil {
+		return fmt.Errorf("share: %w", err)
+	}
+	if err := administer(ctx, admin, topic); err != nil {
+		return fmt.Errorf("administer: %w", err)
+	}
+	if err := large(ctx, bootstrap, admin, topic+"-large"); err != nil {
+		return fmt.Errorf("large records: %w", err)
+	}
 	if err := transact(ctx, bootstrap); err != nil {
 		return fmt.Errorf("transaction: %w", err)
 	}
@@ -154,6 +163,143 @@ func consume(ctx context.Context, bootstrap, topic string, count int) error {
 		if err := client.CommitRecords(ctx, records...); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
+	}
+	return nil
+}
+
+// share proves that two static members divide the partitions, and that one which comes back has its own again.
+func share(ctx context.Context, bootstrap, topic string) error {
+	group := topic + "-shared"
+	member := func(instance string) (*kgo.Client, chan int, error) {
+		owned := make(chan int, 100)
+		total := 0
+		changed := func(by int) func(context.Context, *kgo.Client, map[string][]int32) {
+			return func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+				total += by * len(partitions[topic])
+				owned <- total
+			}
+		}
+		client, err := kgo.NewClient(
+			kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.InstanceID(instance),
+			kgo.HeartbeatInterval(200*time.Millisecond), kgo.OnPartitionsAssigned(changed(1)),
+			kgo.OnPartitionsRevoked(changed(-1)), kgo.OnPartitionsLost(changed(-1)),
+		)
+		return client, owned, err
+	}
+	await := func(owned chan int, least, most int) error {
+		for {
+			select {
+			case count := <-owned:
+				if least <= count && count <= most {
+					return nil
+				}
+			case <-ctx.Done():
+				return fmt.Errorf("no member with %d to %d partitions", least, most)
+			}
+		}
+	}
+	first, ofFirst, err := member("first")
+	if err != nil {
+		return err
+	}
+	defer first.Close()
+	go first.PollFetches(ctx)
+	if err := await(ofFirst, partitions, partitions); err != nil {
+		return fmt.Errorf("one has all: %w", err)
+	}
+	second, ofSecond, err := member("second")
+	if err != nil {
+		return err
+	}
+	go second.PollFetches(ctx)
+	if err := errors.Join(await(ofFirst, 1, partitions-1), await(ofSecond, 1, partitions-1)); err != nil {
+		second.Close()
+		return fmt.Errorf("two share: %w", err)
+	}
+	// Static: it goes without a word, and its place is kept.
+	second.Close()
+	again, ofAgain, err := member("second")
+	if err != nil {
+		return err
+	}
+	defer again.Close()
+	go again.PollFetches(ctx)
+	return await(ofAgain, 1, partitions-1)
+}
+
+// administer grows the topic, changes its configuration, asks for offsets by time and deletes records.
+func administer(ctx context.Context, admin *kadm.Client, topic string) error {
+	if grown, err := admin.CreatePartitions(ctx, 1, topic); err != nil || grown.Error() != nil {
+		return fmt.Errorf("grow: %w", errors.Join(err, grown.Error()))
+	}
+	retention := "7200000"
+	changed, err := admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &retention}}, topic)
+	if err != nil || changed[0].Err != nil {
+		return fmt.Errorf("alter configs: %w", errors.Join(err, changed[0].Err))
+	}
+	configs, err := admin.DescribeTopicConfigs(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("describe configs: %w", err)
+	}
+	of, err := configs.On(topic, nil)
+	if err != nil {
+		return fmt.Errorf("describe configs: %w", err)
+	}
+	kept := false
+	for _, one := range of.Configs {
+		kept = kept || (one.Key == "retention.ms" && one.MaybeValue() == retention)
+	}
+	if !kept {
+		return errors.New("describe configs: the change is not there")
+	}
+	described, err := admin.DescribeGroups(ctx, topic)
+	if err != nil || described[topic].State != "Empty" {
+		return fmt.Errorf("describe group: %q: %w", described[topic].State, err)
+	}
+	after, err := admin.ListOffsetsAfterMilli(ctx, 0, topic)
+	if err != nil || after.Error() != nil {
+		return fmt.Errorf("offsets by time: %w", errors.Join(err, after.Error()))
+	}
+	offsets := kadm.Offsets{}
+	offsets.AddOffset(topic, 0, 1, -1)
+	deleted, err := admin.DeleteRecords(ctx, offsets)
+	if err != nil || deleted.Error() != nil {
+		return fmt.Errorf("delete records: %w", errors.Join(err, deleted.Error()))
+	}
+	starts, err := admin.ListStartOffsets(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("list offsets: %w", err)
+	}
+	if start, _ := starts.Lookup(topic, 0); start.Offset != 1 {
+		return fmt.Errorf("delete records: the partition begins at %d", start.Offset)
+	}
+	return nil
+}
+
+// large proves records of 1 MiB.
+func large(ctx context.Context, bootstrap string, admin *kadm.Client, topic string) error {
+	size := "2097152"
+	if _, err := admin.CreateTopic(ctx, 1, -1, map[string]*string{"max.message.bytes": &size}, topic); err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(bootstrap), kgo.ConsumeTopics(topic), kgo.DefaultProduceTopic(topic),
+		kgo.ProducerBatchMaxBytes(2<<20), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	value := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	if err := client.ProduceSync(ctx, &kgo.Record{Value: value}).FirstErr(); err != nil {
+		return err
+	}
+	fetches := client.PollRecords(ctx, 1)
+	if err := fetches.Err(); err != nil {
+		return err
+	}
+	if records := fetches.Records(); len(records) != 1 || !bytes.Equal(records[0].Value, value) {
+		return errors.New("another value came back")
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
-from tests.servers.firn_broker import FirnBroker, of_fleet
+from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import await_true, free_port
 from tests.servers.s3 import S3
@@ -23,27 +23,12 @@ _numbers = itertools.count()
 def fleet_of(count: int, directory: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
     """So many brokers, that have their own schema and their own part of the bucket."""
     number = next(_numbers)
-    password = directory / "password"
-    password.write_text(database.password)
-    secret = directory / "secret"
-    secret.write_text(storage.secret_key)
     settings = {
-        "coordinator": {
-            "type": "postgres", "uri": database.uri, "user": database.user, "passwordFile": str(password),
-            "schemaName": f"fleet_{number}",
-        },
-        "objects": {
-            "type": "bucket", "url": f"s3://{storage.bucket}/fleet-{number}",
-            "config": {
-                "aws_endpoint": storage.endpoint, "aws_region": "us-east-1", "aws_access_key_id": storage.access_key,
-                "aws_virtual_hosted_style_request": "false",
-            },
-            "secretConfig": {"aws_secret_access_key": str(secret)},
-        },
+        **fleet_settings(directory, database, storage, f"fleet-{number}"),
         "leaseSeconds": 2,
         "groups": {"initialRebalanceMs": 100},
         "writer": {"flushSeconds": 0.05},
-    }  # fmt: skip
+    }
     brokers = [of_fleet(directory, f"broker-{node}", {**settings, "nodeId": node}) for node in range(count)]
     try:
         for broker in brokers:

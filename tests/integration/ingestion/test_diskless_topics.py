@@ -58,10 +58,17 @@ def test_records_become_rows_whichever_way_they_are_read(
     # The broker is killed; another one takes its place, and what is produced then, compressed, lands too.
     server.kill()
     server.start()
-    squeezed = Producer(
-        {"bootstrap.servers": server.bootstrap, "compression.type": "zstd", "enable.idempotence": True, "linger.ms": 50}
-    )
-    world.produce(topic, [Record(value(n), partition=n % 3) for n in range(300, 3_300)], squeezed)
+    for part, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
+        squeezed = Producer(
+            {
+                "bootstrap.servers": server.bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                "linger.ms": 50,
+            }
+        )
+        first = 300 + 750 * part
+        world.produce(topic, [Record(value(n), partition=n % 3) for n in range(first, first + 750)], squeezed)
     found = places(world.await_rows(job, 3_300))
     assert found == exactly(dict.fromkeys(range(3), 1_100))
     assert world.landed(job) == dict.fromkeys(range(3), 1_100)
