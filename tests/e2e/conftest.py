@@ -54,7 +54,7 @@ for line in sys.stdin:
             break
         except BufferError:
             producer.poll(0.1)
-left = producer.flush(60)
+left = producer.flush(240)
 sys.exit(f"{left} unsent, {failed[:3]}" if left or failed else 0)
 """
 

@@ -145,7 +145,7 @@ def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None
     producer = Producer(outside)
     for record in numbered(0, count):
         producer.produce(name, **record)
-    assert producer.flush(60) == 0
+    assert producer.flush(240) == 0
     consumer = Consumer({**outside, "group.id": name, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([name])

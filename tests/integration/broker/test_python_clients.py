@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from typing import Any
@@ -23,6 +24,7 @@ from tests.servers.process import await_true
 AIOKAFKA_CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 HEADERS = [("a", b"1"), ("b", b"")]
 MIB = 1 << 20
+TODAY = int(time.time() * 1000)
 LARGE = {"max.message.bytes": str(2 * MIB)}
 
 
@@ -144,14 +146,14 @@ async def test_aiokafka_administers_topics(firn: FirnBroker, name: str, aiokafka
     place = TopicPartition(name, 0)
     async with AIOKafkaProducer(bootstrap_servers=firn.bootstrap) as producer:
         for number in range(5):
-            await producer.send_and_wait(name, b"v", partition=0, timestamp_ms=1_700_000_000_000 + number)
+            await producer.send_and_wait(name, b"v", partition=0, timestamp_ms=TODAY + number)
     assert (await admin.delete_records({place: RecordsToDelete(before_offset=2)}))[place] == 2
     async with AIOKafkaConsumer(bootstrap_servers=firn.bootstrap) as consumer:
         assert (await consumer.beginning_offsets([place]), await consumer.end_offsets([place])) == (
             {place: 2},
             {place: 5},
         )
-        (found,) = (await consumer.offsets_for_times({place: 1_700_000_000_003})).values()
+        (found,) = (await consumer.offsets_for_times({place: TODAY + 3})).values()
         assert found.offset == 3
     await admin.delete_topics([name])
     assert name not in await admin.list_topics()
@@ -269,11 +271,11 @@ def test_kafka_python_administers_topics(firn: FirnBroker, name: str, kafka_admi
     assert len(described["partitions"]) == 2
     with closing(KafkaProducer(bootstrap_servers=firn.bootstrap)) as producer:
         for number in range(5):
-            producer.send(name, b"v", partition=0, timestamp_ms=1_700_000_000_000 + number).get(20)
+            producer.send(name, b"v", partition=0, timestamp_ms=TODAY + number).get(20)
     kafka_admin.delete_records({place: 2})
     with closing(KafkaConsumer(bootstrap_servers=firn.bootstrap, group_id=name)) as consumer:
         assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 2}, {place: 5})
-        assert consumer.offsets_for_times({place: 1_700_000_000_003})[place].offset == 3
+        assert consumer.offsets_for_times({place: TODAY + 3})[place].offset == 3
         consumer.assign([place])
         consumer.commit({place: OffsetAndMetadata(4, "mine", -1)})
         assert consumer.committed(place) == 4

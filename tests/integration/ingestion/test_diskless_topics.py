@@ -16,7 +16,8 @@ servers = pytest.importorskip("tests.servers.firn_broker")
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Any]:
-    with servers.embedded(tmp_path / "broker") as server:
+    # Records here are of years ago, which are not to go at the first look of retention.
+    with servers.embedded(tmp_path / "broker", FIRN_BROKER_TOPICS__CONFIGS='{"retention.ms": "-1"}') as server:
         yield server
 
 
