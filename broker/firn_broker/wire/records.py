@@ -92,7 +92,9 @@ def parse(data: memoryview) -> Batch:
 
 
 def walk(data: memoryview) -> list[tuple[int, int, int]]:
-    """(place, bytes, records) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not."""
+    """(place, bytes, offsets that it covers) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not.
+
+    A batch covers as many offsets as it has records, unless some were left out of it (`keys`)."""
     found = []
     place, end = 0, len(data)
     while place < end:
@@ -102,7 +104,7 @@ def walk(data: memoryview) -> list[tuple[int, int, int]]:
         size = fields[1] + 12
         if size < HEADER or place + size > end:
             raise ValueError(f"a batch of {size} bytes at {place} passes the end at {end}")
-        found.append((place, size, fields[12]))
+        found.append((place, size, fields[6] + 1))
         place += size
     return found
 

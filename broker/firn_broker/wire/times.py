@@ -21,7 +21,7 @@ def _snappy(data: memoryview) -> bytes:
     return bytes(out)
 
 
-_CODECS: dict[int, Callable[[memoryview], bytes]] = {
+CODECS: dict[int, Callable[[memoryview], bytes]] = {
     0: bytes,
     1: lambda data: bytes(cramjam.gzip.decompress(data)),
     2: _snappy,
@@ -38,13 +38,13 @@ def of_records(batch: memoryview) -> list[tuple[int, int]]:
         return [(base + delta, newest) for delta in range(count)]
     first = int.from_bytes(batch[27:35], "big", signed=True)
     try:
-        data = _CODECS[attributes & records.CODEC_BITS](batch[records.HEADER :])
+        data = CODECS[attributes & records.CODEC_BITS](batch[records.HEADER :])
         found, place = [], 0
         for _ in range(count):
-            size, place = _zigzag(data, place)
+            size, place = zigzag(data, place)
             end = place + size
-            time, place = _zigzag(data, place + 1)
-            delta, place = _zigzag(data, place)
+            time, place = zigzag(data, place + 1)
+            delta, place = zigzag(data, place)
             found.append((base + delta, first + time))
             place = end
         return found
@@ -52,7 +52,8 @@ def of_records(batch: memoryview) -> list[tuple[int, int]]:
         raise ValueError(f"records cannot be decoded: {error!r}") from error
 
 
-def _zigzag(data: bytes, place: int) -> tuple[int, int]:
+def zigzag(data: bytes, place: int) -> tuple[int, int]:
+    """The signed varint at ``place``, and where it ends."""
     value = shift = 0
     while True:
         byte = data[place]
