@@ -12,6 +12,7 @@ from firn.model.clock import Clock
 from firn_broker import metrics
 from firn_broker.blocks import BlockCache
 from firn_broker.catalogue import Catalogue
+from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
 from firn_broker.coordinates import Endpoint, Node, NodeAddress
 from firn_broker.groups.coordinator import GroupCoordinator
@@ -84,7 +85,13 @@ class Broker:
             settings.writer,
         )
         self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
-        upkeep = Upkeep(self.coordinator, self.objects, self.membership, self.catalogue, self.configs, settings.upkeep)
+        compaction = Compaction(
+            self.coordinator, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
+            settings.upkeep.compacted_bytes,
+        )  # fmt: skip
+        upkeep = Upkeep(
+            self.coordinator, self.objects, self.membership, self.catalogue, self.configs, compaction, settings.upkeep
+        )
         self.routes = routes
         self.router = Router(routes, self.writer.hurry)
         for name, work in (

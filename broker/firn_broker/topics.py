@@ -59,6 +59,7 @@ class TopicMaker:
             configs.check(own)
         except configs.InvalidConfigError as error:
             raise TopicError(ErrorCode.invalid_config, str(error)) from error
+        self.check_compacted(partitions, own)
         kept = {key: value for key, value in own.items() if value is not None}
         topic = Topic(self._identifiers.uuid4(), name, partitions, kept)
         taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
@@ -70,6 +71,16 @@ class TopicMaker:
             raise taken
         await self._catalogue.refresh()
         return topic
+
+    def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
+        """Raises TopicError for a compacted topic that is larger than the upkeep can compact."""
+        policy = own.get(configs.CLEANUP_POLICY) or self.settings.configs.get(configs.CLEANUP_POLICY) or ""
+        limit = self.settings.compacted_partitions
+        if "compact" in policy and partitions > limit:
+            raise TopicError(
+                ErrorCode.invalid_config,
+                f"cleanup.policy={policy}: a compacted topic may have {limit} partitions (topics.compactedPartitions), not {partitions}",
+            )
 
     async def on_demand(self, name: str) -> Topic | None:
         """The topic, made now if topics are made for who asks; None if not. Raises TopicError."""

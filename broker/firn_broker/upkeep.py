@@ -7,6 +7,7 @@ import structlog
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker import configs, metrics
 from firn_broker.catalogue import Catalogue
+from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
@@ -28,8 +29,10 @@ class Upkeep:
         membership: Membership,
         catalogue: Catalogue,
         topic_configs: TopicConfigs,
+        compaction: Compaction,
         settings: UpkeepSettings,
     ) -> None:
+        self._compaction = compaction
         self._coordinator = coordinator
         self._objects = objects
         self._membership = membership
@@ -60,6 +63,10 @@ class Upkeep:
             if age >= 0 or size >= 0:
                 moved = await self._coordinator.expire(topic.id, age, size, limit)
                 metrics.UPKEEP.labels("expired partitions").inc(moved)
+        budget = self._settings.compacted_bytes
+        for topic in list(self._catalogue.by_id.values()):
+            if budget > 0 and self._configs.compacted(topic):
+                budget -= await self._compaction.topic(topic, budget)
         dropped = await self._coordinator.drop_runs(limit)
         metrics.UPKEEP.labels("dropped runs").inc(dropped)
         abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)

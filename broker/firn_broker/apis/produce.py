@@ -7,6 +7,7 @@
 - Batches of a connection enter the log in the order of its requests.
 - When a batch of an idempotent producer has to come again, what follows it on the connection is refused until it comes: the client sent that
   before it knew, and a producer of which nothing is known yet may begin at any sequence.
+- Records without a key are INVALID_RECORD for a compacted topic, the only one whose records are decoded here.
 - Transactional batches are refused: INVALID_TXN_STATE is fatal to every client, so none tries again.
 """
 
@@ -19,7 +20,7 @@ from firn_broker import catalogue
 from firn_broker.broker import Broker
 from firn_broker.coordinates import BatchOutcome
 from firn_broker.router import Call, Client
-from firn_broker.wire import produce, records
+from firn_broker.wire import keys, produce, records
 from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
 from firn_broker.wire.records import Batch
@@ -85,6 +86,8 @@ async def _append(
                 place = None if topic is None else catalogue.partition(topic, one.index)
                 try:
                     batch = _checked(one, _LARGEST if topic is None else broker.configs.max_message_bytes(topic))
+                    if topic is not None and broker.configs.compacted(topic):
+                        keys.require(batch)
                 except records.InvalidBatchError as error:
                     code = missing if topic is None else error.code
                     of_topic.append(ProduceResult(one.index, code, message=str(error)))

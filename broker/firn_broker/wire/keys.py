@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import cramjam
 from crc32c import crc32c
+from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
+from firn_broker.wire.records import Batch, InvalidBatchError
 from firn_broker.wire.times import CODECS, zigzag
 
 GZIP = 1
@@ -57,6 +59,16 @@ def decode(batch: memoryview) -> list[Record]:
     except (IndexError, KeyError, cramjam.DecompressionError) as error:
         raise ValueError(f"records cannot be decoded: {error!r}") from error
     return found
+
+
+def require(batch: Batch) -> None:
+    """Raises InvalidBatchError when a record of a batch as it was produced has no key."""
+    try:
+        found = decode(batch.data)
+    except ValueError as error:
+        raise InvalidBatchError(ErrorCode.invalid_record, str(error)) from error
+    if any(it.key is None for it in found):
+        raise InvalidBatchError(ErrorCode.invalid_record, "a compacted topic takes no record without a key")
 
 
 def newest(all_: Iterable[Record], *, forget_before_ms: int) -> list[Record]:

@@ -91,6 +91,12 @@ def parse(data: memoryview) -> Batch:
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
 
 
+def rewritten(data: memoryview) -> Batch:
+    """A batch of our own, as `parse` gives those of producers."""
+    (*_, attributes, _, base_timestamp, timestamp, producer, epoch, sequence, count) = _FIELDS.unpack_from(data)
+    return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
+
+
 def walk(data: memoryview) -> list[tuple[int, int, int]]:
     """(place, bytes, offsets that it covers) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not.
 
