@@ -54,7 +54,9 @@ class Broker:
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.catalogue = Catalogue(ports.coordinator, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
-        self.topics = TopicMaker(ports.coordinator, self.catalogue, self.identifiers, settings.topics)
+        self.topics = TopicMaker(
+            ports.coordinator, self.catalogue, self.identifiers, settings.topics, settings.upkeep.compacted_bytes
+        )
         self.producer_ids = ProducerIds(ports.coordinator)
         self.reader = Reader(ports.coordinator, ports.objects, self.cache, self.watermarks, settings.reader)
         self.cluster_id = ""

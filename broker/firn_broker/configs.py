@@ -101,6 +101,7 @@ RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 APPEND_TIME = "LogAppendTime"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
+MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
 
 DEFINITIONS: Mapping[str, Definition] = {
@@ -124,7 +125,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     "message.timestamp.before.max.ms": _long(_LONG_MAX),
     TIMESTAMP_TYPE: _one_of("CreateTime", "CreateTime", APPEND_TIME),
     MIN_DIRTY_RATIO: _ratio("0.5"),
-    "min.compaction.lag.ms": _long(0),
+    MIN_COMPACTION_LAG_MS: _long(0),
     "min.insync.replicas": _int(1, 1),
     "preallocate": _flag(False),
     "remote.storage.enable": _flag(False),

@@ -87,7 +87,7 @@ class TopicSettings(Settings):
     partitions: int = Field(default=1, ge=1)
     """``num.partitions``."""
     compacted_partitions: int = Field(default=100, ge=0)
-    """A compacted topic may have so many; 0 for no compacted topics."""
+    """A compacted topic may have so many, each of `upkeep.compactedBytes`; 0 for no compacted topics."""
     configs: dict[str, str] = {}
     """Defaults of topic configs, by their Kafka names."""
 
@@ -113,7 +113,8 @@ class UpkeepSettings(Settings):
     round_runs: int = Field(default=10_000, ge=1)
     """Runs that one round looks at, and forgets, at most."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
-    """A partition of a compacted topic that is larger is not compacted; and how much one round compacts."""
+    """What the newest records of a partition of a compacted topic may take in memory, each about 350 bytes beside its own; a partition that
+    has outgrown this is not compacted. Also how much one round compacts."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)

@@ -37,12 +37,18 @@ class TopicMaker:
     """Makes topics."""
 
     def __init__(
-        self, coordinator: Coordinator, catalogue: Catalogue, identifiers: Identifiers, settings: TopicSettings
+        self,
+        coordinator: Coordinator,
+        catalogue: Catalogue,
+        identifiers: Identifiers,
+        settings: TopicSettings,
+        partition_bytes: int,
     ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._identifiers = identifiers
         self.settings = settings
+        self._partition_bytes = partition_bytes
 
     async def create(
         self, name: str, partitions: int, own: Mapping[str, str | None], *, validate_only: bool = False
@@ -73,13 +79,25 @@ class TopicMaker:
         return topic
 
     def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
-        """Raises TopicError for a compacted topic that is larger than the upkeep can compact."""
-        policy = own.get(configs.CLEANUP_POLICY) or self.settings.configs.get(configs.CLEANUP_POLICY) or ""
-        limit = self.settings.compacted_partitions
-        if "compact" in policy and partitions > limit:
+        """Raises TopicError for a compacted topic that says of itself to be larger than the upkeep can compact."""
+        policy, retained = (
+            own.get(name) or self.settings.configs.get(name) or ""
+            for name in (configs.CLEANUP_POLICY, configs.RETENTION_BYTES)
+        )
+        if "compact" not in policy:
+            return
+        most, size = self.settings.compacted_partitions, self._partition_bytes
+        if partitions > most:
             raise TopicError(
                 ErrorCode.invalid_config,
-                f"cleanup.policy={policy}: a compacted topic may have {limit} partitions (topics.compactedPartitions), not {partitions}",
+                f"cleanup.policy={policy} with {partitions} partitions: a compacted topic may have {most} (topics.compactedPartitions) of"
+                f" {size} bytes (upkeep.compactedBytes)",
+            )
+        if "delete" in policy and int(retained or -1) > size:
+            raise TopicError(
+                ErrorCode.invalid_config,
+                f"cleanup.policy={policy} with retention.bytes={retained}: a partition of a compacted topic may have {size} bytes"
+                " (upkeep.compactedBytes)",
             )
 
     async def on_demand(self, name: str) -> Topic | None:

@@ -45,8 +45,11 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._settings.interval_seconds)
             try:
+                await self._compaction.settle()
                 if await self._coordinator.take(LEASE, self._membership.lease) is not None:
                     await self.round()
+                else:
+                    self._compaction.rest()
             except (UnavailableError, FencedError) as error:
                 log.warning("upkeep postponed", error=str(error))
             except Exception:
@@ -63,10 +66,7 @@ class Upkeep:
             if age >= 0 or size >= 0:
                 moved = await self._coordinator.expire(topic.id, age, size, limit)
                 metrics.UPKEEP.labels("expired partitions").inc(moved)
-        budget = self._settings.compacted_bytes
-        for topic in list(self._catalogue.by_id.values()):
-            if budget > 0 and self._configs.compacted(topic):
-                budget -= await self._compaction.topic(topic, budget)
+        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
         dropped = await self._coordinator.drop_runs(limit)
         metrics.UPKEEP.labels("dropped runs").inc(dropped)
         abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)

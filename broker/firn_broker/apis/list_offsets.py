@@ -2,7 +2,8 @@
 record of a time or later.
 
 - Always read from the coordinator after the request came. Leader epoch 0.
-- By time, the batch is found through the coordinator and the record by decoding that one batch.
+- By time, the batch is found through the coordinator and the record by decoding that one batch; where it cannot be decoded within bounds, the
+  batch's first record is told, which is never too late.
 - -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
 """
 
@@ -14,7 +15,7 @@ from firn_broker.broker import Broker
 from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
 from firn_broker.reader import UnreadableError
 from firn_broker.router import Call
-from firn_broker.wire import records, times
+from firn_broker.wire import contents, records
 from firn_broker.wire.messages import Fields
 
 KEY = 2
@@ -73,12 +74,18 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
 
 def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
-    for place, size, _ in records.walk(data):
+    for place, size, offsets in records.walk(data):
         batch = data[place : place + size]
         newest, _, _ = records.header(batch)
-        if newest < timestamp or newest <= best[1]:
+        base = int.from_bytes(batch[:8], "big")
+        if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue
-        for offset, time in times.of_records(batch):
+        try:
+            _, places = contents.opened(batch)
+            times = [(it.offset, it.timestamp) for it in places]
+        except ValueError:
+            times = [(max(base, start), newest)]
+        for offset, time in times:
             if offset < start:
                 continue
             if timestamp != MAX_TIMESTAMP and time >= timestamp:
