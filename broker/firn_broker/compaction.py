@@ -26,6 +26,7 @@ from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.reader import Reader, UnreadableError
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
+from firn_broker.wire.contents import UndecodableError
 
 log = structlog.get_logger()
 
@@ -155,7 +156,7 @@ class Compaction:
             await self._pass(topic, partition, state.log_start, [*part.clean, *part.dirty])
         except UnreadableError as error:
             log.warning("cannot compact", topic=topic.name, partition=partition.index, error=str(error))
-        except (keys.TooLargeError, ValueError) as error:
+        except (keys.TooLargeError, UndecodableError) as error:
             why = "outgrown" if isinstance(error, keys.TooLargeError) else "undecodable"
             self._given_up[partition] = _Given(state.log_start, state.size, why)
             log.warning(

@@ -83,7 +83,7 @@ def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
         try:
             _, places = contents.opened(batch)
             times = [(it.offset, it.timestamp) for it in places]
-        except ValueError:
+        except contents.UndecodableError:
             times = [(max(base, start), newest)]
         for offset, time in times:
             if offset < start:

@@ -20,6 +20,10 @@ _MAX_TIME = 1 << 62
 _XERIAL = b"\x82SNAPPY\x00"
 
 
+class UndecodableError(ValueError):
+    """A batch that is not as Kafka's clients write them, or passes the bounds."""
+
+
 class Place(NamedTuple):
     """Where one record is: all of it from the length of its key on is ``[start, end)`` of the decompressed bytes."""
 
@@ -32,7 +36,7 @@ class Place(NamedTuple):
 def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
     """The decompressed records of a batch whose base offset is written in, and where each is.
 
-    Raises ValueError for what is no batch as Kafka's clients write them, or passes the bounds.
+    Raises UndecodableError.
     """
     base = int.from_bytes(batch[:8], "big")
     newest, attributes, count = records.header(batch)
@@ -40,7 +44,7 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
     last_delta = int.from_bytes(batch[23:27], "big", signed=True)
     first = int.from_bytes(batch[27:35], "big", signed=True)
     if not 0 <= count <= MAX_RECORDS:
-        raise ValueError(f"{count} records in a batch, more than {MAX_RECORDS}")
+        raise UndecodableError(f"{count} records in a batch, more than {MAX_RECORDS}")
     found = []
     try:
         data = _CODECS[attributes & records.CODEC_BITS](batch[records.HEADER :])
@@ -52,20 +56,20 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
             delta, place = zigzag(data, place)
             timestamp = newest if appended else first + time
             if not before < delta <= last_delta or not place < end <= len(data) or abs(timestamp) > _MAX_TIME:
-                raise ValueError(
+                raise UndecodableError(
                     f"a record with offset delta {delta} and time {timestamp} that ends at {end} of {len(data)}"
                 )
             found.append(Place(base + delta, timestamp, place, end))
             place, before = end, delta
     except (IndexError, KeyError, cramjam.DecompressionError) as error:
-        raise ValueError(f"records cannot be decoded: {error!r}") from error
+        raise UndecodableError(f"records cannot be decoded: {error!r}") from error
     if place != len(data):
-        raise ValueError(f"{count} records end at {place} of {len(data)}")
+        raise UndecodableError(f"{count} records end at {place} of {len(data)}")
     return data, found
 
 
 def zigzag(data: bytes, place: int) -> tuple[int, int]:
-    """The signed varint at ``place``, and where it ends. Raises ValueError for more than 64 bits, IndexError at the end of ``data``."""
+    """The signed varint at ``place``, and where it ends. Raises UndecodableError for more than 64 bits, IndexError at the end of ``data``."""
     value = shift = 0
     while shift < 70:
         byte = data[place]
@@ -74,7 +78,7 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value >> 1 ^ -(value & 1), place
         shift += 7
-    raise ValueError(f"a number of more than 64 bits at {place}")
+    raise UndecodableError(f"a number of more than 64 bits at {place}")
 
 
 def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview], bytes]:
@@ -103,7 +107,7 @@ def _snappy(data: memoryview) -> bytes:
 def _block(data: memoryview, limit: int) -> bytes:
     size: int = cramjam.snappy.decompress_raw_len(data)
     if size > limit:
-        raise ValueError(f"{size} bytes in a block, more than {limit}")
+        raise UndecodableError(f"{size} bytes in a block, more than {limit}")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
-from firn_broker.wire.contents import opened, zigzag
+from firn_broker.wire.contents import UndecodableError, opened, zigzag
 from firn_broker.wire.records import Batch, InvalidBatchError
 
 GZIP = 1
@@ -47,7 +47,7 @@ class Record(NamedTuple):
 
 
 def decode(batch: memoryview) -> list[Record]:
-    """The records of a batch whose base offset is written in. Raises ValueError as `opened` does."""
+    """The records of a batch whose base offset is written in. Raises UndecodableError."""
     data, places = opened(batch)
     _, attributes, _ = records.header(batch)
     appended = bool(attributes & records.APPEND_TIME_BIT)
@@ -61,7 +61,7 @@ def decode(batch: memoryview) -> list[Record]:
         except IndexError:
             place, value = it.end + 1, 0
         if place + max(value, 0) > it.end:
-            raise ValueError(f"a record that passes its end at {it.end}")
+            raise UndecodableError(f"a record that passes its end at {it.end}")
         rest = data[it.start : it.end]
         found.append(Record(it.offset, it.timestamp, appended, key, value < 0, horizon if value < 0 else -1, rest))
     return found
@@ -71,7 +71,7 @@ def require(batch: Batch) -> None:
     """Raises InvalidBatchError for a batch, as it was produced, that could not be compacted later, or with a record that has no key."""
     try:
         found = decode(batch.data)
-    except ValueError as error:
+    except UndecodableError as error:
         raise InvalidBatchError(
             ErrorCode.invalid_record, f"a compacted topic takes only records that the broker can decode: {error}"
         ) from error
