@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import metrics
+from firn_broker import fsck, metrics
 from firn_broker.coordinates import Partition, Rewrite
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
@@ -80,6 +80,8 @@ def test_the_newest_record_of_each_key_stays_at_its_offset_and_the_rest_goes() -
             await asyncio.sleep(150)
             assert await read(asked) == [(18, b"a", False), (20, b"b", True), (21, b"c", False)]
             assert before > 1 == len(shared.objects.objects)
+            findings = await fsck.check(shared.coordinator, shared.objects, read=True)
+            assert (findings.lost, findings.unknown, findings.objects) == (False, [], 1)
             assert (await produce(asked, "t", 0, batch((b"a", b"w")))).base_offset == 22
 
     run(story())
