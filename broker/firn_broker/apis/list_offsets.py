@@ -7,6 +7,8 @@ record of a time or later.
 - -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
 """
 
+import asyncio
+
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
@@ -64,7 +66,7 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     since = start
     while (run := await broker.coordinator.find_by_time(partition, timestamp, since)) is not None:
         block = await broker.reader.read(run)
-        found = _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        found = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
         if found[0] >= 0 or timestamp == MAX_TIMESTAMP:
             return found
         # Its records of that time lie below the log start, or its header promised more than there is.
@@ -72,7 +74,7 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     return -1, -1
 
 
-def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
     for place, size, offsets in records.walk(data):
         batch = data[place : place + size]
@@ -85,6 +87,8 @@ def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
             times = [(it.offset, it.timestamp) for it in places]
         except contents.UndecodableError:
             times = [(max(base, start), newest)]
+        # A run may hold many that take long.
+        await asyncio.sleep(0)
         for offset, time in times:
             if offset < start:
                 continue
