@@ -113,7 +113,7 @@ class UpkeepSettings(Settings):
     round_runs: int = Field(default=10_000, ge=1)
     """Runs that one round looks at, and forgets, at most."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
-    """What the newest records of a partition of a compacted topic may take in memory, each about 350 bytes beside its own; a partition that
+    """What the newest records of a partition of a compacted topic may take in memory, each about 280 bytes beside its own; a partition that
     has outgrown this is not compacted. Also how much one round compacts."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""

@@ -22,7 +22,7 @@ from firn_broker.wire.records import Batch, InvalidBatchError
 GZIP = 1
 """What rewritten batches are compressed with if anything was: every client reads it."""
 HORIZON_BIT = 0x40
-HELD = 350
+HELD = 280
 """About what a record takes in memory beside its own bytes."""
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _BEFORE_CRC = struct.Struct(">qiibI")

@@ -223,7 +223,7 @@ def test_what_cannot_be_compacted_stays_and_is_told_until_it_can(why: str) -> No
     run(story())
 
 
-@pytest.mark.parametrize("fault", ["put", "before", "after"])
+@pytest.mark.parametrize("fault", ["reserve", "put", "before", "after"])
 def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
@@ -231,7 +231,7 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
             await create(asked, "t", cleanup_policy="compact")
             await fill(asked)
             place: Any = shared.objects if fault == "put" else shared.coordinator
-            name = "put" if fault == "put" else "rewrite"
+            name = fault if fault in ("put", "reserve") else "rewrite"
             true = getattr(place, name)
 
             async def broken(*values: Rewrite) -> None:
