@@ -12,6 +12,7 @@ from firn.model.clock import Clock
 from firn_broker import metrics
 from firn_broker.blocks import BlockCache
 from firn_broker.catalogue import Catalogue
+from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
 from firn_broker.coordinates import Endpoint, Node, NodeAddress
 from firn_broker.groups.coordinator import GroupCoordinator
@@ -53,7 +54,9 @@ class Broker:
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.catalogue = Catalogue(ports.coordinator, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
-        self.topics = TopicMaker(ports.coordinator, self.catalogue, self.identifiers, settings.topics)
+        self.topics = TopicMaker(
+            ports.coordinator, self.catalogue, self.identifiers, settings.topics, settings.upkeep.compacted_bytes
+        )
         self.producer_ids = ProducerIds(ports.coordinator)
         self.reader = Reader(ports.coordinator, ports.objects, self.cache, self.watermarks, settings.reader)
         self.cluster_id = ""
@@ -84,7 +87,13 @@ class Broker:
             settings.writer,
         )
         self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
-        upkeep = Upkeep(self.coordinator, self.objects, self.membership, self.catalogue, self.configs, settings.upkeep)
+        compaction = Compaction(
+            self.coordinator, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
+            settings.upkeep.compacted_bytes,
+        )  # fmt: skip
+        upkeep = Upkeep(
+            self.coordinator, self.objects, self.membership, self.catalogue, self.configs, compaction, settings.upkeep
+        )
         self.routes = routes
         self.router = Router(routes, self.writer.hurry)
         for name, work in (

@@ -100,6 +100,9 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 APPEND_TIME = "LogAppendTime"
+MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
+MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
+DELETE_RETENTION_MS = "delete.retention.ms"
 
 DEFINITIONS: Mapping[str, Definition] = {
     CLEANUP_POLICY: _list("delete", "delete", "compact"),
@@ -107,7 +110,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     "compression.lz4.level": _int(9, 1, 17),
     "compression.type": _one_of("producer", "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     "compression.zstd.level": _int(3, -131072, 22),
-    "delete.retention.ms": _long(86_400_000),
+    DELETE_RETENTION_MS: _long(86_400_000),
     "file.delete.delay.ms": _long(60_000),
     "flush.messages": _long(_LONG_MAX, 1),
     "flush.ms": _long(_LONG_MAX),
@@ -121,8 +124,8 @@ DEFINITIONS: Mapping[str, Definition] = {
     "message.timestamp.after.max.ms": _long(3_600_000),
     "message.timestamp.before.max.ms": _long(_LONG_MAX),
     TIMESTAMP_TYPE: _one_of("CreateTime", "CreateTime", APPEND_TIME),
-    "min.cleanable.dirty.ratio": _ratio("0.5"),
-    "min.compaction.lag.ms": _long(0),
+    MIN_DIRTY_RATIO: _ratio("0.5"),
+    MIN_COMPACTION_LAG_MS: _long(0),
     "min.insync.replicas": _int(1, 1),
     "preallocate": _flag(False),
     "remote.storage.enable": _flag(False),
@@ -148,8 +151,6 @@ def check(configs: Mapping[str, str | None]) -> None:
             raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
         if not definition.check(value.strip()):
             raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
-    if "compact" in (configs.get(CLEANUP_POLICY) or ""):
-        raise InvalidConfigError("cleanup.policy=compact is not supported by diskless topics yet")
 
 
 class TopicConfigs:
@@ -174,6 +175,10 @@ class TopicConfigs:
                 values.insert(0, (topic.configs[name], Source.TOPIC))
             found.append((name, *values[0], values))
         return found
+
+    def compacted(self, topic: Topic) -> bool:
+        """Whether only the newest record of a key has to stay."""
+        return "compact" in self.get(topic, CLEANUP_POLICY)
 
     def max_message_bytes(self, topic: Topic) -> int:
         """The largest record batch."""

@@ -5,6 +5,7 @@ Offsets are Kafka's; ranges of offsets name their first and last offset. Times a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
@@ -150,6 +151,27 @@ class Run(NamedTuple):
     max_timestamp: int
     append_ms: int
     """-1, or the time that all records of the run have (LogAppendTime)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Put the runs of one uploaded object in the place of ``old``, all runs of ``partition`` from the first to the last of them. ``new``
+    covers the same offsets, without a gap. Asking again with the same key answers the same."""
+
+    lease: NodeLease
+    key: str
+    size: int
+    partition: Partition
+    old: Sequence[Run]
+    new: Sequence[Run]
+
+    def __post_init__(self) -> None:
+        """Offsets that nothing covers could never be passed by a consumer."""
+        for runs in (self.old, self.new):
+            if not runs or any(one.last_offset + 1 != next.base_offset for one, next in pairwise(runs)):
+                raise ValueError(f"runs of {self.partition} with a gap, or none")
+        if (self.old[0].base_offset, self.old[-1].last_offset) != (self.new[0].base_offset, self.new[-1].last_offset):
+            raise ValueError(f"{self.partition}: the new runs cover other offsets than the old ones")
 
 
 class Wanted(NamedTuple):

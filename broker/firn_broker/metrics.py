@@ -23,5 +23,8 @@ FIND_SECONDS = Histogram("firn_broker_find_seconds", "Time to find batches", buc
 CACHE_HITS = Gauge("firn_broker_cache_hits", "Runs found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Runs that were not in the cache")
 CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes cached", ["part"])
+NOT_COMPACTED = Gauge(
+    "firn_broker_not_compacted_partitions", "Partitions of compacted topics that cannot be compacted", ["why"]
+)
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
 UPKEEP = Counter("firn_broker_upkeep_total", "What background work has done", ["what"])

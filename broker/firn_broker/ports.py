@@ -18,6 +18,7 @@ from firn_broker.coordinates import (
     NodeAddress,
     NodeLease,
     Partition,
+    Rewrite,
     Run,
     StoredGroup,
     Topic,
@@ -124,6 +125,12 @@ class Coordinator(Protocol):
         """Offsets for the batches of a reserved object, one outcome a batch. Idempotent by key: what was answered is answered again.
         Raises `FencedError` when the node's epoch is over or the reservation was withdrawn: then nothing of it was, or will be,
         committed."""
+        ...
+
+    async def rewrite(self, rewrite: Rewrite) -> bool:
+        """Swap runs for those of a reserved object, which hold the same log with less in it; objects that lose their last run are dead.
+        False, and the new object is dead, when the runs there are not the old ones any more (the topic is gone, others were quicker).
+        Bounds of the partition stay. Idempotent by key. Raises `FencedError` as `commit` does."""
         ...
 
     async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:

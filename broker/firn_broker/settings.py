@@ -86,6 +86,8 @@ class TopicSettings(Settings):
     """Topics that clients ask for by name are made (``auto.create.topics.enable``)."""
     partitions: int = Field(default=1, ge=1)
     """``num.partitions``."""
+    compacted_partitions: int = Field(default=100, ge=0)
+    """A compacted topic may have so many, each of `upkeep.compactedBytes`; 0 for no compacted topics."""
     configs: dict[str, str] = {}
     """Defaults of topic configs, by their Kafka names."""
 
@@ -110,6 +112,9 @@ class UpkeepSettings(Settings):
     """A dead object is deleted this much later: longer than any fetch holds its coordinates."""
     round_runs: int = Field(default=10_000, ge=1)
     """Runs that one round looks at, and forgets, at most."""
+    compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
+    """What the newest records of a partition of a compacted topic may take in memory, each about 280 bytes beside its own; a partition that
+    has outgrown this is not compacted. Also how much one round compacts."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)

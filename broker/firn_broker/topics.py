@@ -37,12 +37,18 @@ class TopicMaker:
     """Makes topics."""
 
     def __init__(
-        self, coordinator: Coordinator, catalogue: Catalogue, identifiers: Identifiers, settings: TopicSettings
+        self,
+        coordinator: Coordinator,
+        catalogue: Catalogue,
+        identifiers: Identifiers,
+        settings: TopicSettings,
+        partition_bytes: int,
     ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._identifiers = identifiers
         self.settings = settings
+        self._partition_bytes = partition_bytes
 
     async def create(
         self, name: str, partitions: int, own: Mapping[str, str | None], *, validate_only: bool = False
@@ -59,6 +65,7 @@ class TopicMaker:
             configs.check(own)
         except configs.InvalidConfigError as error:
             raise TopicError(ErrorCode.invalid_config, str(error)) from error
+        self.check_compacted(partitions, own)
         kept = {key: value for key, value in own.items() if value is not None}
         topic = Topic(self._identifiers.uuid4(), name, partitions, kept)
         taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
@@ -70,6 +77,28 @@ class TopicMaker:
             raise taken
         await self._catalogue.refresh()
         return topic
+
+    def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
+        """Raises TopicError for a compacted topic that says of itself to be larger than the upkeep can compact."""
+        policy, retained = (
+            own.get(name) or self.settings.configs.get(name) or ""
+            for name in (configs.CLEANUP_POLICY, configs.RETENTION_BYTES)
+        )
+        if "compact" not in policy:
+            return
+        most, size = self.settings.compacted_partitions, self._partition_bytes
+        if partitions > most:
+            raise TopicError(
+                ErrorCode.invalid_config,
+                f"cleanup.policy={policy} with {partitions} partitions: a compacted topic may have {most} (topics.compactedPartitions) of"
+                f" {size} bytes (upkeep.compactedBytes)",
+            )
+        if "delete" in policy and int(retained or -1) > size:
+            raise TopicError(
+                ErrorCode.invalid_config,
+                f"cleanup.policy={policy} with retention.bytes={retained}: a partition of a compacted topic may have {size} bytes"
+                " (upkeep.compactedBytes)",
+            )
 
     async def on_demand(self, name: str) -> Topic | None:
         """The topic, made now if topics are made for who asks; None if not. Raises TopicError."""

@@ -7,6 +7,7 @@ import structlog
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker import configs, metrics
 from firn_broker.catalogue import Catalogue
+from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
@@ -28,8 +29,10 @@ class Upkeep:
         membership: Membership,
         catalogue: Catalogue,
         topic_configs: TopicConfigs,
+        compaction: Compaction,
         settings: UpkeepSettings,
     ) -> None:
+        self._compaction = compaction
         self._coordinator = coordinator
         self._objects = objects
         self._membership = membership
@@ -42,8 +45,11 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._settings.interval_seconds)
             try:
+                await self._compaction.settle()
                 if await self._coordinator.take(LEASE, self._membership.lease) is not None:
                     await self.round()
+                else:
+                    self._compaction.rest()
             except (UnavailableError, FencedError) as error:
                 log.warning("upkeep postponed", error=str(error))
             except Exception:
@@ -60,6 +66,7 @@ class Upkeep:
             if age >= 0 or size >= 0:
                 moved = await self._coordinator.expire(topic.id, age, size, limit)
                 metrics.UPKEEP.labels("expired partitions").inc(moved)
+        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
         dropped = await self._coordinator.drop_runs(limit)
         metrics.UPKEEP.labels("dropped runs").inc(dropped)
         abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)

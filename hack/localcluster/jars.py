@@ -1,4 +1,4 @@
-"""`hack/jars`: the sets of jars that `hack/images/jars/pom.xml` names, in the cache as `jars/PROFILE`."""
+"""`hack/jars`: the sets of jars that `hack/images/jars/pom.xml` and the tests' own name, in the cache as `jars/PROFILE`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from .places import REPOSITORY, cache_directory
 from .progress import Failure, side_by_side, step
 
 POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
-PROFILES = ("spark", "kafka", "connect", "test", "nessie")
+STREAMS_POM = REPOSITORY / "tests" / "clients" / "streams" / "pom.xml"
+PROFILES = ("spark", "kafka", "connect", "test", "nessie", "streams")
 
 
 def fetch(profile: str, *options: str) -> Path:
     """The directory of a profile's jars, fetched with Maven when the POM or the options are new."""
+    pom = POM
+    if profile == "streams":
+        pom, options = STREAMS_POM, (f"-Dkafka.version={kafka_version()}", *options)
 
     def copy_dependencies(directory: Path) -> None:
         with step(f"fetching jars: {' '.join([profile, *options])}"):
-            command: list[str | Path] = ["mvn", "-B", "-q", "-f", POM, "-P", profile, *options]
+            command: list[str | Path] = ["mvn", "-B", "-q", "-f", pom, "-P", profile, *options]
             command += [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
             run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{profile}.log")
 
-    return cached(f"jar-sets/{profile}", content_hash([POM], *options), copy_dependencies)
+    return cached(f"jar-sets/{profile}", content_hash([pom], *options), copy_dependencies)
 
 
 def publish(profile: str) -> Path:

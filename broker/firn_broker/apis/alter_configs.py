@@ -7,6 +7,7 @@ from firn_broker.broker import Broker
 from firn_broker.configs import InvalidConfigError
 from firn_broker.coordinates import Topic
 from firn_broker.router import Call
+from firn_broker.topics import TopicError
 from firn_broker.wire.messages import Fields
 
 KEY = 33
@@ -44,7 +45,8 @@ async def alter(broker: Broker, resource: object, change: object, *, validate_on
         try:
             wanted = change(topic, resource)  # type: ignore[operator]
             configs.check(wanted)
-        except InvalidConfigError as invalid:
+            broker.topics.check_compacted(topic.partitions, wanted)
+        except (InvalidConfigError, TopicError) as invalid:
             error, message = ErrorCode.invalid_config, str(invalid)
         else:
             if not validate_only and not await broker.coordinator.configure_topic(topic.id, wanted):

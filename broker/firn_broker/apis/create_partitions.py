@@ -3,12 +3,21 @@
 from kio.schema.errors import ErrorCode
 
 from firn_broker.broker import Broker
+from firn_broker.coordinates import Topic
 from firn_broker.router import Call
-from firn_broker.topics import MAX_PARTITIONS
+from firn_broker.topics import MAX_PARTITIONS, TopicError
 from firn_broker.wire.messages import Fields
 
 KEY = 37
 VERSIONS = (0, 3)
+
+
+def _too_large(broker: Broker, topic: Topic, partitions: int) -> str | None:
+    try:
+        broker.topics.check_compacted(partitions, topic.configs)
+    except TopicError as error:
+        return str(error)
+    return None
 
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
@@ -25,6 +34,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
             message = f"The topic {one.name} currently has {topic.partitions} partition(s); {one.count} would not be an increase."
         elif one.count > MAX_PARTITIONS:
             error, message = ErrorCode.invalid_partitions, f"{one.count} partitions: there may be {MAX_PARTITIONS}."
+        elif (too_large := _too_large(broker, topic, one.count)) is not None:
+            error, message = ErrorCode.invalid_partitions, too_large
         elif one.assignments is not None and len(one.assignments) != one.count - topic.partitions:
             error, message = (
                 ErrorCode.invalid_replica_assignment,

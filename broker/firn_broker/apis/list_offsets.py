@@ -2,9 +2,12 @@
 record of a time or later.
 
 - Always read from the coordinator after the request came. Leader epoch 0.
-- By time, the batch is found through the coordinator and the record by decoding that one batch.
+- By time, the batch is found through the coordinator and the record by decoding that one batch; where it cannot be decoded within bounds, the
+  batch's first record is told, which is never too late.
 - -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
 """
+
+import asyncio
 
 from kio.schema.errors import ErrorCode
 
@@ -14,7 +17,7 @@ from firn_broker.broker import Broker
 from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
 from firn_broker.reader import UnreadableError
 from firn_broker.router import Call
-from firn_broker.wire import records, times
+from firn_broker.wire import contents, records
 from firn_broker.wire.messages import Fields
 
 KEY = 2
@@ -63,7 +66,7 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     since = start
     while (run := await broker.coordinator.find_by_time(partition, timestamp, since)) is not None:
         block = await broker.reader.read(run)
-        found = _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        found = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
         if found[0] >= 0 or timestamp == MAX_TIMESTAMP:
             return found
         # Its records of that time lie below the log start, or its header promised more than there is.
@@ -71,14 +74,22 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     return -1, -1
 
 
-def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
-    for place, size, _ in records.walk(data):
+    for place, size, offsets in records.walk(data):
         batch = data[place : place + size]
         newest, _, _ = records.header(batch)
-        if newest < timestamp or newest <= best[1]:
+        base = int.from_bytes(batch[:8], "big")
+        if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue
-        for offset, time in times.of_records(batch):
+        try:
+            _, places = contents.opened(batch)
+            times = [(it.offset, it.timestamp) for it in places]
+        except contents.UndecodableError:
+            times = [(max(base, start), newest)]
+        # A run may hold many that take long.
+        await asyncio.sleep(0)
+        for offset, time in times:
             if offset < start:
                 continue
             if timestamp != MAX_TIMESTAMP and time >= timestamp:

@@ -7,22 +7,24 @@
 - Batches of a connection enter the log in the order of its requests.
 - When a batch of an idempotent producer has to come again, what follows it on the connection is refused until it comes: the client sent that
   before it knew, and a producer of which nothing is known yet may begin at any sequence.
+- Records without a key are INVALID_RECORD for a compacted topic, the only one whose records are decoded here.
 - Transactional batches are refused: INVALID_TXN_STATE is fatal to every client, so none tries again.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker import catalogue
 from firn_broker.broker import Broker
-from firn_broker.coordinates import BatchOutcome
+from firn_broker.coordinates import BatchOutcome, Topic
 from firn_broker.router import Call, Client
-from firn_broker.wire import produce, records
+from firn_broker.wire import keys, produce, records
 from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
-from firn_broker.wire.records import Batch
+from firn_broker.wire.records import Batch, InvalidBatchError
 from firn_broker.writer import Append
 
 KEY = 0
@@ -69,37 +71,57 @@ async def _append(
     order = call.client.produce_order
     if order is None:
         order = call.client.produce_order = asyncio.Lock()
-    # A lock that is free is taken without a pause, so requests whose topics are known go through here in one piece.
+    # A lock that is free is taken without a pause.
     async with order:
+        checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
+        # In one piece from here on: nobody may learn, between the look at what is awaited and the append, that something is.
         results: Results = []
         appends: list[Append] = []
         places: list[tuple[int, int, Batch]] = []
-        for name, partitions in request.topics:
-            try:
-                topic = broker.catalogue.by_name.get(name) or await broker.catalogue.find(name)
-                missing = ErrorCode.unknown_topic_or_partition
-            except UnavailableError:
-                topic, missing = None, ErrorCode.kafka_storage_error
+        for name, topic, missing, batches in checked:
             of_topic: list[ProduceResult] = []
-            for one in partitions:
-                place = None if topic is None else catalogue.partition(topic, one.index)
-                try:
-                    batch = _checked(one, _LARGEST if topic is None else broker.configs.max_message_bytes(topic))
-                except records.InvalidBatchError as error:
-                    code = missing if topic is None else error.code
-                    of_topic.append(ProduceResult(one.index, code, message=str(error)))
-                    continue
-                if topic is None or place is None:
-                    of_topic.append(ProduceResult(one.index, missing))
-                    _await(call.client, name, one.index, batch)
-                elif _too_early(call.client, name, one.index, batch):
-                    of_topic.append(ProduceResult(one.index, ErrorCode.kafka_storage_error))
+            for index, batch in batches:
+                place = None if topic is None else catalogue.partition(topic, index)
+                if isinstance(batch, InvalidBatchError):
+                    code = missing if topic is None else batch.code
+                    of_topic.append(ProduceResult(index, code, message=str(batch)))
+                elif topic is None or place is None:
+                    of_topic.append(ProduceResult(index, missing))
+                    _await(call.client, name, index, batch)
+                elif _too_early(call.client, name, index, batch):
+                    of_topic.append(ProduceResult(index, ErrorCode.kafka_storage_error))
                 else:
                     places.append((len(results), len(of_topic), batch))
-                    of_topic.append(ProduceResult(one.index))
+                    of_topic.append(ProduceResult(index))
                     appends.append(Append(place, batch, broker.configs.append_time(topic)))
             results.append((name, of_topic))
         return results, broker.writer.append(appends) if appends else None, places
+
+
+async def _check(
+    broker: Broker, name: str, partitions: Sequence[ProducePartition]
+) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | InvalidBatchError]]]:
+    """The topic, or None and why, and for each partition its batch or what is wrong with it."""
+    try:
+        topic = broker.catalogue.by_name.get(name) or await broker.catalogue.find(name)
+        missing = ErrorCode.unknown_topic_or_partition
+    except UnavailableError:
+        topic, missing = None, ErrorCode.kafka_storage_error
+    max_bytes = _LARGEST if topic is None else broker.configs.max_message_bytes(topic)
+    compacted = topic is not None and broker.configs.compacted(topic)
+    found: list[tuple[int, Batch | InvalidBatchError]] = []
+    for one in partitions:
+        try:
+            batch = _checked(one, max_bytes)
+            if compacted:
+                keys.require(batch)
+            found.append((one.index, batch))
+        except InvalidBatchError as error:
+            found.append((one.index, error))
+        if compacted:
+            # A request may have many batches that take long to look into.
+            await asyncio.sleep(0)
+    return topic, missing, found
 
 
 def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
@@ -122,11 +144,11 @@ def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool
     return False
 
 
-def _checked(partition: ProducePartition, max_bytes: int) -> records.Batch:
+def _checked(partition: ProducePartition, max_bytes: int) -> Batch:
     if partition.records is None:
-        raise records.InvalidBatchError(ErrorCode.invalid_record, "no records")
+        raise InvalidBatchError(ErrorCode.invalid_record, "no records")
     if len(partition.records) > max_bytes:
-        raise records.InvalidBatchError(
+        raise InvalidBatchError(
             ErrorCode.message_too_large, f"{len(partition.records)} bytes, more than max.message.bytes={max_bytes}"
         )
     return records.parse(partition.records)

@@ -23,6 +23,7 @@ from firn_broker.coordinates import (
     NodeAddress,
     NodeLease,
     Partition,
+    Rewrite,
     Run,
     StoredGroup,
     Topic,
@@ -299,6 +300,15 @@ class PostgresCoordinator:
         )  # fmt: skip
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 
+    async def rewrite(self, rewrite: Rewrite) -> bool:
+        """See `Coordinator.rewrite`."""
+
+        async def work(db: Any) -> bool:
+            async with db.transaction():
+                return await _rewrite(db, rewrite)
+
+        return await self._use(work)
+
     async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
         """See `Coordinator.find`."""
         rows = await self._rows(
@@ -482,6 +492,67 @@ class PostgresCoordinator:
     async def offset_groups(self) -> Sequence[str]:
         """See `Coordinator.offset_groups`."""
         return [row[0] for row in await self._rows("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+
+
+async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
+    # Objects first and in order, then the log, as everywhere. Appends to this log wait for a few statements.
+    keys = sorted({rewrite.key, *(it.place.key for it in rewrite.old)})
+    await db.execute("SELECT 1 FROM wal WHERE key = ANY($1::text[]) ORDER BY id FOR UPDATE", keys)
+    own = await db.fetchrow("SELECT id, state, node, node_epoch, reply FROM wal WHERE key = $1", rewrite.key)
+    if own is None:
+        raise FencedError(f"object {rewrite.key} is not reserved")
+    if own["reply"] is not None:
+        return bool(json.loads(own["reply"]))
+    if own["state"] != 0:
+        raise FencedError(f"the reservation of object {rewrite.key} was withdrawn")
+    lease = rewrite.lease
+    if (own["node"], own["node_epoch"]) != (lease.node, lease.epoch) or not await db.fetchval(
+        "SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
+    ):
+        raise FencedError(f"node {lease.node} has a newer holder")
+    log = await db.fetchval(
+        "SELECT id FROM log WHERE topic_id = $1 AND part = $2 AND NOT deleted FOR UPDATE",
+        rewrite.partition.topic,
+        rewrite.partition.index,
+    )
+    span = log, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
+    there = await db.fetch(
+        f"SELECT {_RUN} FROM run JOIN wal ON wal.id = run.wal WHERE log = $1 AND last_offset BETWEEN $2 AND $3 ORDER BY last_offset",
+        *span,
+    )
+    done = [_run(list(row)) for row in there] == list(rewrite.old)
+    if done:
+        await db.execute(
+            "WITH gone AS (DELETE FROM run WHERE log = $1 AND last_offset BETWEEN $2 AND $3 RETURNING wal)"
+            " UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,"
+            " dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END"
+            " FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal",
+            *span,
+        )
+        await db.executemany(
+            "INSERT INTO run(log, last_offset, base_offset, wal, pos, len, max_ts, append_ms) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)",
+            [
+                (
+                    log,
+                    it.last_offset,
+                    it.base_offset,
+                    own["id"],
+                    it.place.position,
+                    it.place.length,
+                    it.max_timestamp,
+                    it.append_ms,
+                )
+                for it in rewrite.new
+            ],
+        )
+        added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
+        await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
+    await db.execute(
+        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END, reply = to_jsonb($5::boolean)"
+        " WHERE id = $1",
+        own["id"], 1 if done else 2, rewrite.size, len(rewrite.new) if done else 0, done,
+    )  # fmt: skip
+    return done
 
 
 _RUN = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms"

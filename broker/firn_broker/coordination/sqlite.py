@@ -30,6 +30,7 @@ from firn_broker.coordinates import (
     NodeAddress,
     NodeLease,
     Partition,
+    Rewrite,
     Run,
     StoredGroup,
     Topic,
@@ -360,18 +361,9 @@ class SqliteCoordinator:
         return await self._run(partial(self._commit, commit))
 
     def _commit(self, commit: Commit) -> Sequence[BatchOutcome]:
-        row = self._one("SELECT id, state, node, node_epoch, reply FROM wal WHERE key=?", commit.key)
-        if row is None:
-            raise FencedError(f"object {commit.key} is not reserved")
-        wal, state, node, node_epoch, reply = row
+        wal, reply = self._reserved(commit.key, commit.lease)
         if reply is not None:
             return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
-        if state != RESERVED:
-            raise FencedError(f"the reservation of object {commit.key} was withdrawn")
-        if (node, node_epoch) != (commit.lease.node, commit.lease.epoch) or not self._one(
-            "SELECT 1 FROM node WHERE id=? AND epoch=?", node, node_epoch
-        ):
-            raise FencedError(f"node {commit.lease.node} has a newer holder")
         now = self._now()
         logs: dict[Partition, _Log | None] = {}
         outcomes = []
@@ -424,6 +416,75 @@ class SqliteCoordinator:
             (LIVE if runs else DEAD, commit.size, runs, None if runs else now, json.dumps(outcomes), wal),
         )
         return outcomes
+
+    async def rewrite(self, rewrite: Rewrite) -> bool:
+        """See `Coordinator.rewrite`."""
+        return await self._run(lambda: self._rewrite(rewrite))
+
+    def _rewrite(self, rewrite: Rewrite) -> bool:
+        wal, reply = self._reserved(rewrite.key, rewrite.lease)
+        if reply is not None:
+            return bool(json.loads(reply))
+        log = self._log(rewrite.partition)
+        first, last = rewrite.old[0].base_offset, rewrite.old[-1].last_offset
+        there = self._db.execute(
+            f"SELECT run.wal, {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? AND last_offset<=?"
+            " ORDER BY last_offset",
+            (log.id if log else -1, first, last),
+        ).fetchall()
+        done = log is not None and [_run(row[1:]) for row in there] == list(rewrite.old)
+        now = self._now()
+        if log is not None and done:
+            self._db.execute("DELETE FROM run WHERE log=? AND last_offset>=? AND last_offset<=?", (log.id, first, last))
+            for old, *_ in there:
+                self._db.execute("UPDATE wal SET runs=runs-1 WHERE id=?", (old,))
+                self._db.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now, old))
+            self._db.executemany(
+                "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        log.id,
+                        it.last_offset,
+                        it.base_offset,
+                        wal,
+                        it.place.position,
+                        it.place.length,
+                        it.max_timestamp,
+                        it.append_ms,
+                    )
+                    for it in rewrite.new
+                ],
+            )
+            added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
+            self._db.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
+        self._db.execute(
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, reply=? WHERE id=?",
+            (
+                LIVE if done else DEAD,
+                rewrite.size,
+                len(rewrite.new) if done else 0,
+                None if done else now,
+                json.dumps(done),
+                wal,
+            ),
+        )
+        return done
+
+    def _reserved(self, key: str, lease: NodeLease) -> tuple[int, str | None]:
+        """The object's row and its stored reply, if it has one. Raises FencedError when ``lease`` may not commit it."""
+        row = self._one("SELECT id, state, node, node_epoch, reply FROM wal WHERE key=?", key)
+        if row is None:
+            raise FencedError(f"object {key} is not reserved")
+        wal, state, node, node_epoch, reply = row
+        if reply is not None:
+            return wal, reply
+        if state != RESERVED:
+            raise FencedError(f"the reservation of object {key} was withdrawn")
+        if (node, node_epoch) != (lease.node, lease.epoch) or not self._one(
+            "SELECT 1 FROM node WHERE id=? AND epoch=?", node, node_epoch
+        ):
+            raise FencedError(f"node {lease.node} has a newer holder")
+        return wal, None
 
     def _log(self, partition: Partition) -> "_Log | None":
         row = self._one(

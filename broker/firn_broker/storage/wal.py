@@ -56,6 +56,17 @@ def key(id: UUID) -> str:
     return f"{PREFIX}{crc32c(id.bytes) & 0xFF:02x}/{id}"
 
 
+def compacted_key(id: UUID, horizon_ms: int) -> str:
+    """Where the object ``id`` lies that compaction wrote; its key says so, and when the first of its tombstones may go (0 without any)."""
+    return f"{key(id)}.compacted-{horizon_ms}"
+
+
+def horizon(key: str) -> int | None:
+    """What a key that `compacted_key` made says; None for what a producer's batches are in."""
+    _, compacted, horizon_ms = key.partition(".compacted-")
+    return int(horizon_ms) if compacted else None
+
+
 def assemble(
     id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
 ) -> tuple[bytearray, list[int]]:

@@ -91,8 +91,16 @@ def parse(data: memoryview) -> Batch:
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
 
 
+def rewritten(data: memoryview) -> Batch:
+    """A batch of our own, as `parse` gives those of producers."""
+    (*_, attributes, _, base_timestamp, timestamp, producer, epoch, sequence, count) = _FIELDS.unpack_from(data)
+    return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
+
+
 def walk(data: memoryview) -> list[tuple[int, int, int]]:
-    """(place, bytes, records) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not."""
+    """(place, bytes, offsets that it covers) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not.
+
+    A batch covers as many offsets as it has records, unless some were left out of it (`keys`)."""
     found = []
     place, end = 0, len(data)
     while place < end:
@@ -102,7 +110,7 @@ def walk(data: memoryview) -> list[tuple[int, int, int]]:
         size = fields[1] + 12
         if size < HEADER or place + size > end:
             raise ValueError(f"a batch of {size} bytes at {place} passes the end at {end}")
-        found.append((place, size, fields[12]))
+        found.append((place, size, fields[6] + 1))
         place += size
     return found
 

@@ -1,6 +1,7 @@
 """What `firn_broker.ports.Coordinator` promises, whoever keeps the promise."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
@@ -16,11 +17,15 @@ from firn_broker.coordinates import (
     Commit,
     CommittedOffset,
     Endpoint,
+    LogState,
     NodeAddress,
     NodeLease,
     Partition,
+    Rewrite,
+    Run,
     StoredGroup,
     Topic,
+    WalRange,
     Wanted,
 )
 from firn_broker.ports import Coordinator
@@ -78,6 +83,15 @@ def produced(
 
 def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
     return [it.base_offset for it in outcomes]
+
+
+async def rewritten(log: Log, *, upto: int = 1 << 30) -> Rewrite:
+    """The first runs of the first partition as one run of another object, not asked for yet."""
+    (found,) = await log.coordinator.find([Wanted(FIRST, 0, 100_000)])
+    old = found.runs[:upto]
+    key = await log.key()
+    new = Run(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
+    return Rewrite(log.lease, key, 500, FIRST, old, [new])
 
 
 class CoordinatorContract:
@@ -279,6 +293,93 @@ class CoordinatorContract:
         given = await asyncio.gather(*(log.commit(batch(records=2), batch(SECOND, 3), key=key) for key in keys))
         assert sorted(it[0].base_offset for it in given) == list(range(0, 40, 2))
         assert sorted(it[1].base_offset for it in given) == list(range(0, 60, 3))
+
+    # Runs that are written anew
+
+    async def test_new_runs_take_the_place_of_old_ones(self, log: Log) -> None:
+        keys = [await log.key() for _ in range(3)]
+        for key in keys:
+            await log.commit(batch(records=2), batch(SECOND), key=key)
+        rewrite = await rewritten(log, upto=2)
+        assert await log.coordinator.rewrite(rewrite)
+        (found,) = await log.coordinator.find([Wanted(FIRST, 0, 10_000)])
+        assert (found.log_start, found.high_watermark) == (0, 6)
+        assert list(found.runs[:-1]) == list(rewrite.new)
+        assert (found.runs[-1].base_offset, found.runs[-1].place.key) == (4, keys[2])
+        assert await log.coordinator.states([FIRST]) == [LogState(0, 6, 40 + 100)]
+        (after,) = await log.commit(batch())
+        assert after.base_offset == 6
+        assert await log.coordinator.dead_objects(0, 10) == [], "the other partition is still in them"
+        assert (await log.coordinator.objects())[keys[0]] == (1000, 1)
+
+    async def test_objects_without_runs_die_by_a_rewrite(self, log: Log, advance: Advance) -> None:
+        keys = [await log.key() for _ in range(2)]
+        for key in keys:
+            await log.commit(batch(), key=key)
+        rewrite = await rewritten(log)
+        assert await log.coordinator.rewrite(rewrite)
+        assert await log.coordinator.dead_objects(5_000, 10) == [], "who has just found them may still read them"
+        await advance(6)
+        assert sorted(await log.coordinator.dead_objects(5_000, 10)) == sorted(keys)
+        assert (await log.coordinator.objects())[rewrite.key] == (500, 1)
+
+    async def test_a_rewrite_without_an_answer_is_asked_again(self, log: Log) -> None:
+        await log.commit(batch())
+        await log.commit(batch())
+        rewrite = await rewritten(log)
+        assert await log.coordinator.rewrite(rewrite)
+        state = await log.coordinator.states([FIRST])
+        assert await log.coordinator.rewrite(rewrite)
+        assert await log.coordinator.states([FIRST]) == state
+
+    async def test_a_rewrite_of_what_is_not_there_any_more_does_nothing(self, log: Log) -> None:
+        await log.commit(batch())
+        await log.commit(batch())
+        quick, slow = await rewritten(log), await rewritten(log)
+        assert await log.coordinator.rewrite(quick)
+        assert not await log.coordinator.rewrite(slow)
+        assert not await log.coordinator.rewrite(slow), "and says so again"
+        assert (await log.coordinator.find([Wanted(FIRST, 0, 1000)]))[0].runs == list(quick.new)
+        assert slow.key in await log.coordinator.dead_objects(0, 10)
+
+    async def test_a_rewrite_of_a_deleted_topic_does_nothing(self, log: Log) -> None:
+        await log.commit(batch())
+        rewrite = await rewritten(log)
+        await log.coordinator.delete_topic(TOPIC)
+        assert not await log.coordinator.rewrite(rewrite)
+        assert await log.coordinator.dead_objects(0, 10) == [rewrite.key]
+        assert await log.coordinator.drop_runs(10) == 1
+
+    async def test_a_rewrite_of_a_node_whose_epoch_is_over_is_refused(self, log: Log) -> None:
+        await log.commit(batch())
+        rewrite = await rewritten(log)
+        await log.coordinator.join(ADDRESS, TTL, log.lease.node)
+        with pytest.raises(FencedError):
+            await log.coordinator.rewrite(rewrite)
+        assert (await log.coordinator.find([Wanted(FIRST, 0, 1000)]))[0].runs == list(rewrite.old)
+        with pytest.raises(FencedError):
+            await log.coordinator.rewrite(dataclasses.replace(rewrite, key="wal/nobody"))
+
+    async def test_appends_go_on_while_runs_are_written_anew(self, log: Log) -> None:
+        await log.commit(batch(), batch(SECOND))
+        rewrite = await rewritten(log)
+        keys = [await log.key() for _ in range(10)]
+        done, *given = await asyncio.gather(
+            log.coordinator.rewrite(rewrite), *(log.commit(batch(), batch(SECOND), key=key) for key in keys)
+        )
+        assert done
+        assert sorted(it[0].base_offset for it in given) == list(range(1, 11))  # type: ignore[index]
+        (found,) = await log.coordinator.find([Wanted(FIRST, 0, 100_000)])
+        assert [it.base_offset for it in found.runs] == list(range(11))
+
+    async def test_rewritten_runs_expire_as_others_do(self, log: Log) -> None:
+        await log.commit(batch())
+        rewrite = await rewritten(log)
+        await log.coordinator.rewrite(rewrite)
+        await log.commit(batch())
+        await log.coordinator.advance_start(FIRST, 1)
+        assert await log.coordinator.drop_runs(10) == 1
+        assert rewrite.key in await log.coordinator.dead_objects(0, 10)
 
     # Idempotence
 

@@ -137,14 +137,15 @@ async def create(asked: Asked, name: str, partitions: int = 1, **configs: str) -
                 "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
             }
         ],
-        timeout=_zero(), validate_only=False,
+        timeout=zero(), validate_only=False,
     )  # fmt: skip
     assert not found.topics[0].error_code, found.topics[0].error_message
     id: UUID = found.topics[0].topic_id
     return id
 
 
-def _zero() -> Any:
+def zero() -> Any:
+    """No time at all."""
     return i32Timedelta.parse(timedelta(0))
 
 

@@ -1,0 +1,241 @@
+"""Compaction by key: a partition is read from its log start on, its newest records are written into one new object, and the coordinator swaps
+the runs. A crash anywhere leaves the old runs, or the new ones; the objects of the others die, with grace.
+
+What is compacted already is known from the keys of the objects it lies in (`wal.compacted_key`), so nothing is remembered that matters. A
+pass reads that and some of what came since, at least `min.cleanable.dirty.ratio` of both, and keeps the newest records in memory: a partition
+whose newest records take more than ``partition_bytes`` there has outgrown compaction. It is left as it is, counted and logged, and looked at
+again when its log start moves or its size has doubled; so is one with a batch that cannot be decoded.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.model.clock import Clock
+from firn.model.errors import FencedError
+from firn_broker import configs, metrics
+from firn_broker.configs import TopicConfigs
+from firn_broker.coordinates import RUN_BYTES, Commit, LogState, Partition, Rewrite, Run, Topic, WalRange, Wanted
+from firn_broker.identifiers import Identifiers
+from firn_broker.membership import Membership
+from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.reader import Reader, UnreadableError
+from firn_broker.storage import wal
+from firn_broker.wire import keys, records
+from firn_broker.wire.contents import UndecodableError
+
+log = structlog.get_logger()
+
+PASS_RUNS = 10_000
+"""Runs that one pass replaces at most."""
+
+
+class _Seen(NamedTuple):
+    """A partition as it was when nothing was to do; it is not looked at again before ``horizon_ms`` unless something is written."""
+
+    log_start: int
+    high_watermark: int
+    horizon_ms: int
+
+
+class _Given(NamedTuple):
+    """A partition as it was when it could not be compacted, and why."""
+
+    log_start: int
+    size: int
+    why: str
+
+
+class _Part(NamedTuple):
+    """Runs of a partition from its log start on: those that are compacted, what followed, and whether that is all there is."""
+
+    clean: Sequence[Run]
+    dirty: Sequence[Run]
+    whole: bool
+
+
+class Compaction:
+    """Compacts partitions, within bounds."""
+
+    def __init__(
+        self, coordinator: Coordinator, objects: ObjectStore, membership: Membership, reader: Reader, identifiers: Identifiers,
+        clock: Clock, topic_configs: TopicConfigs, partition_bytes: int,
+    ) -> None:  # fmt: skip
+        self._coordinator = coordinator
+        self._objects = objects
+        self._membership = membership
+        self._reader = reader
+        self._identifiers = identifiers
+        self._clock = clock
+        self._configs = topic_configs
+        self._bytes = partition_bytes
+        self._seen: dict[Partition, _Seen] = {}
+        self._given_up: dict[Partition, _Given] = {}
+        self._last: Partition | None = None
+        """The partition whose turn it was last."""
+        self._unsettled: Rewrite | Commit | None = None
+        """What the coordinator has to be asked (again) before another object is announced, so that none is left behind."""
+
+    async def round(self, topics: Sequence[Topic]) -> None:
+        """Compact what is due of these, all compacted topics, partition after partition in turn, until about ``partition_bytes`` were read.
+        Raises UnavailableError and FencedError."""
+        by_partition = {Partition(it.id, index): it for it in topics for index in range(it.partitions)}
+        self._seen = {key: it for key, it in self._seen.items() if key in by_partition}
+        self._given_up = {key: it for key, it in self._given_up.items() if key in by_partition}
+        partitions = sorted(by_partition)
+        if self._last is not None:
+            turn = bisect_right(partitions, self._last)
+            partitions = partitions[turn:] + partitions[:turn]
+        budget = self._bytes
+        try:
+            for partition, state in zip(partitions, await self._coordinator.states(partitions), strict=True):
+                if budget <= 0:
+                    break
+                if state is not None and self._may_be_due(partition, state):
+                    budget -= await self._look(by_partition[partition], partition, state)
+                    self._last = partition
+        finally:
+            self._tell()
+
+    def rest(self) -> None:
+        """Somebody else compacts."""
+        self._given_up.clear()
+        self._tell()
+
+    def _tell(self) -> None:
+        for why in ("outgrown", "undecodable"):
+            metrics.NOT_COMPACTED.labels(why).set(sum(it.why == why for it in self._given_up.values()))
+
+    async def settle(self) -> bool:
+        """Ask what was not answered; whether runs were swapped. Raises UnavailableError."""
+        asked, done = self._unsettled, False
+        try:
+            if isinstance(asked, Rewrite):
+                done = await self._coordinator.rewrite(asked)
+            elif asked is not None:
+                await self._coordinator.commit(asked)
+        except FencedError as error:
+            # Our epoch is over: the reservation is withdrawn by whoever does the upkeep.
+            log.warning("compaction refused", error=str(error))
+        self._unsettled = None
+        return done
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+    def _may_be_due(self, partition: Partition, state: LogState) -> bool:
+        if state.log_start == state.high_watermark:
+            return False
+        given, seen = self._given_up.get(partition), self._seen.get(partition)
+        if given is not None:
+            return given.log_start != state.log_start or state.size >= 2 * given.size
+        return (
+            seen is None
+            or (seen.log_start, seen.high_watermark) != (state.log_start, state.high_watermark)
+            or 0 < seen.horizon_ms <= self._now()
+        )
+
+    async def _look(self, topic: Topic, partition: Partition, state: LogState) -> int:
+        """Compact a partition if it is due; how many bytes were read."""
+        part = await self._part(partition, state, int(self._configs.get(topic, configs.MIN_COMPACTION_LAG_MS)))
+        horizon = min(filter(None, (wal.horizon(run.place.key) for run in part.clean)), default=0)
+        dirty = _bytes(part.dirty)
+        size = _bytes(part.clean) + dirty
+        if not (dirty and dirty >= float(self._configs.get(topic, configs.MIN_DIRTY_RATIO)) * size) and not (
+            0 < horizon <= self._now()
+        ):
+            if part.whole:
+                self._seen[partition] = _Seen(state.log_start, state.high_watermark, horizon)
+            return 0
+        self._given_up.pop(partition, None)
+        try:
+            await self._pass(topic, partition, state.log_start, [*part.clean, *part.dirty])
+        except UnreadableError as error:
+            log.warning("cannot compact", topic=topic.name, partition=partition.index, error=str(error))
+        except (keys.TooLargeError, UndecodableError) as error:
+            why = "outgrown" if isinstance(error, keys.TooLargeError) else "undecodable"
+            self._given_up[partition] = _Given(state.log_start, state.size, why)
+            log.warning(
+                "partition is not compacted any more, its records stay as they are", topic=topic.name, partition=partition.index,
+                why=why, bytes=state.size, error=str(error),
+            )  # fmt: skip
+        return size
+
+    async def _part(self, partition: Partition, state: LogState, lag_ms: int) -> _Part:
+        clean: list[Run] = []
+        dirty: list[Run] = []
+        offset, size, newest = state.log_start, 0, self._now() - lag_ms
+        while offset < state.high_watermark:
+            (found,) = await self._coordinator.find([Wanted(partition, offset, self._bytes)])
+            if found.error is not ErrorCode.none or not found.runs:
+                return _Part((), (), whole=False)
+            for run in found.runs:
+                if not dirty and wal.horizon(run.place.key) is not None:
+                    clean.append(run)
+                elif size >= self._bytes or len(dirty) >= PASS_RUNS or (lag_ms and run.max_timestamp > newest):
+                    return _Part(clean, dirty, whole=False)
+                else:
+                    dirty.append(run)
+                    size += run.place.length
+            offset = found.runs[-1].last_offset + 1
+        return _Part(clean, dirty, whole=True)
+
+    async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[Run]) -> None:
+        newest = keys.Newest(self._bytes)
+        compressed = False
+        for run in old:
+            block = await self._reader.read(run)
+            data = block.slice(run, run.base_offset, len(block.data), at_least_one=True)
+            for place, length, _ in records.walk(data):
+                batch = data[place : place + length]
+                compressed |= bool(records.header(batch)[1] & records.CODEC_BITS)
+                newest.add(it for it in keys.decode(batch) if it.offset >= start)
+                # A batch is a piece of work that others may wait for.
+                await asyncio.sleep(0)
+        kept = newest.kept(self._now(), int(self._configs.get(topic, configs.DELETE_RETENTION_MS)))
+        batches = []
+        for made in keys.encode(
+            kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RUN_BYTES // 4
+        ):
+            batches.append(memoryview(made))
+            await asyncio.sleep(0)
+        if await self._swap(partition, old, batches, keys.next_horizon(kept)):
+            metrics.UPKEEP.labels("compacted partitions").inc()
+
+    async def _swap(self, partition: Partition, old: Sequence[Run], batches: list[memoryview], horizon: int) -> bool:
+        id, lease = self._identifiers.uuid7(), self._membership.lease
+        key = wal.compacted_key(id, horizon)
+        data, positions = wal.assemble(
+            id, lease.node, lease.epoch, [(partition, [records.rewritten(it) for it in batches])]
+        )
+        # A commit of nothing gives the key up, should it come to no more.
+        self._unsettled = Commit(lease, key, 0, ())
+        await self._coordinator.reserve(lease, [key])
+        await self._objects.put(key, memoryview(data))
+        self._unsettled = Rewrite(lease, key, len(data), partition, old, _runs(key, batches, positions))
+        return await self.settle()
+
+
+def _bytes(runs: Sequence[Run]) -> int:
+    return sum(run.place.length for run in runs)
+
+
+def _runs(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[Run]:
+    """Runs of consecutive batches, none longer than runs are."""
+    found: list[Run] = []
+    for batch, position in zip(batches, positions, strict=True):
+        ((_, size, offsets),) = records.walk(batch)
+        base = int.from_bytes(batch[:8], "big")
+        run = Run(base, base + offsets - 1, WalRange(key, position, size), records.header(batch)[0], -1)
+        if found and found[-1].place.length + size <= RUN_BYTES:
+            last = found.pop()
+            run = Run(
+                last.base_offset, run.last_offset, WalRange(key, last.place.position, last.place.length + size),
+                max(last.max_timestamp, run.max_timestamp), -1,
+            )  # fmt: skip
+        found.append(run)
+    return found

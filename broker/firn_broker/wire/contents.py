@@ -1,0 +1,120 @@
+"""What is inside of a batch, for the few who look: ListOffsets by timestamp, and compacted topics.
+
+Bounds hold whatever a client sent: a megabyte of zstd may stand for many gigabytes, and each record costs time and memory of its own.
+"""
+
+import mmap
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cramjam
+
+from firn_broker.wire import records
+
+MAX_BYTES = 32 << 20
+"""What a batch may decompress to."""
+MAX_RECORDS = 100_000
+"""What it may hold to be looked into."""
+_MAX_TIME = 1 << 62
+"""Differences of times fit into 64 bits."""
+_XERIAL = b"\x82SNAPPY\x00"
+
+
+class UndecodableError(ValueError):
+    """A batch that is not as Kafka's clients write them, or passes the bounds."""
+
+
+class Place(NamedTuple):
+    """Where one record is: all of it from the length of its key on is ``[start, end)`` of the decompressed bytes."""
+
+    offset: int
+    timestamp: int
+    start: int
+    end: int
+
+
+def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
+    """The decompressed records of a batch whose base offset is written in, and where each is.
+
+    Raises UndecodableError.
+    """
+    base = int.from_bytes(batch[:8], "big")
+    newest, attributes, count = records.header(batch)
+    appended = bool(attributes & records.APPEND_TIME_BIT)
+    last_delta = int.from_bytes(batch[23:27], "big", signed=True)
+    first = int.from_bytes(batch[27:35], "big", signed=True)
+    if not 0 <= count <= MAX_RECORDS:
+        raise UndecodableError(f"{count} records in a batch, more than {MAX_RECORDS}")
+    found = []
+    try:
+        data = _CODECS[attributes & records.CODEC_BITS](batch[records.HEADER :])
+        place, before = 0, -1
+        for _ in range(count):
+            size, place = zigzag(data, place)
+            end = place + size
+            time, place = zigzag(data, place + 1)
+            delta, place = zigzag(data, place)
+            timestamp = newest if appended else first + time
+            if not before < delta <= last_delta or not place < end <= len(data) or abs(timestamp) > _MAX_TIME:
+                raise UndecodableError(
+                    f"a record with offset delta {delta} and time {timestamp} that ends at {end} of {len(data)}"
+                )
+            found.append(Place(base + delta, timestamp, place, end))
+            place, before = end, delta
+    except (IndexError, KeyError, cramjam.DecompressionError) as error:
+        raise UndecodableError(f"records cannot be decoded: {error!r}") from error
+    if place != len(data):
+        raise UndecodableError(f"{count} records end at {place} of {len(data)}")
+    return data, found
+
+
+def zigzag(data: bytes, place: int) -> tuple[int, int]:
+    """The signed varint at ``place``, and where it ends. Raises UndecodableError for more than 64 bits, IndexError at the end of ``data``."""
+    value = shift = 0
+    while shift < 70:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), place
+        shift += 7
+    raise UndecodableError(f"a number of more than 64 bits at {place}")
+
+
+def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview], bytes]:
+    def bounded(data: memoryview) -> bytes:
+        # Pages of an anonymous mapping cost nothing until they are written to.
+        with mmap.mmap(-1, MAX_BYTES) as space:
+            with memoryview(space) as view:
+                size = decompress(data, view)
+            return space[:size]
+
+    return bounded
+
+
+def _snappy(data: memoryview) -> bytes:
+    """Raw snappy, or the blocks that Java clients write (``SnappyOutputStream``: magic, two versions, then length and block)."""
+    if bytes(data[:8]) != _XERIAL:
+        return _block(data, MAX_BYTES)
+    out, place = bytearray(), 16
+    while place < len(data):
+        size = int.from_bytes(data[place : place + 4], "big")
+        out += _block(data[place + 4 : place + 4 + size], MAX_BYTES - len(out))
+        place += 4 + size
+    return bytes(out)
+
+
+def _block(data: memoryview, limit: int) -> bytes:
+    size: int = cramjam.snappy.decompress_raw_len(data)
+    if size > limit:
+        raise UndecodableError(f"{size} bytes in a block, more than {limit}")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+_CODECS: dict[int, Callable[[memoryview], bytes]] = {
+    0: bytes,
+    1: _into(cramjam.gzip.decompress_into),
+    2: _snappy,
+    3: _into(cramjam.lz4.decompress_into),
+    4: _into(cramjam.zstd.decompress_into),
+}

@@ -1,0 +1,242 @@
+"""Compacted topics on brokers that misbehave and die, while idempotent producers write, consumers read and upkeep compacts: the newest
+acknowledged value of each key stays, at its offset and in its order, and what was deleted does not come back."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from firn_broker.coordinates import Topic
+from firn_broker.router import Client
+from firn_broker.storage import wal
+from firn_broker.wire import keys, records
+from tests.fakes.virtual_time import run
+from tests.simulation.broker.world import Dead, World, fetch_body, fetched, produce_body, produced
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_contents import record
+
+SEEDS = 300 if os.environ.get("FIRN_LONG") else 20
+TOPIC = "t"
+PARTITIONS, PRODUCERS, WINDOWS, KEYS = 2, 4, 15, 5
+RETENTION_SECONDS = 40
+RETRIABLE = {2, 3, 6, 7, 56}
+
+Window = list[tuple[int, list[tuple[bytes, bytes | None]]]]
+"""(first sequence, (key, value) of each record) of batches that are sent without waiting in between."""
+
+
+class Producer:
+    """Writes keys of its own, each value only once, and sends what is not acknowledged again."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.partition = number % PARTITIONS
+        self.sequence = 0
+        self.newest: dict[bytes, int] = {}
+        """The last sequence of each key that was acknowledged."""
+        self.written: dict[int, tuple[bytes, bytes | None, int]] = {}
+        """(key, value, offset) of each sequence that was acknowledged."""
+
+    async def run(self) -> None:
+        chance = self.world.chance
+        for _ in range(WINDOWS):
+            await asyncio.sleep(chance.random() * 3)
+            window: Window = []
+            for _ in range(chance.randint(1, 5)):
+                pairs = []
+                first = self.sequence
+                for _ in range(chance.randint(1, 4)):
+                    value = None if chance.random() < 0.3 else b"%d" % self.sequence + b"x" * chance.randrange(300)
+                    pairs.append((b"%d-%d" % (self.number, chance.randrange(KEYS)), value))
+                    self.sequence += 1
+                window.append((first, pairs))
+            while window:
+                window = await self._send(window)
+
+    async def _send(self, window: Window) -> Window:
+        """What is left to send."""
+        if not self.world.brokers:
+            await asyncio.sleep(0.1)
+            return window
+        broker, client = self.world.chance.choice(self.world.brokers), Client("peer")
+        answers = await asyncio.gather(
+            *(
+                self.world.ask(broker, client, 0, 7, produce_body(TOPIC, self.partition, self._batch(*it)))
+                for it in window
+            ),
+            return_exceptions=True,
+        )
+        for taken, (answer, (first, pairs)) in enumerate(zip(answers, window, strict=True)):
+            if isinstance(answer, bytes):
+                error, offset = produced(answer, TOPIC)
+            elif isinstance(answer, Dead):
+                error, offset = 7, -1
+            else:
+                raise answer
+            if error:
+                assert error in RETRIABLE or (error == 45 and taken), error
+                await asyncio.sleep(self.world.chance.random())
+                return window[taken:]
+            for sequence, (key, value) in enumerate(pairs, first):
+                self.newest[key] = sequence
+                self.written[sequence] = key, value, offset + sequence - first
+        return []
+
+    def _batch(self, first: int, pairs: list[tuple[bytes, bytes | None]]) -> memoryview:
+        body = b"".join(record(delta, key=key, value=value) for delta, (key, value) in enumerate(pairs))
+        return raw(len(pairs), body=body, producer=self.number, epoch=0, sequence=first)
+
+
+class Consumer:
+    """Reads a partition, from whatever broker, each batch once."""
+
+    def __init__(self, world: World, partition: int) -> None:
+        self.world = world
+        self.partition = partition
+        self.offset = 0
+        self.seen: list[tuple[int, bytes, bytes | None]] = []
+
+    async def read(self) -> bool:
+        """Whether all that there was has been read."""
+        await asyncio.sleep(self.world.chance.random())
+        if not self.world.brokers:
+            return False
+        broker = self.world.chance.choice(self.world.brokers)
+        try:
+            body = await self.world.ask(broker, Client("reader"), 1, 11, fetch_body(TOPIC, self.partition, self.offset))
+        except Dead:
+            return False
+        error, high, data = fetched(body, TOPIC)
+        if error:
+            assert error in RETRIABLE, f"{error} at {self.offset}, which was there"
+            return False
+        assert self.offset == high or len(data), f"nothing at {self.offset} of {high}: nobody could go on"
+        for place, size, offsets in records.walk(data):
+            batch = data[place : place + size]
+            base = int.from_bytes(batch[:8], "big")
+            assert base <= self.offset < base + offsets, f"{base} + {offsets} is not what follows {self.offset}"
+            self.seen += [
+                (it.offset, it.key or b"", None if it.tombstone else it.rest)
+                for it in keys.decode(batch)
+                if it.offset >= self.offset
+            ]
+            self.offset = base + offsets
+        return self.offset == high
+
+
+def newest(seen: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, int]:
+    """The last offset of each key; -1 where it is deleted."""
+    return {key: -1 if value is None else offset for offset, key, value in seen}
+
+
+def final(producers: list[Producer], partition: int) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """(key, value, offset) of the newest acknowledged record of each key."""
+    for one in producers:
+        if one.partition == partition:
+            yield from (one.written[sequence] for sequence in one.newest.values())
+
+
+def check_order(producers: list[Producer], consumer: Consumer) -> None:
+    """What was read was written there, and offsets only rise."""
+    there = {
+        offset: (key, value)
+        for one in producers
+        if one.partition == consumer.partition
+        for key, value, offset in one.written.values()
+    }
+    assert [it[0] for it in consumer.seen] == sorted({it[0] for it in consumer.seen})
+    for offset, key, value in consumer.seen:
+        if offset in there:
+            assert (key, value is None) == (there[offset][0], there[offset][1] is None)
+            assert value is None or (there[offset][1] or b"") in value
+
+
+async def newcomers(world: World, producers: list[Producer]) -> None:
+    """Who reads a partition from its beginning finds what was acknowledged before, as long as that takes no longer than tombstones stay."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(world.chance.random() * 10)
+        began, consumer = loop.time(), Consumer(world, world.chance.randrange(PARTITIONS))
+        before = list(final(producers, consumer.partition))
+        while not await consumer.read():
+            pass
+        if loop.time() - began < RETENTION_SECONDS:
+            check_acknowledged(before, newest(consumer.seen))
+
+
+def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], found: dict[bytes, int]) -> None:
+    for key, value, offset in before:
+        if value is None:
+            assert found.get(key, -1) == -1 or found[key] > offset, f"{key!r} came back"
+        else:
+            # Deleted later, perhaps, and that not acknowledged yet.
+            assert found.get(key, -1) == -1 or found[key] >= offset, f"{key!r} is older than {offset}"
+
+
+async def story(seed: int) -> None:
+    world = World(seed)
+    await world.coordinator.start()
+    for _ in range(3):
+        await world.start()
+    ratio = world.chance.choice(("0", "0.5"))
+    configs = {
+        "cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_SECONDS * 1000), "min.cleanable.dirty.ratio": ratio
+    }  # fmt: skip
+    await world.coordinator.create_topic(Topic(world.brokers[0].identifiers.uuid4(), TOPIC, PARTITIONS, configs))
+    world.trouble, world.slowness = world.chance.choice((0.02, 0.1, 0.3)), world.chance.choice((0.01, 0.2, 1.0))
+
+    async def deaths() -> None:
+        while True:
+            await asyncio.sleep(world.chance.expovariate(0.2))
+            if world.brokers:
+                world.kill(world.chance.choice(world.brokers))
+            await asyncio.sleep(world.chance.random() * 3)
+            await world.start()
+
+    async def follow(consumer: Consumer) -> None:
+        while True:
+            await consumer.read()
+
+    producers = [Producer(world, number) for number in range(PRODUCERS)]
+    consumers = [Consumer(world, partition) for partition in range(PARTITIONS)]
+    beside = [asyncio.create_task(it) for it in (deaths(), newcomers(world, producers), *map(follow, consumers))]
+    await asyncio.gather(*(producer.run() for producer in producers))
+    await asyncio.sleep(30)
+    world.trouble = 0.0
+    beside[0].cancel()
+    # Tombstones go, and the janitor takes what was replaced.
+    await asyncio.sleep(2 * RETENTION_SECONDS)
+    for task in beside:
+        if task.done() and not task.cancelled():
+            task.result()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await world.start()
+    compacted = [
+        key for key, (_, runs) in (await world.coordinator.objects()).items() if runs and wal.horizon(key) is not None
+    ]
+    assert compacted, "nothing was compacted"
+    for partition in range(PARTITIONS):
+        last = Consumer(world, partition)
+        while not await last.read():
+            pass
+        for consumer in (last, consumers[partition]):
+            check_order(producers, consumer)
+            found = newest(consumer.seen)
+            for key, value, offset in final(producers, partition):
+                assert found.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
+        if ratio == "0":
+            live = {key for key, value, _ in final(producers, partition) if value is not None}
+            assert [it[1] for it in last.seen] == [it[1] for it in last.seen if it[1] in live], "a tombstone stayed"
+            assert len(last.seen) == len(live)
+    for broker in list(world.brokers):
+        world.kill(broker)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_newest_value_of_each_key_stays(seed: int) -> None:
+    run(story(seed))

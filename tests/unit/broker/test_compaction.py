@@ -1,0 +1,284 @@
+"""Compacted topics on whole brokers: what stays, what goes, and deaths in between."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn_broker import fsck, metrics
+from firn_broker.coordinates import Partition, Rewrite
+from firn_broker.storage import wal
+from firn_broker.wire import keys, records
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_keys import record
+from tests.unit.broker.test_whole_brokers import fetch, produce
+from tests.unit.broker.whole import Asked, Shared, broker, create, zero
+
+UPKEEP = {"upkeep": {"interval_seconds": 30, "grace_seconds": 60}}
+
+
+def batch(*pairs: tuple[bytes | None, bytes | None], time: int = 1 << 50) -> memoryview:
+    of = [record(number, key, value, time) for number, (key, value) in enumerate(pairs)]
+    (made,) = keys.encode(of, 0, len(of) - 1, compressed=False, batch_bytes=1 << 20)
+    return memoryview(made)
+
+
+async def read(asked: Asked, topic: str = "t") -> list[tuple[int, bytes | None, bool]]:
+    """(offset, key, tombstone) of all records, as a consumer comes by them."""
+    found: list[tuple[int, bytes | None, bool]] = []
+    offset = 0
+    while True:
+        answer: Any = await fetch(asked, topic, 0, offset, wait=0)
+        assert not answer.error_code
+        if offset >= answer.high_watermark:
+            return found
+        data = memoryview(answer.records)
+        assert len(data), "a consumer could never go on"
+        for place, size, offsets in records.walk(data):
+            one = data[place : place + size]
+            found += [(it.offset, it.key, it.tombstone) for it in keys.decode(one) if it.offset >= offset]
+            offset = int.from_bytes(one[:8], "big") + offsets
+
+
+async def fill(asked: Asked, start: int = 0) -> None:
+    for number in range(10):
+        answer = await produce(asked, "t", 0, batch((b"a", b"%d" % number), (b"b", b"%d" % number)))
+        assert answer.base_offset == start + 2 * number
+        await asyncio.sleep(0.3)
+
+
+async def topic_id(asked: Asked) -> UUID:
+    topic = await asked.broker.catalogue.find("t")
+    assert topic is not None
+    return topic.id
+
+
+async def alter(asked: Asked, name: str, **configs: str) -> ErrorCode:
+    settings = [
+        {"name": key.replace("_", "."), "config_operation": 0, "value": value} for key, value in configs.items()
+    ]
+    answer = await asked.ask(
+        44, 1, resources=[{"resource_type": 2, "resource_name": name, "configs": settings}], validate_only=False
+    )
+    code: ErrorCode = answer.responses[0].error_code
+    return code
+
+
+def test_the_newest_record_of_each_key_stays_at_its_offset_and_the_rest_goes() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+            await produce(asked, "t", 0, batch((b"b", None), (b"c", b"v")))
+            assert len(await read(asked)) == 22
+            before = len(shared.objects.objects)
+            await asyncio.sleep(150)
+            assert await read(asked) == [(18, b"a", False), (20, b"b", True), (21, b"c", False)]
+            assert before > 1 == len(shared.objects.objects)
+            findings = await fsck.check(shared.coordinator, shared.objects, read=True)
+            assert (findings.lost, findings.unknown, findings.objects) == (False, [], 1)
+            assert (await produce(asked, "t", 0, batch((b"a", b"w")))).base_offset == 22
+
+    run(story())
+
+
+def test_tombstones_go_though_nothing_is_written_any_more_and_brokers_change() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", delete_retention_ms="600000")
+            await fill(asked)
+            await produce(asked, "t", 0, batch((b"a", None), (b"b", None), time=1))
+            await asyncio.sleep(500)
+            assert await read(asked) == [(20, b"a", True), (21, b"b", True)]
+        async with broker(shared, 2, **UPKEEP) as other:
+            await asyncio.sleep(60)
+            assert [it[0] for it in await read(other)] == [20, 21]
+            await asyncio.sleep(150)
+            assert await read(other) == []
+            assert (await produce(other, "t", 0, batch((b"c", b"w")))).base_offset == 22
+            assert await read(other) == [(22, b"c", False)]
+
+    run(story())
+
+
+def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+            await asyncio.sleep(150)
+            await produce(asked, "t", 0, batch((b"a", b"w")))
+        before = set(shared.objects.objects)
+        async with broker(shared, 2, **UPKEEP) as other:
+            await asyncio.sleep(300)
+            assert set(shared.objects.objects) == before
+            await fill(other, 21)
+            await asyncio.sleep(150)
+            assert [it[0] for it in await read(other)] == [39, 40]
+
+    run(story())
+
+
+def test_records_of_append_time_keep_their_times() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", message_timestamp_type="LogAppendTime")
+            times = {}
+            for number in range(6):
+                answer = await produce(asked, "t", 0, batch((b"%d" % (number % 3), b"v"), time=1))
+                times[answer.base_offset] = answer.log_append_time
+                await asyncio.sleep(1)
+            await asyncio.sleep(100)
+            answer = await fetch(asked, "t", 0, 0, wait=0)
+            data = memoryview(answer.records)
+            found = {}
+            for place, size, _ in records.walk(data):
+                one = data[place : place + size]
+                assert records.header(one)[1] & records.APPEND_TIME_BIT
+                found.update({it.offset: it.timestamp for it in keys.decode(one)})
+            assert found == {offset: int(times[offset].timestamp() * 1000) for offset in (3, 4, 5)}
+
+    run(story())
+
+
+def test_records_younger_than_the_lag_stay() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            now = int(asked.broker.clock.now().timestamp() * 1000)
+            await create(asked, "t", cleanup_policy="compact", min_compaction_lag_ms="120000")
+            for number in range(4):
+                await produce(asked, "t", 0, batch((b"a", b"v"), time=now + number))
+            await asyncio.sleep(100)
+            assert len(await read(asked)) == 4
+            await asyncio.sleep(60)
+            assert [it[0] for it in await read(asked)] == [3]
+
+    run(story())
+
+
+def test_deleting_goes_on_beside_compacting() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            now = int(asked.broker.clock.now().timestamp() * 1000)
+            await create(asked, "t", cleanup_policy="compact,delete", retention_ms="200000")
+            for number in range(4):
+                await produce(asked, "t", 0, batch((b"%d" % (number % 2), b"v"), time=now))
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)] == [2, 3]
+            await asyncio.sleep(200)
+            answer = await fetch(asked, "t", 0, 4, wait=0)
+            assert (answer.error_code, answer.log_start_offset, answer.high_watermark) == (ErrorCode.none, 4, 4)
+
+    run(story())
+
+
+def test_many_partitions_have_their_turn() -> None:
+    async def story() -> None:
+        async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
+            await create(asked, "t", partitions=4, cleanup_policy="compact")
+            large = b"v" * 300_000
+            for partition in range(4):
+                for _ in range(3):
+                    await produce(asked, "t", partition, batch((b"k", large)))
+            for _ in range(2):
+                await produce(asked, "t", 0, batch((b"k", large)))
+                await asyncio.sleep(30)
+            await asyncio.sleep(120)
+            states = await asked.broker.coordinator.states([Partition(await topic_id(asked), it) for it in range(4)])
+            assert all(it is not None and it.size < 400_000 for it in states), states
+
+    run(story())
+
+
+@pytest.mark.parametrize("why", ["outgrown", "undecodable"])
+def test_what_cannot_be_compacted_stays_and_is_told_until_it_can(why: str) -> None:
+    async def story() -> None:
+        def told() -> float:
+            return metrics.NOT_COMPACTED.labels(why)._value.get()
+
+        async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
+            await create(asked, "t")
+            if why == "undecodable":
+                await produce(asked, "t", 0, raw(3))
+            for number in range(4):
+                await produce(asked, "t", 0, batch((b"%d" % number if why == "outgrown" else b"k", b"v" * 300_000)))
+            assert await alter(asked, "t", cleanup_policy="compact") == ErrorCode.none
+            partition = Partition(await topic_id(asked), 0)
+            before = await asked.broker.coordinator.states([partition])
+            await asyncio.sleep(100)
+            assert told() == 1
+            assert await asked.broker.coordinator.states([partition]) == before
+            await asked.broker.coordinator.advance_start(partition, 3)
+            await produce(asked, "t", 0, batch((b"k", b"v")))
+            await asyncio.sleep(150)
+            assert told() == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize("fault", ["reserve", "put", "before", "after"])
+def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+            place: Any = shared.objects if fault == "put" else shared.coordinator
+            name = fault if fault in ("put", "reserve") else "rewrite"
+            true = getattr(place, name)
+
+            async def broken(*values: Rewrite) -> None:
+                if fault == "after":
+                    await true(*values)
+                raise UnavailableError("broken")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(place, name, broken)
+                await asyncio.sleep(40)
+                assert {it[0] for it in await read(asked)} >= {18, 19}
+            await asyncio.sleep(300)
+            assert [it[0] for it in await read(asked)] == [18, 19]
+            known = await shared.coordinator.objects()
+            assert [key for key, (size, _) in known.items() if size < 0 and wal.horizon(key) is not None] == []
+            assert set(shared.objects.objects) == {key for key, (_, runs) in known.items() if runs}
+
+    run(story())
+
+
+def test_what_says_to_be_too_large_is_refused() -> None:
+    async def story() -> None:
+        async with broker(topics={"compacted_partitions": 3}) as asked:
+            with pytest.raises(
+                AssertionError, match=r"with 4 partitions: a compacted topic may have 3 \(topics.compactedPartitions\)"
+            ):
+                await create(asked, "large", partitions=4, cleanup_policy="compact,delete")
+            with pytest.raises(AssertionError, match=r"may have 33554432 bytes \(upkeep.compactedBytes\)"):
+                await create(asked, "large", cleanup_policy="compact,delete", retention_bytes="1000000000")
+            await create(asked, "small", cleanup_policy="compact,delete", retention_bytes="1000000")
+            await create(asked, "t", partitions=4)
+            assert await alter(asked, "t", cleanup_policy="compact") == ErrorCode.invalid_config
+            await create(asked, "grown", partitions=3, cleanup_policy="compact")
+            answer = await asked.ask(
+                37, 3, topics=[{"name": "grown", "count": 4, "assignments": None}], timeout=zero(), validate_only=False
+            )
+            assert answer.results[0].error_code == ErrorCode.invalid_partitions
+
+    run(story())
+
+
+def test_records_without_a_key_are_refused() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            for bad in (batch((b"k", b"v"), (None, b"v")), raw(2)):
+                assert (await produce(asked, "t", 0, bad)).error_code == ErrorCode.invalid_record
+            assert (await produce(asked, "t", 0, batch((b"k", b"v")))).base_offset == 0
+
+    run(story())

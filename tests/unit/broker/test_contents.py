@@ -1,0 +1,103 @@
+"""Looking into batches, within bounds."""
+
+import struct
+from collections.abc import Callable
+
+import cramjam
+import pytest
+from crc32c import crc32c
+
+from firn_broker.wire import contents, records
+
+
+def _zigzag(value: int) -> bytes:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def record(delta: int, *, time: int = 0, key: bytes | None = b"k", value: bytes | None = b"v") -> bytes:
+    def sized(data: bytes | None) -> bytes:
+        return _zigzag(-1) if data is None else _zigzag(len(data)) + data
+
+    body = b"\0" + _zigzag(time) + _zigzag(delta) + sized(key) + sized(value) + _zigzag(0)
+    return _zigzag(len(body)) + body
+
+
+def batch(
+    body: bytes, count: int, *, attributes: int = 0, base: int = 0, time: int = 1000, delta: int | None = None
+) -> memoryview:
+    last = count - 1 if delta is None else delta
+    after = struct.pack(">hiqqqhii", attributes, last, time, time, -1, -1, -1, count) + body
+    return memoryview(bytearray(struct.pack(">qiibI", base, len(after) + 9, 0, 2, crc32c(after)) + after))
+
+
+def _java_snappy(data: bytes) -> bytes:
+    blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + 32768])) for at in range(0, len(data), 32768)]
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(it)) + it for it in blocks)
+
+
+CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "none": (0, bytes),
+    "gzip": (1, lambda data: bytes(cramjam.gzip.compress(data))),
+    "snappy": (2, lambda data: bytes(cramjam.snappy.compress_raw(data))),
+    "snappy of Java": (2, _java_snappy),
+    "lz4": (3, lambda data: bytes(cramjam.lz4.compress(data))),
+    "zstd": (4, lambda data: bytes(cramjam.zstd.compress(data))),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_of_every_codec_are_found(codec: str) -> None:
+    number, compress = CODECS[codec]
+    body = record(0, value=b"x" * 100_000) + record(3, time=-5, key=None, value=None)
+    data, places = contents.opened(batch(compress(body), 2, attributes=number, base=40, delta=7))
+    assert data == body
+    assert [(it.offset, it.timestamp) for it in places] == [(40, 1000), (43, 995)]
+
+
+@pytest.mark.parametrize("codec", [it for it in CODECS if it != "none"])
+def test_what_decompresses_to_more_than_the_bound_is_refused(codec: str) -> None:
+    number, compress = CODECS[codec]
+    fits = record(0, value=bytes(contents.MAX_BYTES - 30))
+    assert len(fits) <= contents.MAX_BYTES
+    assert len(contents.opened(batch(compress(fits), 1, attributes=number))[1]) == 1
+    with pytest.raises(ValueError, match=r"records cannot be decoded|more than"):
+        contents.opened(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number))
+
+
+def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
+    with pytest.raises(ValueError, match="4294967295 bytes in a block"):
+        contents.opened(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(batch(b"", 1), id="too few"),
+        pytest.param(batch(record(0) * 2, 1), id="too many"),
+        pytest.param(batch(b"\xff" * 1_000_000, 1), id="an endless number"),
+        pytest.param(batch(record(0) + record(0), 2), id="an offset twice"),
+        pytest.param(batch(record(1), 1), id="an offset past the last"),
+        pytest.param(batch(record(-1), 1), id="an offset before the first"),
+        pytest.param(batch(record(0, time=1 << 62), 1), id="a time out of the world"),
+        pytest.param(batch(record(0)[:-2], 1), id="an end too early"),
+        pytest.param(batch(b"\x01", 1), id="a negative length"),
+        pytest.param(batch(record(0), 1, attributes=7), id="an unknown codec"),
+        pytest.param(batch(b"nonsense", 1, attributes=4), id="no zstd"),
+        pytest.param(batch(b"\x80", 1, attributes=2), id="no snappy"),
+        pytest.param(batch(b"\0" * 100, contents.MAX_RECORDS + 1), id="too many records"),
+        pytest.param(batch(b"", -1), id="a negative number of records"),
+    ],
+)
+def test_what_is_no_batch_is_said(damaged: memoryview) -> None:
+    with pytest.raises(ValueError, match=r"record|number"):
+        contents.opened(damaged)
+
+
+def test_records_of_append_time_have_that_of_their_batch() -> None:
+    _, places = contents.opened(batch(record(0, time=9) + record(1), 2, attributes=records.APPEND_TIME_BIT))
+    assert [it.timestamp for it in places] == [1000, 1000]

@@ -1,0 +1,60 @@
+"""ListOffsets by timestamp, which looks into batches."""
+
+from datetime import timedelta
+from typing import Any
+
+import cramjam
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from firn_broker.coordinates import Partition
+from firn_broker.wire import contents
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_contents import batch, record
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, broker, create
+
+
+async def by_time(asked: Asked, timestamp: int) -> tuple[ErrorCode, int]:
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    answer: Any = await asked.ask(
+        2, 7, replica_id=-1, isolation_level=0, timeout=i32Timedelta.parse(timedelta(0)),
+        topics=[{"name": "t", "partitions": [partition]}],
+    )  # fmt: skip
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.offset
+
+
+def test_the_first_record_of_the_time_or_later_is_found() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            for start in (1000, 2000):
+                body = record(0) + record(1, time=5) + record(2, time=9)
+                await produce(asked, "t", 0, batch(body, 3, time=start))
+            # The header says 1000 and 2000, so the batch whose header promises enough is the one that is looked into.
+            assert [(await by_time(asked, it))[1] for it in (1, 1000, 1001, 2000, 2001)] == [0, 0, 3, 3, -1]
+
+    run(story())
+
+
+@pytest.mark.parametrize("bad", ["bomb", "nonsense"])
+def test_a_batch_that_cannot_be_decoded_within_bounds_is_told_as_a_whole(bad: str) -> None:
+    async def story() -> None:
+        bomb = bytes(cramjam.zstd.compress(record(0, value=bytes(contents.MAX_BYTES))))
+        assert len(bomb) < 10_000
+        async with broker() as asked:
+            topic = await create(asked, "t")
+            await produce(asked, "t", 0, batch(record(0), 1, time=1000))
+            there = batch(bomb, 1, attributes=4, time=2000) if bad == "bomb" else raw(1, time=2000)
+            assert (await produce(asked, "t", 0, there)).base_offset == 1
+            await produce(asked, "t", 0, batch(record(0), 1, time=3000))
+            assert [await by_time(asked, it) for it in (1500, 2001, -3)] == [
+                (ErrorCode.none, 1), (ErrorCode.none, 2), (ErrorCode.none, 2),
+            ]  # fmt: skip
+            await asked.broker.coordinator.advance_start(Partition(topic, 0), 2)
+            assert await by_time(asked, 1500) == (ErrorCode.none, 2)
+
+    run(story())
