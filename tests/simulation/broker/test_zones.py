@@ -1,6 +1,7 @@
 """Metadata sends clients to brokers of their zone while it has any, spreads them, and forgets a broker that died within seconds."""
 
 import asyncio
+import os
 from collections import Counter, defaultdict
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from tests.simulation.broker import wire
 from tests.simulation.broker.clients import somewhere
 from tests.simulation.broker.world import LEASE_SECONDS, SETTINGS, Dead, Host, World
 
-SEEDS = 10
+SEEDS = 20 if os.environ.get("FIRN_LONG") else 5
 ZONES = ("a", "b", "c")
 PARTITIONS = 64
 FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
