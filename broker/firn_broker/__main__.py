@@ -167,7 +167,13 @@ async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
         await ports.coordinator.close()
         await ports.objects.close()
     print(json.dumps(found.report(), indent=2))
-    return ExitCode.CORRUPT if found.lost else ExitCode.DONE
+    if found.newer:
+        print(
+            f"{len(found.newer)} objects are newer than the coordinator: was it restored from a backup? Start no broker before you have read"
+            " 'A restored coordinator' in docs/broker.md",
+            file=sys.stderr,
+        )
+    return found.verdict
 
 
 if __name__ == "__main__":

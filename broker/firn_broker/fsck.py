@@ -3,9 +3,10 @@
 What brokers write meanwhile is no finding: the coordinator is asked before and after the bucket is listed.
 """
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 
-from firn.model.errors import CorruptDataError
+from firn.model.errors import CorruptDataError, ExitCode
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.storage import wal
 
@@ -22,13 +23,25 @@ class Findings:
     """Batches are in them, and they are not as long as they were."""
     damaged: list[str] = field(default_factory=list)
     """Their bytes are not those that were written (only with ``read``)."""
+    newer: list[str] = field(default_factory=list)
+    """Whole WAL objects that the coordinator has never heard of, though none is written before it has: it was restored to an earlier time.
+    Offsets of their batches are about to be given to others. (One alone may be of a broker that stood still for an hour while it wrote.)"""
+    newer_records: dict[str, int] = field(default_factory=dict)
+    """Records in them by "TOPIC ID/PARTITION"."""
+    uncommitted: list[str] = field(default_factory=list)
+    """Announced, written, and not committed: what a broker died over, or does just now; or the first objects after a backup."""
     unknown: list[str] = field(default_factory=list)
-    """Nobody announced them: left by hand, or by a coordinator that was restored to an earlier time."""
+    """No WAL objects, left by hand."""
 
     @property
     def lost(self) -> bool:
         """Whether records cannot be read."""
         return bool(self.missing or self.wrong_size or self.damaged)
+
+    @property
+    def verdict(self) -> ExitCode:
+        """How the process ends."""
+        return ExitCode.CORRUPT if self.lost or self.newer else ExitCode.DONE
 
     def report(self) -> dict[str, object]:
         """As it is printed."""
@@ -41,7 +54,21 @@ async def check(coordinator: Coordinator, objects: ObjectStore, *, read: bool) -
     there = dict(await objects.list(wal.PREFIX))
     after = await coordinator.objects()
     found = Findings(len(there), sum(there.values()))
-    found.unknown = sorted(key for key in there if key not in before and key not in after)
+    found.uncommitted = sorted(key for key in there if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0)
+    records: Counter[str] = Counter()
+    for key in sorted(key for key in there if key not in before and key not in after):
+        try:
+            batches = await _index(objects, key, there[key])
+        except CorruptDataError:
+            found.unknown.append(key)
+        except KeyError:
+            # Deleted meanwhile.
+            continue
+        else:
+            found.newer.append(key)
+            for batch in batches:
+                records[f"{batch.partition.topic}/{batch.partition.index}"] += batch.records
+    found.newer_records = dict(sorted(records.items()))
     for key, (size, runs) in sorted(before.items()):
         # An object that lost its last run meanwhile may be deleted meanwhile.
         if not runs or not after.get(key, (0, 0))[1]:
@@ -61,3 +88,12 @@ async def check(coordinator: Coordinator, objects: ObjectStore, *, read: bool) -
             except KeyError:
                 found.missing.append(key)
     return found
+
+
+async def _index(objects: ObjectStore, key: str, size: int) -> list[wal.IndexedBatch]:
+    """The batches of an object by its own index. Raises CorruptDataError, KeyError."""
+    if size < wal.HEAD + wal.TAIL:
+        raise CorruptDataError(f"{key} is too short for a WAL object")
+    (tail,) = await objects.get_ranges(key, [(size - wal.TAIL, size)])
+    (index,) = await objects.get_ranges(key, [wal.index_range(tail, size)])
+    return wal.read_index(index, tail)

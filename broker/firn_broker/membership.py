@@ -45,9 +45,15 @@ class Membership:
         self.nodes: Sequence[Node] = ()
 
     async def join(self) -> None:
-        """Become a node."""
-        self.lease = await self._coordinator.join(self._address, self._ttl_ms, self._wanted)
-        self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+        """Become a node. Raises UnavailableError."""
+        while True:
+            self.lease = await self._coordinator.join(self._address, self._ttl_ms, self._wanted)
+            try:
+                self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+                break
+            except FencedError:
+                # The first answer was so long under way that the id is another's by now.
+                self._wanted = None
         self._wanted = self.lease.node
         log.info("joined", node=self.lease.node, epoch=self.lease.epoch)
 

@@ -77,7 +77,8 @@ class Coordinator(Protocol):
         ...
 
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
-        """Stay for another ``ttl_ms``; all live nodes. Raises `FencedError` when the id has a newer holder."""
+        """Stay for another ``ttl_ms``; all live nodes. Nobody's lease is longer than that afterwards: one that is was given before a wall
+        clock went back. Raises `FencedError` when the id has a newer holder."""
         ...
 
     async def leave(self, lease: NodeLease) -> None:

@@ -38,7 +38,8 @@ class Watermarks:
     """All waiters of a broker. High watermarks come from its own commits at once, from those of others by polling (`watched`)."""
 
     def __init__(self) -> None:
-        self._watches: dict[Partition, set[Watch]] = {}
+        # In the order in which they came, and not that of a set: the same story each time.
+        self._watches: dict[Partition, dict[Watch, None]] = {}
         self._seen: dict[Partition, int] = {}
 
     @contextmanager
@@ -46,13 +47,13 @@ class Watermarks:
         """A waiter for as long as the block runs."""
         watch = Watch(partitions)
         for partition in watch.partitions:
-            self._watches.setdefault(partition, set()).add(watch)
+            self._watches.setdefault(partition, {})[watch] = None
         try:
             yield watch
         finally:
             for partition in watch.partitions:
                 waiting = self._watches[partition]
-                waiting.discard(watch)
+                waiting.pop(watch, None)
                 if not waiting:
                     del self._watches[partition]
                     self._seen.pop(partition, None)

@@ -270,6 +270,8 @@ class WalWriter:
                 return outcomes
             except FencedError as error:
                 log.warning("commit refused", key=file.key, error=str(error))
+                # The other reservations of that time are as little worth.
+                self._keys.clear()
                 return None
             except UnavailableError as error:
                 # Whether it happened is not known: only the same question again, with the same key, tells.

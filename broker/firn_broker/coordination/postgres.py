@@ -142,6 +142,7 @@ class PostgresCoordinator:
         )
         if changed is None:
             raise FencedError(f"node {lease.node} has a newer holder")
+        await self._rows("UPDATE node SET expires_ms = now_ms() + $1 WHERE expires_ms > now_ms() + $1", ttl_ms)
         rows = await self._rows(
             "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
         )

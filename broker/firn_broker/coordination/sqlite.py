@@ -211,6 +211,7 @@ class SqliteCoordinator:
             ).rowcount
             if not changed:
                 raise FencedError(f"node {lease.node} has a newer holder")
+            self._db.execute("UPDATE node SET expires_ms=?1 WHERE expires_ms > ?1", (now + ttl_ms,))
             rows = self._db.execute(
                 "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
                 (now,),

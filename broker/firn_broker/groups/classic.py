@@ -432,7 +432,9 @@ class Group:
         for id in [id for id, end in self.pending.items() if now >= end]:
             del self.pending[id]
         for member in list(self.members.values()):
-            if member.joining is None and member.syncing is None and now >= member.deadline:
+            # One that goes may end a rebalance, which takes others along.
+            there = self.members.get(member.id) is member
+            if there and member.joining is None and member.syncing is None and now >= member.deadline:
                 self._remove(member, now)
         self._try_complete(now)
         return len(self.members) != before

@@ -68,6 +68,9 @@ class GroupCoordinator:
         self.settings = settings
         self._shards: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
+        self._unsure: set[int] = set()
+        """Shards that are not here, and whose lease may be ours by the coordinator's word: an answer was lost. Nobody else gets it while we
+        live, so it has to be given back."""
         self._stopping = False
 
     def shard(self, group: str) -> int:
@@ -98,8 +101,10 @@ class GroupCoordinator:
             if shard is not None and shard.node == lease:
                 return shard
             try:
+                self._unsure.add(number)
                 held = await self._coordinator.take(f"groups/{number}", lease)
                 if held is None:
+                    self._unsure.discard(number)
                     # Its old broker has not let go yet.
                     raise GroupError(ErrorCode.coordinator_load_in_progress)
                 stored = await self._coordinator.groups(number)
@@ -118,6 +123,7 @@ class GroupCoordinator:
                 group.load(kept.state, self._now())
                 shard.groups[kept.name] = group
             self._shards[number] = shard
+            self._unsure.discard(number)
             return shard
 
     def _new(self, name: str) -> Group:
@@ -156,13 +162,34 @@ class GroupCoordinator:
                 self._lose(shard)
             elif self._membership.nodes and self._membership.of_shard(shard.number).id != lease.node:
                 await self._give(shard)
+        for number in sorted(self._unsure):
+            if self._membership.nodes and self._membership.of_shard(number).id != lease.node:
+                await self._forgo(number)
 
     async def _give(self, shard: Shard) -> None:
         self._lose(shard)
         try:
             await self._coordinator.release(shard.lease, shard.node)
         except UnavailableError as error:
+            self._unsure.add(shard.number)
             log.warning("cannot release groups", shard=shard.number, error=str(error))
+
+    async def _forgo(self, number: int) -> None:
+        """Make sure that a shard's lease is not ours: taking what one has says which it is."""
+        async with self._loading.setdefault(number, asyncio.Lock()):
+            if number in self._shards:
+                return
+            lease = self._membership.lease
+            try:
+                held = await self._coordinator.take(f"groups/{number}", lease)
+                if held is not None:
+                    await self._coordinator.release(held, lease)
+            except UnavailableError as error:
+                log.warning("cannot release groups", shard=number, error=str(error))
+                return
+            except FencedError:
+                pass
+            self._unsure.discard(number)
 
     async def release(self) -> None:
         """Give all back: this broker ends."""

@@ -28,6 +28,10 @@ REQUEST_LIMIT = 4 << 20
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
+# kio looks for the module each time. Who calls has checked that the version is one that is served, so there are few.
+_request, _response = cache(load_request_schema), cache(load_response_schema)
+
+
 def decode(api: int, version: int, frame: memoryview, place: int) -> Any:
     """The request whose body begins at ``place``. Raises `MalformedError`.
 
@@ -35,7 +39,7 @@ def decode(api: int, version: int, frame: memoryview, place: int) -> Any:
     """
     if len(frame) - place > REQUEST_LIMIT:
         raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes are too many for it")
-    schema = load_request_schema(api, version)
+    schema = _request(api, version)
     cursor = Cursor(frame, place, flexible=schema.__flexible__)
     # What is left over is ignored, as Kafka does: librdkafka leaves bytes behind some messages.
     return _reader(schema)(cursor)
@@ -144,7 +148,7 @@ def _field_reader(hint: Any, kafka_type: str | None) -> Callable[[Cursor], Any]:
 
 def encode(api: int, version: int, fields: Fields) -> bytes:
     """The body of an answer."""
-    schema = load_response_schema(api, version)
+    schema = _response(api, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _builder(schema)(fields))
     return buffer.getvalue()

@@ -107,6 +107,14 @@ class CoordinatorContract:
     async def test_the_cluster_keeps_its_id(self, coordinator: Coordinator) -> None:
         assert await coordinator.cluster_id() == await coordinator.cluster_id() != ""
 
+    async def test_a_lease_from_a_time_that_a_clock_took_back_ends_as_others_do(
+        self, coordinator: Coordinator, advance: Advance
+    ) -> None:
+        first, _ = await coordinator.join(ADDRESS, TTL), await coordinator.join(ADDRESS, 1000 * TTL)
+        assert [it.id for it in await coordinator.renew(first, TTL)] == [0, 1]
+        await advance(TTL / 1000 + 1)
+        assert [it.id for it in await coordinator.renew(first, TTL)] == [0]
+
     async def test_nodes_get_the_lowest_free_id(self, coordinator: Coordinator, advance: Advance) -> None:
         first, second = await coordinator.join(ADDRESS, TTL), await coordinator.join(ADDRESS, 2 * TTL)
         assert (first.node, second.node) == (0, 1)

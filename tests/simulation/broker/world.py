@@ -1,11 +1,17 @@
-"""Brokers whose store and coordinator misbehave by a seed: answers are late, lost before or after the deed, and brokers die at any point."""
+"""Brokers whose surroundings misbehave by a seed: calls are slow, lost on the way there or back, done late or twice; processes die at a
+chosen step, stop for a while and go on, or are cut off; the coordinator is restarted; wall clocks jump."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from firn.model.errors import UnavailableError
+import structlog
+
+from firn.model.errors import FencedError, UnavailableError
 from firn_broker import table
 from firn_broker.broker import Broker, Ports
 from firn_broker.coordinates import NodeAddress
@@ -15,6 +21,7 @@ from firn_broker.settings import (
     BrokerSettings,
     DirectorySettings,
     GroupSettings,
+    ReaderSettings,
     SqliteSettings,
     UpkeepSettings,
     WriterSettings,
@@ -24,148 +31,332 @@ from firn_broker.wire import headers
 from firn_broker.wire.cursor import MalformedError
 from tests.fakes.virtual_time import LoopClock
 
+LEASE_SECONDS = 4.0
 SETTINGS = BrokerSettings(
     coordinator=SqliteSettings(path=":memory:"),
     objects=DirectorySettings(path="/nowhere"),
+    lease_seconds=LEASE_SECONDS,
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
-    upkeep=UpkeepSettings(interval_seconds=5, grace_seconds=60, abandon_seconds=20),
-    groups=GroupSettings(shards=4),
+    reader=ReaderSettings(poll_seconds=0.5),
+    upkeep=UpkeepSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6),
+    groups=GroupSettings(shards=4, initial_rebalance_ms=500),
 )
+AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})
+"""Calls that may also be done late, after the caller was told that they failed, or a second time."""
+LATE_SECONDS = 4.0
+COORDINATOR, OBJECTS = "coordinator", "objects"
+BEFORE, AFTER = "before", "after"
+STEPS = (
+    ("put", BEFORE), ("put", AFTER), ("commit", BEFORE), ("commit", AFTER), ("find", BEFORE), ("find", AFTER), ("commit_offsets", BEFORE),
+    ("commit_offsets", AFTER), ("save_group", BEFORE), ("save_group", AFTER), ("reserve", AFTER), ("get_ranges", BEFORE), ("renew", AFTER),
+    ("take", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_runs", AFTER), ("abandon", AFTER), ("dead_objects", AFTER),
+    ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
+)  # fmt: skip
+"""Where a broker may die: before or after a call of a port. All come to the first `OFTEN` of them now and then."""
+OFTEN = 10
 
 
 class Dead(Exception):
-    """The broker that was asked is gone: its connections break."""
+    """No answer: the broker that was asked is gone, or does not answer in time, or closed the connection."""
+
+
+@dataclass(eq=False)
+class Host:
+    """One process and its machine."""
+
+    number: int
+    zone: str
+    clock: LoopClock
+    chance: Random
+    broker: Broker = field(init=False)
+    dead: bool = False
+    thawed: asyncio.Future[None] | None = None
+    """Set while the process stands still."""
+    cut: float = 0.0
+    """Until when it does not reach the coordinator."""
+    doom: tuple[str, str] | None = None
+    """The step at which it dies."""
+    open: dict[asyncio.Future[bytes], None] = field(default_factory=dict)
+    """What clients wait for, in order: nothing here may depend on the order of a set, or a seed would not always tell the same story."""
+
+    async def running(self) -> None:
+        """Nothing happens in a process that stands still, nor in one that is gone."""
+        while self.thawed is not None:
+            await self.thawed
+        if self.dead:
+            await asyncio.get_running_loop().create_future()
+
+    def stalled(self) -> None:
+        """A producer may send no more before it is answered."""
+        if not self.dead and self.thawed is None:
+            self.broker.router.stalled()
 
 
 class Outside:
-    """What one broker has of the world: a port whose every call goes through here."""
+    """What one broker has of a port: every call goes through here."""
 
-    def __init__(self, inner: Any, chance: Random, world: "World") -> None:
-        self._inner = inner
-        self._chance = chance
+    def __init__(self, port: str, host: Host, world: "World") -> None:
+        self._port = port
+        self._host = host
         self._world = world
-        self.dead = False
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*values: Any, **named: Any) -> Any:
             if name in ("start", "close"):
                 return None
-            await self._pass()
-            fate = self._chance.random()
-            if fate < self._world.trouble / 2:
-                raise UnavailableError("lost on the way there")
-            result = await getattr(self._inner, name)(*values, **named)
-            await self._pass()
-            if fate > 1 - self._world.trouble / 2:
-                raise UnavailableError("lost on the way back")
-            return result
+            return await self._call(name, values, named)
 
+        # The next one is found at once.
+        self.__dict__[name] = call
         return call
 
-    async def _pass(self) -> None:
-        delay = self._chance.random() ** 4 * self._world.slowness
+    async def _call(self, name: str, values: Any, named: Any) -> Any:
+        world, host, chance = self._world, self._host, self._host.chance
+        world.calls += 1
+        await host.running()
+        await world.step(host, name, BEFORE)
+        await self._pass(name)
+        await self._reach()
+        fate, trouble = chance.random(), world.trouble
+        if fate < trouble * 0.4:
+            world.faults["lost on the way there"] += 1
+            raise UnavailableError("lost on the way there")
+        life = world.life
+        if name == "put":
+            # As it is sent: a broker writes into these bytes later.
+            values = values[0], bytes(values[1])
+        if name in AGAIN and fate < trouble * 0.5:
+            world.faults["done late"] += 1
+            world.later(self._again(name, values, named, chance.random() * LATE_SECONDS))
+            raise UnavailableError("given up")
+        result = await self._inner(name)(*values, **named)
+        if name in AGAIN and fate < trouble * 0.6:
+            world.faults["done twice"] += 1
+            world.later(self._again(name, values, named, chance.random() * LATE_SECONDS))
+        await world.step(host, name, AFTER)
+        await self._pass("")
+        await host.running()
+        if fate > 1 - trouble * 0.4:
+            world.faults["lost on the way back"] += 1
+            raise UnavailableError("lost on the way back")
+        if self._port == COORDINATOR and life != world.life:
+            raise UnavailableError("the coordinator ended")
+        return result
+
+    def _inner(self, name: str) -> Callable[..., Awaitable[Any]]:
+        world = self._world
+        found: Callable[..., Awaitable[Any]] = getattr(
+            world.coordinator if self._port == COORDINATOR else world.objects, name
+        )
+        return found
+
+    async def _again(self, name: str, values: Any, named: Any, delay: float) -> None:
         await asyncio.sleep(delay)
-        if self.dead:
-            await asyncio.get_running_loop().create_future()
+        with suppress(FencedError):
+            await self._inner(name)(*values, **named)
+
+    async def _pass(self, name: str) -> None:
+        world, host = self._world, self._host
+        delay = host.chance.random() ** 4 * world.slowness
+        if name == "put" and host.chance.random() < world.trouble * 0.5:
+            world.faults["slow upload"] += 1
+            delay += host.chance.random() * 2 * SETTINGS.writer.upload_seconds
+        # What is quicker than that is at once: it would only cost events.
+        if delay > 0.002:
+            await asyncio.sleep(delay)
+            await host.running()
+
+    async def _reach(self) -> None:
+        now = self._world.now()
+        until = self._world.down[self._port]
+        if self._port == COORDINATOR:
+            until = max(until, self._host.cut)
+        if now < until:
+            await asyncio.sleep(min(until - now, self._host.chance.random()))
+            await self._host.running()
+            raise UnavailableError(f"{self._port} cannot be reached")
 
 
 class World:
     """Some brokers, some of which may be dead, over one log."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, settings: BrokerSettings = SETTINGS) -> None:
         self.chance = Random(seed)
+        self.settings = settings
         self.objects = MemoryObjects()
-        self.coordinator = SqliteCoordinator(":memory:", LoopClock(), "cluster", Inline())
+        self.clock = LoopClock()
+        self.coordinator = SqliteCoordinator(":memory:", self.clock, "cluster", Inline())
+        self.life = 0
+        """Which one of the coordinator's lives it is."""
+        self.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
+        """Until when nobody reaches it."""
         self.trouble = 0.0
         self.slowness = 0.01
-        self.brokers: list[Broker] = []
-        self._outside: dict[int, tuple[Outside, Outside]] = {}
-        self._lives: dict[int, asyncio.Future[None]] = {}
+        self.hosts: list[Host] = []
+        self.began: dict[int, float] = {}
+        """When each broker was ready."""
+        self.calls = 0
+        self.requests = 0
+        self.faults: Counter[str] = Counter()
+        self.errors: list[Any] = []
+        """What went wrong in ways that nobody expected."""
         self._count = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self) -> Broker:
+    @property
+    def operations(self) -> int:
+        """Requests of clients, and calls of ports."""
+        return self.calls + self.requests
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return asyncio.get_running_loop().time()
+
+    def later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin something that goes on by itself."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors.append(error)
+
+    # Processes
+
+    async def start(self, zone: str = "") -> Host:
         """One more broker."""
         self._count += 1
-        coordinator = Outside(self.coordinator, Random(self.chance.random()), self)
-        objects = Outside(self.objects, Random(self.chance.random()), self)
-        ports: Any = Ports(coordinator, objects, LoopClock(), Random(self.chance.random()))  # type: ignore[arg-type]
+        host = Host(self._count, zone, LoopClock(), Random(self.chance.random()))
         while True:
-            broker = Broker(ports, SETTINGS)
+            ports: Any = Ports(
+                Outside(COORDINATOR, host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
+            )  # fmt: skip
+            host.broker = Broker(ports, self.settings)
             try:
-                await broker.start(NodeAddress("127.0.0.1", self._count), table.routes(broker))
+                await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), table.routes(host.broker))
                 break
             except UnavailableError:
                 await asyncio.sleep(0.1)
-        self._outside[id(broker)] = coordinator, objects
-        self._lives[id(broker)] = asyncio.get_running_loop().create_future()
-        self.brokers.append(broker)
-        return broker
+        self.hosts.append(host)
+        self.began[host.number] = self.now()
+        return host
 
-    def kill(self, broker: Broker) -> None:
+    def kill(self, host: Host) -> None:
         """Nothing that it began comes to anything that was not done already."""
-        self.brokers.remove(broker)
-        for port in self._outside[id(broker)]:
-            port.dead = True
-        for task in broker._background:
+        if host.dead:
+            return
+        host.dead = True
+        self.thaw(host)
+        self.hosts.remove(host)
+        for task in host.broker._background:
             task.cancel()
-        self._lives[id(broker)].set_result(None)
+        for answer in list(host.open):
+            if not answer.done():
+                answer.set_exception(Dead())
 
-    async def ask(self, broker: Broker, client: Client, api: int, version: int, body: bytes) -> bytes:
-        """The answer's body. Raises Dead."""
+    async def step(self, host: Host, name: str, when: str) -> None:
+        """A broker comes to a step, which may be its last."""
+        if host.doom == (name, when):
+            host.doom = None
+            self.faults[f"death {when} {name}"] += 1
+            # Not in the middle of its own call.
+            asyncio.get_running_loop().call_soon(self.kill, host)
+            self.freeze(host)
+            await host.running()
+
+    def freeze(self, host: Host) -> None:
+        """It stands still, and does not know."""
+        if host.thawed is None and not host.dead:
+            host.thawed = asyncio.get_running_loop().create_future()
+
+    def thaw(self, host: Host) -> None:
+        """It goes on where it was."""
+        thawed, host.thawed = host.thawed, None
+        if thawed is not None:
+            thawed.set_result(None)
+
+    # The coordinator's process
+
+    async def restart_coordinator(self, backup: bytes | None = None) -> None:
+        """It comes back with what is durable, or with a backup. Who waits for an answer gets none."""
+        kept = backup or self.backup()
+        await self.coordinator.close()
+        self.life += 1
+        self.coordinator = SqliteCoordinator(":memory:", self.clock, "other", Inline())
+        await self.coordinator.start()
+        self.coordinator._db.deserialize(kept)
+
+    def backup(self) -> bytes:
+        """All that the coordinator keeps, as of now."""
+        return self.coordinator._db.serialize()
+
+    # Clients
+
+    async def ask(
+        self, host: Host, client: Client, api: int, version: int, body: bytes, *, name: str = "", seconds: float = 4.0
+    ) -> bytes:
+        """The answer's body; empty if there is none by protocol. Raises Dead."""
+        self.requests += 1
         head = (
-            api.to_bytes(2, "big")
-            + version.to_bytes(2, "big")
-            + b"\0\0\0\x07\0\0"
+            api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07" + len(name).to_bytes(2, "big") + name.encode()
             + (b"\0" if headers.is_flexible(api, version) else b"")
-        )
-        frame = memoryview(bytearray(head + body))
-        asked = asyncio.ensure_future(broker.router.handle(headers.read(frame), frame, client))
-        life = self._lives[id(broker)]
-        await asyncio.wait((asked, life), return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():
-            asked.cancel()
-            raise Dead
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        host.open[answer] = None
+        timer = loop.call_later(seconds, _late, answer)
+        # Who does not wait any more does not take back what was sent.
+        self.later(self._deliver(host, client, memoryview(bytearray(head + body)), answer))
         try:
-            found = asked.result()
-        except (UnavailableError, MalformedError) as error:
-            raise Dead from error
-        assert found is not None
-        return b"".join(found)[len(headers.response(headers.read(frame))) :]
+            return await answer
+        finally:
+            timer.cancel()
+            host.open.pop(answer, None)
+
+    async def _deliver(self, host: Host, client: Client, frame: memoryview, answer: "asyncio.Future[bytes]") -> None:
+        await host.running()
+        header = headers.read(frame)
+        try:
+            found = await host.broker.router.handle(header, frame, client)
+        except (UnavailableError, MalformedError):
+            await host.running()
+            _late(answer)
+            return
+        await host.running()
+        if not answer.done():
+            answer.set_result(b"" if found is None else b"".join(found)[len(headers.response(header)) :])
+
+    def end(self) -> None:
+        """Everything stops."""
+        for host in list(self.hosts):
+            self.kill(host)
+        for task in self._tasks:
+            task.cancel()
 
 
-def produce_body(topic: str, partition: int, batch: memoryview) -> bytes:
-    """Produce, version 7, one batch."""
-    name = topic.encode()
-    return (
-        b"\xff\xff" + b"\xff\xff" + (1000).to_bytes(4, "big") + (1).to_bytes(4, "big") + len(name).to_bytes(2, "big") + name
-        + (1).to_bytes(4, "big") + partition.to_bytes(4, "big") + len(batch).to_bytes(4, "big") + bytes(batch)
-    )  # fmt: skip
+def _late(answer: "asyncio.Future[bytes]") -> None:
+    if not answer.done():
+        answer.set_exception(Dead())
 
 
-def fetch_body(topic: str, partition: int, offset: int) -> bytes:
-    """Fetch, version 11, one partition, without waiting."""
-    name = topic.encode()
-    size = (1 << 16).to_bytes(4, "big")
-    return (
-        b"\xff\xff\xff\xff" + b"\0\0\0\0" + b"\0\0\0\0" + size + b"\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff" + (1).to_bytes(4, "big")
-        + len(name).to_bytes(2, "big") + name + (1).to_bytes(4, "big") + partition.to_bytes(4, "big") + b"\xff\xff\xff\xff"
-        + offset.to_bytes(8, "big") + b"\xff" * 8 + size + b"\0\0\0\0" + b"\0\0"
-    )  # fmt: skip
+@contextmanager
+def only_errors(found: list[Any]) -> Iterator[None]:
+    """What brokers log as an error is kept in ``found``, all else is dropped."""
 
+    def keep(_: Any, __: str, event: Any) -> Any:
+        found.append(dict(event))
+        raise structlog.DropEvent
 
-def produced(body: bytes, topic: str) -> tuple[int, int]:
-    """(error, base offset) of the only partition."""
-    place = 4 + 2 + len(topic) + 4 + 4
-    return int.from_bytes(body[place : place + 2], "big", signed=True), int.from_bytes(
-        body[place + 2 : place + 10], "big", signed=True
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, keep],
+        wrapper_class=structlog.make_filtering_bound_logger(40),
+        cache_logger_on_first_use=False,
     )
-
-
-def fetched(body: bytes, topic: str) -> tuple[int, int, memoryview]:
-    """(error, high watermark, batches) of the only partition."""
-    place = 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4
-    error = int.from_bytes(body[place : place + 2], "big", signed=True)
-    high = int.from_bytes(body[place + 2 : place + 10], "big", signed=True)
-    place += 2 + 8 + 8 + 8 + 4 + 4
-    size = int.from_bytes(body[place : place + 4], "big", signed=True)
-    return error, high, memoryview(body)[place + 4 : place + 4 + size]
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -166,6 +166,18 @@ def test_who_is_not_heard_of_is_out() -> None:
     assert (play.group.state, play.group.members) == (State.EMPTY, {})
 
 
+def test_who_goes_may_take_another_along() -> None:
+    play = Play()
+    first, second, third = play.stable(3)
+    # All are as late, and the rebalance that the first one's end begins ends at once, and throws out the others.
+    play.group._rebalance_end = play.now
+    for id in (first, second, third):
+        play.group.members[id].deadline = play.now + 40
+        play.group.members[id].rebalance_seconds = 0.0
+    play.after(50)
+    assert not play.group.members
+
+
 def test_a_member_that_leaves_is_out_at_once() -> None:
     play = Play()
     first, second = play.stable(2)

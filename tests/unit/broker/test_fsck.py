@@ -1,9 +1,10 @@
 """fsck says what is lost and what nobody knows, and nothing of what is well."""
 
+from firn.model.errors import ExitCode
 from firn_broker import fsck
 from firn_broker.writer import Append
 from tests.unit.broker.batches import batch
-from tests.unit.broker.rig import FIRST, rig
+from tests.unit.broker.rig import FIRST, SECOND, rig
 
 
 async def test_each_finding_by_its_name() -> None:
@@ -24,3 +25,17 @@ async def test_each_finding_by_its_name() -> None:
         found = await fsck.check(parts.coordinator, parts.objects, read=True)
         assert (found.missing, found.wrong_size, found.damaged) == ([missing], [short], [damaged])
         assert (found.unknown, found.lost) == (["wal/00/stranger"], True)
+
+
+async def test_objects_that_a_restored_coordinator_does_not_know() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(2), False), Append(SECOND, batch(3), False)])
+        (key,) = parts.objects.objects
+        state = "UPDATE wal SET state=0, size=-1, runs=0, reply=NULL WHERE key=?"
+        parts.coordinator._db.execute(state, (key,))
+        announced = await fsck.check(parts.coordinator, parts.objects, read=False)
+        assert (announced.uncommitted, announced.newer, announced.verdict) == ([key], [], ExitCode.DONE)
+        parts.coordinator._db.execute("DELETE FROM wal WHERE key=?", (key,))
+        found = await fsck.check(parts.coordinator, parts.objects, read=False)
+        assert (found.newer, found.unknown, found.verdict) == ([key], [], ExitCode.CORRUPT)
+        assert found.newer_records == {f"{FIRST.topic}/0": 2, f"{SECOND.topic}/1": 3}

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from firn_broker.coordinates import Node, NodeAddress, Partition
+from firn_broker.coordinates import Node, NodeAddress, NodeLease, Partition
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.membership import Membership
 from tests.fakes.clock import FakeClock
@@ -42,3 +42,22 @@ def test_a_client_is_sent_to_its_zone() -> None:
     brokers = membership("a", "b", "b", "c")
     assert {brokers.leader(partition, "b").id for partition in PARTITIONS} == {1, 2}
     assert {brokers.leader(partition, "nowhere").id for partition in PARTITIONS} == {0, 1, 2, 3}
+
+
+async def test_who_lost_its_place_while_it_took_it_takes_another() -> None:
+    class Slow(SqliteCoordinator):
+        slow = True
+
+        async def join(self, address: NodeAddress, ttl_ms: int, wanted: int | None = None) -> NodeLease:
+            lease = await super().join(address, ttl_ms, wanted)
+            if self.slow:
+                self.slow = False
+                await super().join(NodeAddress("other", 1), ttl_ms, lease.node)
+            return lease
+
+    coordinator = Slow(":memory:", FakeClock(), "c", Inline())
+    await coordinator.start()
+    member = Membership(coordinator, NodeAddress("h", 1), ttl_ms=1000)
+    await member.join()
+    assert [(it.id, it.address.host) for it in member.nodes] == [(0, "other"), (1, "h")]
+    assert member.lease.node == 1

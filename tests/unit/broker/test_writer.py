@@ -113,6 +113,16 @@ async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
         assert outcome.error is ErrorCode.kafka_storage_error
 
 
+async def test_withdrawn_reservations_cost_one_refusal() -> None:
+    async with rig() as parts:
+        await parts.writer.append([append()])
+        parts.coordinator._db.execute("UPDATE wal SET state=2 WHERE state=0")
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.error is ErrorCode.kafka_storage_error
+        (outcome,) = await parts.writer.append([append()])
+        assert (outcome.error, outcome.base_offset) == (ErrorCode.none, 1)
+
+
 async def test_draining_answers_all() -> None:
     async with rig(flush_seconds=60) as parts:
         futures = [parts.writer.append([append()]) for _ in range(3)]

@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from random import Random
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
@@ -81,10 +82,8 @@ class Asked:
 
 def fill(schema: Any, fields: Mapping[str, Any]) -> Any:
     """A message from nested dicts; what a version lacks is left out, and what is not given is its default, or nothing."""
-    hints = get_type_hints(schema)
     values = {}
-    for field in dataclasses.fields(schema):
-        inner = _nested(hints[field.name])
+    for field, inner in _fields(schema):
         if field.name in fields:
             value = fields[field.name]
             values[field.name] = (
@@ -93,6 +92,12 @@ def fill(schema: Any, fields: Mapping[str, Any]) -> Any:
         elif field.default is dataclasses.MISSING:
             values[field.name] = _NOTHING.get(field.metadata.get("kafka_type", ""), () if inner is not None else None)
     return schema(**values)
+
+
+@cache
+def _fields(schema: Any) -> list[tuple[Any, Any]]:
+    hints = get_type_hints(schema)
+    return [(field, _nested(hints[field.name])) for field in dataclasses.fields(schema)]
 
 
 _NOTHING: dict[str, Any] = {"bool": False, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uuid": None, "string": None}

@@ -1,0 +1,374 @@
+"""Clients of the simulation, who write into a `History` what they did and saw. Each goes to whatever broker chance gives it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from kio.static.primitive import i32Timedelta
+
+from firn_broker.router import Client
+from tests.simulation.broker import wire
+from tests.simulation.broker.history import Assignment, Bounds, History, Log, OffsetCommit, OffsetRead, Sent
+from tests.simulation.broker.wire import call
+from tests.simulation.broker.world import Dead, Host, World
+
+UNKNOWN_TOPIC, OUT_OF_RANGE, OUT_OF_ORDER = 3, 1, 45
+RETRIABLE = {UNKNOWN_TOPIC, 5, 6, 7, 56, 100}
+LOADING, NOT_AVAILABLE, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE = 14, 15, 16, 22, 25, 27
+MEMBER_ID_REQUIRED = 79
+ELSEWHERE = {LOADING, NOT_AVAILABLE, NOT_COORDINATOR}
+
+
+def milliseconds(count: int) -> Any:
+    return i32Timedelta.parse(timedelta(milliseconds=count))
+
+
+async def somewhere(world: World) -> Host:
+    """A broker, as soon as there is one."""
+    while not world.hosts:
+        await asyncio.sleep(0.2)
+    return world.chance.choice(world.hosts)
+
+
+class Producer:
+    """Sends windows of up to five batches without waiting in between, and each window again, in its order, until all of it is taken; one at
+    a time if it is not ``idempotent``. It ends after so many ``windows``, when there was ``enough`` of all."""
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        number: int,
+        log: Log,
+        windows: int,
+        *,
+        idempotent: bool,
+        enough: Callable[[], bool],
+    ) -> None:
+        self._world = world
+        self._history = history
+        self._number = number
+        self._log = log
+        self._windows = windows
+        self._idempotent = idempotent
+        self._enough = enough
+        self._sequence = 0
+        self._sent = 0
+
+    async def run(self) -> None:
+        chance = self._world.chance
+        id = await self._id() if self._idempotent else -1
+        while self._windows > 0 or not self._enough():
+            self._windows -= 1
+            await asyncio.sleep(chance.random() * 0.8)
+            window = []
+            for _ in range(chance.randint(1, 5) if self._idempotent else 1):
+                count = chance.randint(1, 4)
+                sequence = {"producer": id, "epoch": 0, "sequence": self._sequence} if self._idempotent else {}
+                data = wire.batch(self._sent, self._number, count, chance.randrange(1500), **sequence)
+                sent = Sent(self._log, self._number, self._sent, count, self._idempotent)
+                self._history.sent.append(sent)
+                window.append((sent, data))
+                self._sent += 1
+                self._sequence += count
+            acks = -1 if self._idempotent else chance.choice((-1, 1, 0))
+            while window:
+                window = await self._send(window, acks)
+
+    async def _id(self) -> int:
+        while True:
+            try:
+                found = await call(
+                    self._world,
+                    await somewhere(self._world),
+                    22,
+                    2,
+                    transactional_id=None,
+                    transaction_timeout=milliseconds(0),
+                )
+            except Dead:
+                continue
+            if not found.error_code:
+                self._history.producer_ids.append(found.producer_id)
+                return int(found.producer_id)
+            await asyncio.sleep(0.2)
+
+    async def _send(self, window: list[tuple[Sent, memoryview]], acks: int) -> list[tuple[Sent, memoryview]]:
+        """What is left to send."""
+        world = self._world
+        host, client = await somewhere(world), Client("peer")
+        if len(window) == 5 and world.chance.random() < 0.3:
+            # As a connection does that is not read any more.
+            asyncio.get_running_loop().call_soon(host.stalled)
+        for sent, _ in window:
+            sent.times += 1
+            sent.began = world.now()
+        answers = await asyncio.gather(
+            *(wire.produce(world, host, client, *self._log, data, acks=acks) for _, data in window),
+            return_exceptions=True,
+        )
+        if acks == 0:
+            return []
+        taken = 0
+        for (sent, _), answer in zip(window, answers, strict=True):
+            if isinstance(answer, Dead):
+                break
+            if isinstance(answer, BaseException):
+                raise answer
+            error, offset = answer
+            if error:
+                # Behind a batch that has to come again all others are out of order, which is no loss: they come again with it.
+                assert error in RETRIABLE, f"error {error} for {sent}"
+                break
+            sent.offset, sent.acknowledged = offset, world.now()
+            taken += 1
+        for (sent, _), answer in list(zip(window, answers, strict=True))[taken + 1 :]:
+            if not isinstance(answer, BaseException) and not isinstance(answers[taken], BaseException):
+                assert answer[0], f"{sent} got in front of {window[taken][0]}"
+        if taken < len(window):
+            await asyncio.sleep(world.chance.random())
+        return window[taken:]
+
+
+class Consumer:
+    """Reads a partition to its end, from whatever broker, again and again, at most ``pace`` seconds apart, until it is told to stop."""
+
+    def __init__(self, world: World, history: History, name: str, log: Log, pace: float = 0.8) -> None:
+        self._world = world
+        self._history = history
+        self._name = name
+        self._log = log
+        self._pace = pace
+        self._offset = 0
+
+    async def run(self) -> None:
+        chance = self._world.chance
+        while True:
+            await asyncio.sleep(chance.random() * self._pace)
+            wait = 500 if chance.random() < 0.5 else 0
+            await self.read(await somewhere(self._world), wait_ms=wait)
+
+    async def read(self, host: Host, *, wait_ms: int = 0) -> bool:
+        """One answer; whether the end is reached."""
+        world, history = self._world, self._history
+        began = world.now()
+        try:
+            found = await wire.fetch(world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
+        except Dead:
+            return False
+        if found.error == OUT_OF_RANGE:
+            history.skipped.append((self._name, self._log, self._offset, found.start))
+            self._offset = found.start
+        elif found.error:
+            assert found.error in RETRIABLE, f"error {found.error} at {self._offset} of {self._log}"
+            return False
+        history.bounds.append(Bounds(self._log, began, world.now(), found.start, found.high))
+        if found.batches:
+            history.seen.append((self._name, self._log, found.batches))
+            last = found.batches[-1]
+            self._offset = last.offset + last.records
+        return not found.error and self._offset >= found.high
+
+
+class Member:
+    """A member of a group by the classic protocol, which reads the partitions it is given and commits how far it came."""
+
+    def __init__(self, world: World, history: History, group: str, topic: str, partitions: int) -> None:
+        self._world = world
+        self._history = history
+        self._group = group
+        self._topic = topic
+        self._partitions = partitions
+        self._id = ""
+        self._generation = -1
+        self._host: Host | None = None
+        self.mine: tuple[int, ...] = ()
+        self.stable = False
+
+    async def run(self) -> None:
+        while True:
+            with suppress(Dead):
+                await self._live()
+            self._host, self.stable = None, False
+            await asyncio.sleep(0.2 + self._world.chance.random() * 0.5)
+
+    async def _ask(self, api: int, version: int, *, seconds: float = 4.0, **fields: Any) -> Any:
+        assert self._host is not None
+        return await call(self._world, self._host, api, version, seconds=seconds, **fields)
+
+    async def _live(self) -> None:
+        """Until anything is wrong."""
+        found = await call(self._world, await somewhere(self._world), 10, 2, key=self._group, key_type=0)
+        if found.error_code:
+            return
+        self._host = next((it for it in self._world.hosts if it.number == found.port), None)
+        if self._host is None or not await self._join():
+            return
+        positions = {}
+        for partition in self.mine:
+            if (offset := await self.committed(self._host, partition)) is None:
+                return
+            positions[partition] = max(offset, 0)
+        self.stable = True
+        while await self._beat():
+            await asyncio.sleep(0.4 + self._world.chance.random() * 0.6)
+            for partition in self.mine:
+                end = await self._read(partition, positions[partition])
+                if end != positions[partition]:
+                    positions[partition] = end
+                    if not await self._commit(partition, end):
+                        return
+
+    async def _join(self) -> bool:
+        topic = self._topic.encode()
+        joined: Any = await self._ask(
+            11, 5, seconds=20.0, group_id=self._group, session_timeout=milliseconds(6000), rebalance_timeout=milliseconds(6000), member_id=self._id,
+            group_instance_id=None, protocol_type="consumer", protocols=[{"name": "range", "metadata": topic}],
+        )  # fmt: skip
+        self._id = joined.member_id
+        if joined.error_code:
+            if joined.error_code == UNKNOWN_MEMBER:
+                self._id = ""
+            return False
+        self._generation = joined.generation_id
+        assignments = []
+        if joined.leader == self._id:
+            members = sorted(it.member_id for it in joined.members)
+            parts = {id: bytes(range(self._partitions)[place :: len(members)]) for place, id in enumerate(members)}
+            assignments = [{"member_id": id, "assignment": part} for id, part in parts.items()]
+        synced: Any = await self._ask(
+            14, 3, seconds=12.0, group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None,
+            assignments=assignments,
+        )  # fmt: skip
+        if synced.error_code:
+            if synced.error_code == UNKNOWN_MEMBER:
+                self._id = ""
+            return False
+        self.mine = tuple(synced.assignment)
+        self._history.assignments.append(Assignment(self._group, self._generation, self._id, self.mine))
+        return True
+
+    async def _beat(self) -> bool:
+        found: Any = await self._ask(
+            12, 3, group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None
+        )
+        return self._in(found.error_code)
+
+    def _in(self, error: int) -> bool:
+        if error == UNKNOWN_MEMBER:
+            self._id = ""
+        assert not error or error in ELSEWHERE | {ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE}, error
+        return not error
+
+    async def _read(self, partition: int, offset: int) -> int:
+        log = self._topic, partition
+        try:
+            found = await wire.fetch(self._world, await somewhere(self._world), Client("member"), *log, offset)
+        except Dead:
+            return offset
+        assert found.error in RETRIABLE | {0}, found.error
+        for batch in found.batches:
+            offset = batch.offset + batch.records
+            self._history.consumed[log].update(range(batch.offset, offset))
+        return offset
+
+    async def _commit(self, partition: int, offset: int) -> bool:
+        commit = OffsetCommit((self._topic, partition), offset, self._world.now())
+        self._history.commits.append(commit)
+        found: Any = await self._ask(
+            8, 7, group_id=self._group, generation_id_or_member_epoch=self._generation, member_id=self._id, group_instance_id=None,
+            topics=[
+                {
+                    "name": self._topic,
+                    "partitions": [
+                        {
+                            "partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        )  # fmt: skip
+        error = found.topics[0].partitions[0].error_code
+        if not error:
+            commit.ended = self._world.now()
+        return self._in(error)
+
+    async def committed(self, host: Host, partition: int) -> int | None:
+        """The group's offset, as ``host`` tells it; None if it does not. Raises Dead."""
+        began = self._world.now()
+        found = await call(
+            self._world, host, 9, 5, group_id=self._group, topics=[{"name": self._topic, "partition_indexes": [partition]}]
+        )  # fmt: skip
+        one = found.topics[0].partitions[0]
+        if found.error_code or one.error_code:
+            return None
+        offset = int(one.committed_offset)
+        self._history.reads.append(OffsetRead((self._topic, partition), offset, began, self._world.now()))
+        return offset
+
+
+class Admin:
+    """Moves the start of one topic's logs, and deletes another topic and makes it anew by the same name."""
+
+    def __init__(self, world: World, history: History, trimmed: str, partitions: int, remade: str) -> None:
+        self._world = world
+        self._history = history
+        self._trimmed = trimmed
+        self._partitions = partitions
+        self._remade = remade
+
+    async def trim(self) -> None:
+        """For ever."""
+        chance = self._world.chance
+        while True:
+            await asyncio.sleep(chance.expovariate(0.8))
+            log = self._trimmed, chance.randrange(self._partitions)
+            high = max((it.high for it in self._history.bounds if it.log == log and it.high >= 0), default=0)
+            began = self._world.now()
+            try:
+                found = await call(
+                    self._world, await somewhere(self._world), 21, 1, timeout=milliseconds(1000),
+                    topics=[{"name": log[0], "partitions": [{"partition_index": log[1], "offset": chance.randint(0, high)}]}],
+                )  # fmt: skip
+            except Dead:
+                continue
+            one = found.topics[0].partitions[0]
+            assert one.error_code in RETRIABLE | {0}, one.error_code
+            if not one.error_code:
+                self._history.bounds.append(Bounds(log, began, self._world.now(), one.low_watermark, -1))
+
+    async def remake(self) -> None:
+        """Delete and make. Patient: a request that is still under way must not come to pass after the next one."""
+        began = self._world.now()
+        await self._until(20, 3, {0, UNKNOWN_TOPIC}, lambda it: it.responses[0].error_code, topic_names=[self._remade])
+        await self.make(self._remade, 1, {})
+        self._history.made_anew.setdefault(self._remade, []).append((began, self._world.now()))
+
+    async def make(self, name: str, partitions: int, configs: dict[str, str]) -> None:
+        """A topic."""
+        topic = {
+            "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }  # fmt: skip
+        await self._until(19, 5, {0, 36}, lambda it: it.topics[0].error_code, topics=[topic], validate_only=False)
+
+    async def _until(self, api: int, version: int, done: set[int], error: Callable[[Any], int], **fields: Any) -> None:
+        while True:
+            try:
+                found = await call(
+                    self._world,
+                    await somewhere(self._world),
+                    api,
+                    version,
+                    seconds=300.0,
+                    timeout=milliseconds(1000),
+                    **fields,
+                )
+                if error(found) in done:
+                    return
+            except Dead:
+                pass
+            await asyncio.sleep(0.3)

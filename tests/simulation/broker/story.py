@@ -1,0 +1,234 @@
+"""One story: clients of all kinds at work while everything that can fail does, then peace, and a look at what is there."""
+
+import asyncio
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+
+from firn_broker import fsck
+from firn_broker.router import Client
+from tests.fakes.virtual_time import run
+from tests.simulation.broker import history, wire
+from tests.simulation.broker.clients import RETRIABLE, Admin, Consumer, Member, Producer, somewhere
+from tests.simulation.broker.history import History, Log
+from tests.simulation.broker.world import COORDINATOR, LEASE_SECONDS, OBJECTS, OFTEN, STEPS, Dead, World, only_errors
+
+KEPT_TOPIC, TRIMMED, REMADE = "kept", "trimmed", "remade"
+PARTITIONS = {KEPT_TOPIC: 3, TRIMMED: 2, REMADE: 1}
+GROUP, MEMBERS = "group", 3
+BROKERS = 3
+WINDOWS = 7
+CHAOS_SECONDS = 45
+PEACE_SECONDS = 240
+"""Everything has to have come to rest so long after the last fault."""
+HOUR = 3600.0
+OPERATIONS, FAULTS, ACKNOWLEDGED = 2000, 30, 80
+"""What a story has at least, or it would prove too little."""
+
+
+@dataclass
+class Told:
+    """What became of one seed."""
+
+    history: History
+    operations: int
+    faults: dict[str, int]
+    wrong: list[str]
+
+
+def tell(seed: int) -> Told:
+    """The story of ``seed``, always the same."""
+    world, found = World(seed), History()
+    wrong: list[str] = []
+    with only_errors(world.errors):
+        try:
+            run(_story(world, found))
+        except Exception as error:
+            wrong.append("".join(traceback.format_exception(error)[-6:]))
+    wrong += [f"unexpected: {error}" for error in world.errors]
+    if not wrong:
+        wrong += history.violations(found)
+    return Told(found, world.operations, dict(world.faults), wrong)
+
+
+async def _story(world: World, found: History) -> None:
+    chance = world.chance
+    await world.coordinator.start()
+    for _ in range(BROKERS):
+        await world.start()
+    admin = Admin(world, found, TRIMMED, PARTITIONS[TRIMMED], REMADE)
+    await admin.make(KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], {"retention.ms": "-1"})
+    await admin.make(
+        TRIMMED, PARTITIONS[TRIMMED], {"retention.bytes": "20000", "message.timestamp.type": "LogAppendTime"}
+    )
+    await admin.make(REMADE, PARTITIONS[REMADE], {"retention.ms": "-1"})
+    world.trouble, world.slowness = chance.choice((0.02, 0.08, 0.2)), chance.choice((0.01, 0.2, 1.0))
+
+    def enough() -> bool:
+        # Peace brings a third of them.
+        return world.operations >= 0.7 * OPERATIONS and world.faults.total() >= FAULTS
+
+    producers = [
+        Producer(world, found, number, log, WINDOWS, idempotent=idempotent, enough=enough)
+        for number, (log, idempotent) in enumerate(
+            [((KEPT_TOPIC, part), True) for part in (0, 1, 2, 0)]
+            + [((KEPT_TOPIC, 1), False), ((TRIMMED, 0), True), ((TRIMMED, 1), False), ((REMADE, 0), False)]
+        )
+    ]
+    logs = [(topic, part) for topic in (KEPT_TOPIC, TRIMMED) for part in range(PARTITIONS[topic])]
+    consumers = [Consumer(world, found, f"reader of {log}", log) for log in logs]
+    # Those come too late for what is deleted.
+    consumers += [Consumer(world, found, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
+    members = [Member(world, found, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC]) for _ in range(MEMBERS)]
+    chaos = world.later(_chaos(world))
+    trimming = world.later(admin.trim())
+    reading = [world.later(it.run()) for it in consumers] + [world.later(it.run()) for it in members]
+    async with asyncio.timeout(600):
+        await asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers))
+    await _stop(chaos, trimming)
+    _heal(world)
+    while len(world.hosts) < BROKERS:
+        await world.start()
+    async with asyncio.timeout(PEACE_SECONDS):
+        # Janitors at work: what is referenced has to survive them.
+        await asyncio.sleep(12)
+        while not all(it.stable for it in members) or sorted(p for it in members for p in it.mine) != [0, 1, 2]:
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(3)
+    await _stop(*reading)
+    fresh = await world.start()
+    await asyncio.sleep(2)
+    async with asyncio.timeout(PEACE_SECONDS):
+        for log in [*logs, (REMADE, 0)]:
+            found.logs[log] = await _read_all(world, log)
+        for consumer in consumers:
+            while not await consumer.read(fresh):
+                await asyncio.sleep(0.1)
+        for partition in range(PARTITIONS[KEPT_TOPIC]):
+            while not await _committed(world, members[0], partition):
+                await asyncio.sleep(0.1)
+    report = await fsck.check(world.coordinator, world.objects, read=True)
+    assert not report.lost, f"objects are lost: {report}"
+    world.end()
+
+
+async def _committed(world: World, member: Member, partition: int) -> bool:
+    try:
+        return await member.committed(await somewhere(world), partition) is not None
+    except Dead:
+        return False
+
+
+async def _remake(world: World, admin: Admin) -> None:
+    for _ in range(2):
+        await asyncio.sleep(1 + world.chance.random() * 6)
+        await admin.remake()
+
+
+async def _stop(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _heal(world: World) -> None:
+    world.trouble, world.slowness = 0.0, 0.01
+    world.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
+    world.clock.skew = 0.0
+    for host in list(world.hosts):
+        host.doom, host.cut, host.clock.skew = None, 0.0, 0.0
+        world.thaw(host)
+
+
+async def _read_all(world: World, log: Log) -> tuple[int, list[history.Batch]]:
+    """(log start, all batches from there on), through whatever broker answers."""
+    found: list[history.Batch] = []
+    start = offset = -1
+    while True:
+        answer = await wire.fetch(world, await somewhere(world), Client("last"), *log, max(offset, 0))
+        if answer.error in RETRIABLE:
+            await asyncio.sleep(0.5)
+            continue
+        if offset < 0:
+            start = offset = answer.start
+            continue
+        assert not answer.error, f"error {answer.error} at {offset} of {log}"
+        found += answer.batches
+        offset = found[-1].offset + found[-1].records if found else offset
+        if offset >= answer.high:
+            return start, found
+
+
+# What happens to the world
+
+
+async def _chaos(world: World) -> None:
+    """Until everybody is weary: clients have to come to an end."""
+    chance = world.chance
+    kinds = (_kill, _kill, _kill, _freeze, _cut, _coordinator_gone, _restart, _store_gone, _clock)
+    while world.now() < CHAOS_SECONDS:
+        await asyncio.sleep(chance.expovariate(1.2))
+        world.later(chance.choice(kinds)(world))
+
+
+async def _kill(world: World) -> None:
+    """At a step, if it comes to that one soon, and another is started in its place."""
+    if not world.hosts:
+        return
+    host = world.chance.choice(world.hosts)
+    host.doom = world.chance.choice(STEPS[:OFTEN] if world.chance.random() < 0.7 else STEPS)
+    await asyncio.sleep(4)
+    if not host.dead:
+        world.faults["death at any time"] += 1
+        world.kill(host)
+    await asyncio.sleep(world.chance.random() * 3)
+    if len(world.hosts) < BROKERS:
+        await world.start()
+
+
+async def _freeze(world: World) -> None:
+    """It comes back as a zombie if it was longer away than its lease."""
+    if not world.hosts:
+        return
+    host = world.chance.choice(world.hosts)
+    if host.thawed is None:
+        seconds = world.chance.random() * 2.5 * LEASE_SECONDS
+        world.faults["zombie" if seconds > LEASE_SECONDS else "pause"] += 1
+        world.freeze(host)
+        await asyncio.sleep(seconds)
+        world.thaw(host)
+
+
+async def _cut(world: World) -> None:
+    if world.hosts:
+        host = world.chance.choice(world.hosts)
+        world.faults["cut off from the coordinator"] += 1
+        host.cut = world.now() + world.chance.random() * 2.5 * LEASE_SECONDS
+
+
+async def _coordinator_gone(world: World) -> None:
+    """Now and then longer than all leases."""
+    world.faults["coordinator gone"] += 1
+    seconds = world.chance.choice((1.0, 2.0, 1.5 * LEASE_SECONDS))
+    world.down[COORDINATOR] = world.now() + world.chance.random() * seconds
+
+
+async def _restart(world: World) -> None:
+    world.faults["coordinator restarted"] += 1
+    world.down[COORDINATOR] = world.now() + 0.2 + world.chance.random()
+    await world.restart_coordinator()
+
+
+async def _store_gone(world: World) -> None:
+    """Now and then longer than an upload is tried."""
+    world.faults["store gone"] += 1
+    world.down[OBJECTS] = world.now() + world.chance.random() * world.chance.choice((1.0, 6.0))
+
+
+async def _clock(world: World) -> None:
+    """A wall clock jumps, by up to two hours, back or forth; that of the coordinator is what leases and retention go by."""
+    chance = world.chance
+    world.faults["clock jumped"] += 1
+    clock = world.clock if chance.random() < 0.5 or not world.hosts else chance.choice(world.hosts).clock
+    clock.skew = chance.choice((-1, 1)) * chance.choice((1.0, 10.0, 2 * HOUR)) * chance.random()

@@ -1,0 +1,85 @@
+"""The simulation finds out brokers that break a promise, each within a few of its seeds; or it would prove nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker.coordinates import BatchEntry, BatchOutcome, Commit, Found, StoredGroup
+from firn_broker.coordination import idempotence
+from firn_broker.groups.coordinator import GroupCoordinator, Shard
+from firn_broker.reader import Position, Reader
+from firn_broker.writer import WalWriter
+from tests.simulation.broker.story import tell
+
+SEEDS = range(12)
+
+
+def found_out() -> str:
+    """What the first story that fails says; nothing if none does."""
+    for seed in SEEDS:
+        if wrong := tell(seed).wrong:
+            return wrong[0]
+    return ""
+
+
+def test_whoever_does_not_know_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "judge", lambda *_: None)
+    assert "times, and was sent" in found_out()
+
+
+def test_whoever_acknowledges_before_the_commit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def commit(self: Any, file: Any, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
+        try:
+            outcomes: Sequence[BatchOutcome] = await self._coordinator.commit(
+                Commit(self._membership.lease, file.key, len(file.data), entries)
+            )
+        except FencedError:
+            return None
+        except UnavailableError:
+            return [BatchOutcome(ErrorCode.none, 0)] * len(entries)
+        return outcomes
+
+    monkeypatch.setattr(WalWriter, "_commit", commit)
+    # By its offset, or by the producer's next batch, before which one is missing.
+    assert found_out()
+
+
+def test_whoever_commits_as_uploads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(self: Any) -> None:
+        under_way = set()
+        while True:
+            under_way.add(asyncio.create_task(self._finish(await self._queue.get())))
+
+    monkeypatch.setattr(WalWriter, "run", run)
+    # The coordinator does not let the later batch in; a producer takes that answer for its end.
+    assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in found_out()
+
+
+def test_whoever_answers_from_old_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = Reader._find
+
+    async def remembered(self: Any, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
+        known = self.__dict__.setdefault("_known", {})
+        key = tuple(positions)
+        if known.setdefault(key, asyncio.get_running_loop().time()) + 5 < asyncio.get_running_loop().time() or (
+            (key, "found") not in known
+        ):
+            known[key, "found"] = await find(self, positions, max_bytes)
+            known[key] = asyncio.get_running_loop().time()
+        found: Sequence[Found] = known[key, "found"]
+        return found
+
+    monkeypatch.setattr(Reader, "_find", remembered)
+    assert "were told" in found_out()
+
+
+def test_whoever_does_not_keep_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(self: Any, shard: Shard, group: StoredGroup) -> bool:
+        return True
+
+    monkeypatch.setattr(GroupCoordinator, "_keep", keep)
+    assert "partition" in found_out()

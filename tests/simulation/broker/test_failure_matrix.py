@@ -1,0 +1,327 @@
+"""What breaks, what that does, and how it ends: a test a row of the broker's failure matrix (docs/broker.md)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import ExitCode, FencedError
+from firn_broker import fsck
+from firn_broker.coordinates import BatchOutcome, Commit, NodeAddress, Topic
+from firn_broker.router import Client
+from firn_broker.server import Server
+from tests.fakes.virtual_time import run
+from tests.simulation.broker import clients, wire
+from tests.simulation.broker.world import (
+    AFTER,
+    BEFORE,
+    COORDINATOR,
+    LEASE_SECONDS,
+    OBJECTS,
+    SETTINGS,
+    Dead,
+    Host,
+    World,
+)
+
+STORAGE_ERROR = ErrorCode.kafka_storage_error.value
+TOPIC = "t"
+PRODUCER = 7
+
+
+@asynccontextmanager
+async def brokers(count: int = 2) -> AsyncIterator[World]:
+    """A world without faults, until a test makes some."""
+    world = World(1)
+    await world.coordinator.start()
+    for _ in range(count):
+        await world.start()
+    id = world.hosts[0].broker.identifiers.uuid4()
+    await world.coordinator.create_topic(Topic(id, TOPIC, 1, {"retention.ms": "-1"}))
+    yield world
+    world.end()
+    assert not world.errors
+
+
+async def send(world: World, host: Host, number: int, *, producer: int = PRODUCER) -> tuple[int, int]:
+    """(error, offset) of one batch of one record; without idempotence if ``producer`` is -1."""
+    more = {} if producer < 0 else {"producer": producer, "epoch": 0, "sequence": number}
+    return await wire.produce(world, host, Client("peer"), TOPIC, 0, wire.batch(number, 1, 1, 10, **more))
+
+
+async def numbers(world: World, host: Host) -> list[int]:
+    """What is in the log."""
+    found, offset = [], 0
+    while True:
+        answer = await wire.fetch(world, host, Client("reader"), TOPIC, 0, offset)
+        assert not answer.error
+        found += [it.number for it in answer.batches]
+        offset += len(answer.batches)
+        if offset >= answer.high:
+            return found
+
+
+async def died(work: "asyncio.Task[tuple[int, int]]") -> bool:
+    try:
+        await work
+    except Dead:
+        return True
+    return False
+
+
+async def janitors(world: World) -> None:
+    """Long enough for reservations to be withdrawn and dead objects to be deleted."""
+    await asyncio.sleep(
+        LEASE_SECONDS + SETTINGS.upkeep.abandon_seconds + SETTINGS.upkeep.grace_seconds + 3 * SETTINGS.upkeep.interval_seconds
+    )  # fmt: skip
+
+
+def refusals(world: World) -> list[str]:
+    """Commits that the coordinator refuses from now on."""
+    commit, found = world.coordinator.commit, []
+
+    async def watched(wanted: Commit) -> Sequence[BatchOutcome]:
+        try:
+            return await commit(wanted)
+        except FencedError:
+            found.append(wanted.key)
+            raise
+
+    world.coordinator.commit = watched  # type: ignore[method-assign,assignment]
+    return found
+
+
+def test_a_broker_dies_before_the_upload() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            first.doom = ("put", BEFORE)
+            assert await died(asyncio.create_task(send(world, first, 0)))
+            assert not world.objects.objects
+            assert await send(world, second, 0) == (0, 0)
+            reserved = len(await world.coordinator.objects())
+            await janitors(world)
+            assert len(await world.coordinator.objects()) < reserved, "reservations of the dead are withdrawn"
+            assert await numbers(world, second) == [0]
+
+    run(story())
+
+
+def test_a_broker_dies_between_upload_and_commit() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            first.doom = ("put", AFTER)
+            assert await died(asyncio.create_task(send(world, first, 0)))
+            (orphan,) = world.objects.objects
+            assert await numbers(world, second) == []
+            assert await send(world, second, 0) == (0, 0)
+            await janitors(world)
+            assert orphan not in world.objects.objects, "the janitor knows it by its reservation"
+            assert await numbers(world, second) == [0]
+
+    run(story())
+
+
+def test_a_broker_dies_between_commit_and_answer() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            first.doom = ("commit", AFTER)
+            assert await died(asyncio.create_task(send(world, first, 0)))
+            assert await numbers(world, second) == [0]
+            assert await send(world, second, 0) == (0, 0), "an idempotent producer is told the first one's offset"
+            assert await numbers(world, second) == [0]
+            third = await world.start()
+            third.doom = ("commit", AFTER)
+            assert await died(asyncio.create_task(send(world, third, 1, producer=-1)))
+            assert await send(world, second, 1, producer=-1) == (0, 2), "any other has it twice, as with Kafka"
+            assert await numbers(world, second) == [0, 1, 1]
+
+    run(story())
+
+
+def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
+    async def story() -> None:
+        async with brokers(1) as world:
+            (host,) = world.hosts
+            commit = world.coordinator.commit
+            lost: list[object] = []
+
+            async def once(*values: object) -> object:
+                outcome = await commit(*values)  # type: ignore[arg-type]
+                if not lost:
+                    lost.append(outcome)
+                    # Whoever asks now is told nothing, and nobody gets through for a while.
+                    world.life += 1
+                    world.down[COORDINATOR] = world.now() + 2
+                return outcome
+
+            world.coordinator.commit = once  # type: ignore[method-assign,assignment]
+            first = asyncio.create_task(send(world, host, 0))
+            await asyncio.sleep(0.5)
+            later = asyncio.create_task(send(world, host, 1))
+            await asyncio.sleep(1)
+            assert lost
+            assert not first.done(), "it is not known yet what came of it"
+            assert not later.done(), "later files wait"
+            assert (await first, await later) == ((0, 0), (0, 1))
+            assert await numbers(world, host) == [0, 1]
+
+    run(story())
+
+
+def test_a_zombie_commits_late() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            zombie, other = world.hosts
+            assert await send(world, zombie, 0) == (0, 0)
+            waiting = asyncio.create_task(send(world, zombie, 1))
+            await asyncio.sleep(0.1)
+            world.freeze(zombie)
+            assert await died(waiting)
+            assert await send(world, other, 1) == (0, 1)
+            await janitors(world)
+            held = zombie.broker.membership.lease
+            refused = refusals(world)
+            assert (await world.coordinator.join(NodeAddress("new", 1), 60_000)).node == held.node, "its place is taken"
+            world.thaw(zombie)
+            # Its upload, and what came while it stood still, are refused.
+            assert await send(world, zombie, 2) == (STORAGE_ERROR, -1)
+            assert refused
+            await asyncio.sleep(LEASE_SECONDS)
+            assert zombie.broker.membership.lease != held, "it is another node from now on"
+            assert await send(world, zombie, 2) == (0, 2)
+            assert await numbers(world, other) == [0, 1, 2]
+
+    run(story())
+
+
+def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            zombie, other = world.hosts
+            assert await send(world, zombie, 0) == (0, 0)
+            world.freeze(zombie)
+            await janitors(world)
+            world.thaw(zombie)
+            # Nobody took its place, so it goes on as itself; one answer says that it has to reserve anew.
+            assert await send(world, zombie, 1) == (STORAGE_ERROR, -1)
+            assert await send(world, zombie, 1) == (0, 1)
+            assert await numbers(world, other) == [0, 1]
+
+    run(story())
+
+
+def test_the_coordinator_is_down() -> None:
+    async def story() -> None:
+        async with brokers(1) as world:
+            (host,) = world.hosts
+            assert await send(world, host, 0) == (0, 0)
+            world.down[COORDINATOR] = world.now() + 3 * LEASE_SECONDS
+            client = Client("peer")
+            # Nothing is acknowledged, and nothing is told that may be old.
+            waiting = [
+                world.later(
+                    wire.produce(
+                        world, host, client, TOPIC, 0, wire.batch(it, 1, 1, 10, producer=PRODUCER, epoch=0, sequence=it)
+                    )
+                )
+                for it in (1, 2)
+            ]
+            assert (await wire.fetch(world, host, Client("reader"), TOPIC, 0, 0)).error == STORAGE_ERROR
+            joined = await wire.call(
+                world, host, 11, 2, group_id="g", member_id="", session_timeout=clients.milliseconds(6000),
+                rebalance_timeout=clients.milliseconds(6000), protocol_type="consumer", protocols=[{"name": "range", "metadata": b""}],
+            )  # fmt: skip
+            assert joined.error_code is ErrorCode.coordinator_not_available
+            await asyncio.sleep(2)
+            assert not any(it.done() for it in waiting)
+            await asyncio.wait(waiting)
+            assert all(isinstance(it.exception(), Dead) for it in waiting), "clients gave up; their batches did not"
+            world.errors.clear()
+            await asyncio.sleep(3 * LEASE_SECONDS)
+            # Sent again, as clients do: they are there, and are told so.
+            assert [await send(world, host, it) for it in (1, 2)] == [(0, 1), (0, 2)]
+            assert await numbers(world, host) == [0, 1, 2]
+
+    run(story())
+
+
+async def test_what_waits_for_the_coordinator_is_bounded_and_then_sockets_are_read_no_more() -> None:
+    class Stuck:
+        def __init__(self) -> None:
+            self.taken = 0
+
+        async def handle(self, *_: object) -> None:
+            self.taken += 1
+            await asyncio.get_running_loop().create_future()
+
+        def stalled(self) -> None:
+            pass
+
+    bound = 1 << 20
+    settings = SETTINGS.connections.model_copy(update={"buffered_bytes": bound})
+    server, stuck = Server(settings), Stuck()
+    _, port = await server.bind("127.0.0.1", 0)
+    await server.accept(stuck)  # type: ignore[arg-type]
+    size = bound // 4
+    frame = size.to_bytes(4, "big") + b"\0\0\0\7" + bytes(size - 4)
+    writers = []
+    for _ in range(8):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame)
+        writers.append(writer)
+    while stuck.taken < 4 or server._budget.waiting < 4:
+        await asyncio.sleep(0.001)
+    assert (stuck.taken, server._budget.used) == (4, bound)
+    for writer in writers:
+        writer.close()
+    await server.stop(0.01, lambda: None)
+
+
+def test_the_coordinator_is_restored_to_an_older_backup() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            assert await send(world, first, 0) == (0, 0)
+            backup = world.backup()
+            assert (await fsck.check(world.coordinator, world.objects, read=False)).verdict is ExitCode.DONE
+            for number in range(1, 100):
+                assert await send(world, first, number) == (0, number)
+            for host in (first, second):
+                world.kill(host)
+            await world.restart_coordinator(backup)
+            found = await fsck.check(world.coordinator, world.objects, read=False)
+            assert found.verdict is ExitCode.CORRUPT
+            assert len(found.newer) + len(found.uncommitted) == 99
+            (topic,) = (await world.coordinator.topics()).topics  # type: ignore[union-attr]
+            assert found.newer_records == {f"{topic.id}/0": len(found.newer)}
+            assert not found.missing, "what the coordinator knows is there"
+
+    run(story())
+
+
+def test_the_object_store_is_slow_or_fails() -> None:
+    async def story() -> None:
+        async with brokers(1) as world:
+            (host,) = world.hosts
+            world.down[OBJECTS] = world.now() + 1
+            assert await send(world, host, 0) == (0, 0), "uploads are tried again"
+            world.down[OBJECTS] = world.now() + 60
+            client = Client("peer")
+            batches = [wire.batch(it, 1, 1, 4000, producer=PRODUCER, epoch=0, sequence=it) for it in range(1, 11)]
+            answers = await asyncio.gather(
+                *(wire.produce(world, host, client, TOPIC, 0, it) for it in batches[:8]), return_exceptions=True
+            )
+            # After the upload's time; those that waited behind it later, if their clients still listen.
+            assert answers[0] == (STORAGE_ERROR, -1)
+            assert all(it == (STORAGE_ERROR, -1) or isinstance(it, Dead) for it in answers), answers
+            await asyncio.sleep(30)
+            assert not host.broker.writer.unfinished, "nothing is held for ever"
+            world.down[OBJECTS] = 0.0
+            assert [await send(world, host, it) for it in range(1, 11)] == [(0, it) for it in range(1, 11)]
+            assert await numbers(world, host) == list(range(11))
+
+    run(story())

@@ -1,0 +1,115 @@
+"""Metadata sends clients to brokers of their zone while it has any, spreads them, and forgets a broker that died within seconds."""
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from uuid import UUID
+
+import pytest
+
+from firn_broker.coordinates import Topic
+from tests.fakes.virtual_time import run
+from tests.simulation.broker import wire
+from tests.simulation.broker.clients import somewhere
+from tests.simulation.broker.world import LEASE_SECONDS, SETTINGS, Dead, Host, World
+
+SEEDS = 20 if os.environ.get("FIRN_LONG") else 5
+ZONES = ("a", "b", "c")
+PARTITIONS = 64
+FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
+"""A dead broker's lease ends, then the others renew theirs, which they do five times in that time, and hear of it; one second for calls."""
+
+
+class Look:
+    """What a client of a zone was told of leaders."""
+
+    def __init__(self, world: World, died: dict[int, tuple[str, float]]) -> None:
+        self._world = world
+        self._died = died
+        self.near = self.far = 0
+        self.led: dict[str, Counter[int]] = defaultdict(Counter)
+
+    async def once(self, zone: str) -> None:
+        world = self._world
+        host = await somewhere(world)
+        since = {it.number for it in world.hosts}
+        asked = world.now()
+        try:
+            found = await wire.call(world, host, 3, 9, client=f"reader,zone={zone}", topics=None)
+        except Dead:
+            return
+        ports = {it.node_id: it.port for it in found.brokers}
+        racks = {it.node_id: it.rack for it in found.brokers}
+        for port in ports.values():
+            if port in self._died:
+                assert asked - self._died[port][1] <= FORGOTTEN_SECONDS, f"broker {port} is told long after its end"
+        leaders = {it.leader_id for it in found.topics[0].partitions}
+        assert leaders <= set(ports)
+        if zone in racks.values():
+            assert {racks[it] for it in leaders} == {zone}, "leaders elsewhere, while the zone has brokers"
+            self.near += 1
+        else:
+            alive = {it.number for it in world.hosts if it.zone == zone} & since & self._settled
+            assert not alive, f"brokers of {zone} that live are not told"
+            self.far += 1
+        self.led[zone].update(ports[it.leader_id] for it in found.topics[0].partitions)
+
+    @property
+    def _settled(self) -> set[int]:
+        """Brokers that began so long ago that all know them."""
+        return {
+            it.number for it in self._world.hosts if self._world.now() - self._world.began[it.number] > LEASE_SECONDS
+        }
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_leaders_are_near_alive_and_spread(seed: int) -> None:
+    async def story() -> None:
+        world = World(seed)
+        died: dict[int, tuple[str, float]] = {}
+        await world.coordinator.start()
+        for zone in ZONES * 2:
+            await world.start(zone)
+        await world.coordinator.create_topic(Topic(UUID(int=seed + 1), "t", PARTITIONS, {"retention.ms": "-1"}))
+        look, chance = Look(world, died), world.chance
+
+        async def fate() -> None:
+            while True:
+                await asyncio.sleep(chance.expovariate(0.3))
+                victim: Host = chance.choice(world.hosts)
+                # Now and then a whole zone goes.
+                gone = [it for it in world.hosts if it.zone == victim.zone] if chance.random() < 0.4 else [victim]
+                if len(gone) == len(world.hosts):
+                    continue
+                for host in gone:
+                    died[host.number] = host.zone, world.now()
+                    world.kill(host)
+                await asyncio.sleep(chance.random() * 4 * LEASE_SECONDS)
+                for host in gone:
+                    await world.start(host.zone)
+
+        fates = world.later(fate())
+        for _ in range(300):
+            await asyncio.sleep(chance.random())
+            await look.once(chance.choice(ZONES))
+        fates.cancel()
+        assert look.near > 100
+        assert look.far > 0
+        assert len(died) > 5
+        while world.hosts:
+            world.kill(world.hosts[0])
+        # All alive again: every zone's partitions are spread over its own.
+        for zone in ZONES * 3:
+            await world.start(zone)
+        await asyncio.sleep(2 * LEASE_SECONDS)
+        look.led.clear()
+        for zone in ZONES:
+            await look.once(zone)
+            led = look.led[zone]
+            assert set(led) == {it.number for it in world.hosts if it.zone == zone}
+            assert max(led.values()) < 2 * PARTITIONS / len(led)
+        assert not world.errors
+        world.end()
+
+    assert SETTINGS.lease_seconds == LEASE_SECONDS
+    run(story())

@@ -1,0 +1,86 @@
+"""Requests and answers of the simulation's clients. Produce and Fetch by hand, as there are many of them; all else through kio."""
+
+import io
+import struct
+from functools import cache
+from typing import Any, NamedTuple
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from firn_broker.router import Client
+from firn_broker.wire import records
+from tests.simulation.broker.history import Batch
+from tests.simulation.broker.world import Dead, Host, World
+from tests.unit.broker.batches import raw
+from tests.unit.broker.whole import fill
+
+PRODUCE, FETCH = 0, 1
+_request, _response = cache(load_request_schema), cache(load_response_schema)
+_IDENTITY = struct.Struct(">ii")
+
+
+def batch(number: int, sender: int, count: int, padding: int, **more: int) -> memoryview:
+    """A batch that says who sent it, and as which one of its own."""
+    return raw(count, body=_IDENTITY.pack(sender, number) + bytes(padding), **more)
+
+
+def batches(data: memoryview) -> list[Batch]:
+    """The batches in an answer."""
+    found = []
+    for place, _, count in records.walk(data):
+        (base,) = struct.unpack_from(">q", data, place)
+        found.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + records.HEADER)))
+    return found
+
+
+async def produce(
+    world: World, host: Host, client: Client, topic: str, partition: int, data: memoryview, *, acks: int = -1
+) -> tuple[int, int]:
+    """(error, base offset); with ``acks`` 0 nothing is known. Raises Dead."""
+    name = topic.encode()
+    body = struct.pack(f">hhiih{len(name)}siii", -1, acks, 1000, 1, len(name), name, 1, partition, len(data))
+    found = await world.ask(host, client, PRODUCE, 7, body + bytes(data))
+    if acks == 0:
+        return 0, -1
+    error, offset = struct.unpack_from(">hq", found, 4 + 2 + len(name) + 4 + 4)
+    return error, offset
+
+
+class Fetched(NamedTuple):
+    """What a fetch told."""
+
+    error: int
+    start: int
+    high: int
+    batches: list[Batch]
+
+
+async def fetch(
+    world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
+) -> Fetched:
+    """Fetch, version 11, of one partition. Raises Dead."""
+    name = topic.encode()
+    body = struct.pack(
+        f">iiiibiiih{len(name)}siiiqqiih", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, 0, -1, 1, len(name), name, 1, partition, -1,
+        offset, -1, 1 << 16, 0, 0,
+    )  # fmt: skip
+    found = await world.ask(host, client, FETCH, 11, body)
+    place = 4 + 2 + 4 + 4 + 2 + len(name) + 4 + 4
+    error, high, _, start, _, _, size = struct.unpack_from(">hqqqiii", found, place)
+    place += struct.calcsize(">hqqqiii")
+    return Fetched(error, start, high, batches(memoryview(found)[place : place + size]))
+
+
+async def call(
+    world: World, host: Host, api: int, version: int, *, seconds: float = 4.0, client: str = "", **fields: Any
+) -> Any:
+    """Any other request, on a connection of its own. Raises Dead."""
+    buffer = io.BytesIO()
+    schema = _request(api, version)
+    entity_writer(schema)(buffer, fill(schema, fields))
+    found = await world.ask(host, Client("peer"), api, version, buffer.getvalue(), name=client, seconds=seconds)
+    if not found:
+        raise Dead
+    answer, _ = entity_reader(_response(api, version))(found, 0)
+    return answer
