@@ -13,7 +13,8 @@ from firn_broker.router import Client
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
 from tests.fakes.virtual_time import run
-from tests.simulation.broker.world import Dead, World, fetch_body, fetched, produce_body, produced
+from tests.simulation.broker import wire
+from tests.simulation.broker.world import Dead, World
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_contents import record
 
@@ -58,20 +59,17 @@ class Producer:
 
     async def _send(self, window: Window) -> Window:
         """What is left to send."""
-        if not self.world.brokers:
+        if not self.world.hosts:
             await asyncio.sleep(0.1)
             return window
-        broker, client = self.world.chance.choice(self.world.brokers), Client("peer")
+        host, client = self.world.chance.choice(self.world.hosts), Client("peer")
         answers = await asyncio.gather(
-            *(
-                self.world.ask(broker, client, 0, 7, produce_body(TOPIC, self.partition, self._batch(*it)))
-                for it in window
-            ),
+            *(wire.produce(self.world, host, client, TOPIC, self.partition, self._batch(*it)) for it in window),
             return_exceptions=True,
         )
         for taken, (answer, (first, pairs)) in enumerate(zip(answers, window, strict=True)):
-            if isinstance(answer, bytes):
-                error, offset = produced(answer, TOPIC)
+            if isinstance(answer, tuple):
+                error, offset = answer
             elif isinstance(answer, Dead):
                 error, offset = 7, -1
             else:
@@ -102,14 +100,15 @@ class Consumer:
     async def read(self) -> bool:
         """Whether all that there was has been read."""
         await asyncio.sleep(self.world.chance.random())
-        if not self.world.brokers:
+        if not self.world.hosts:
             return False
-        broker = self.world.chance.choice(self.world.brokers)
+        host = self.world.chance.choice(self.world.hosts)
         try:
-            body = await self.world.ask(broker, Client("reader"), 1, 11, fetch_body(TOPIC, self.partition, self.offset))
+            error, _, high, data = await wire.fetch_bytes(
+                self.world, host, Client("reader"), TOPIC, self.partition, self.offset
+            )
         except Dead:
             return False
-        error, high, data = fetched(body, TOPIC)
         if error:
             assert error in RETRIABLE, f"{error} at {self.offset}, which was there"
             return False
@@ -185,14 +184,14 @@ async def story(seed: int) -> None:
     configs = {
         "cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_SECONDS * 1000), "min.cleanable.dirty.ratio": ratio
     }  # fmt: skip
-    await world.coordinator.create_topic(Topic(world.brokers[0].identifiers.uuid4(), TOPIC, PARTITIONS, configs))
+    await world.coordinator.create_topic(Topic(world.hosts[0].broker.identifiers.uuid4(), TOPIC, PARTITIONS, configs))
     world.trouble, world.slowness = world.chance.choice((0.02, 0.1, 0.3)), world.chance.choice((0.01, 0.2, 1.0))
 
     async def deaths() -> None:
         while True:
             await asyncio.sleep(world.chance.expovariate(0.2))
-            if world.brokers:
-                world.kill(world.chance.choice(world.brokers))
+            if world.hosts:
+                world.kill(world.chance.choice(world.hosts))
             await asyncio.sleep(world.chance.random() * 3)
             await world.start()
 
@@ -233,8 +232,8 @@ async def story(seed: int) -> None:
             live = {key for key, value, _ in final(producers, partition) if value is not None}
             assert [it[1] for it in last.seen] == [it[1] for it in last.seen if it[1] in live], "a tombstone stayed"
             assert len(last.seen) == len(live)
-    for broker in list(world.brokers):
-        world.kill(broker)
+    world.end()
+    assert not world.errors
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -313,7 +313,8 @@ def test_the_object_store_is_slow_or_fails() -> None:
             client = Client("peer")
             batches = [wire.batch(it, 1, 1, 4000, producer=PRODUCER, epoch=0, sequence=it) for it in range(1, 11)]
             answers = await asyncio.gather(
-                *(wire.produce(world, host, client, TOPIC, 0, it) for it in batches[:8]), return_exceptions=True
+                *(wire.produce(world, host, client, TOPIC, 0, it, seconds=8) for it in batches[:8]),
+                return_exceptions=True,
             )
             # After the upload's time; those that waited behind it later, if their clients still listen.
             assert answers[0] == (STORAGE_ERROR, -1)

@@ -35,12 +35,20 @@ def batches(data: memoryview) -> list[Batch]:
 
 
 async def produce(
-    world: World, host: Host, client: Client, topic: str, partition: int, data: memoryview, *, acks: int = -1
+    world: World,
+    host: Host,
+    client: Client,
+    topic: str,
+    partition: int,
+    data: memoryview,
+    *,
+    acks: int = -1,
+    seconds: float = 4.0,
 ) -> tuple[int, int]:
     """(error, base offset); with ``acks`` 0 nothing is known. Raises Dead."""
     name = topic.encode()
     body = struct.pack(f">hhiih{len(name)}siii", -1, acks, 1000, 1, len(name), name, 1, partition, len(data))
-    found = await world.ask(host, client, PRODUCE, 7, body + bytes(data))
+    found = await world.ask(host, client, PRODUCE, 7, body + bytes(data), seconds=seconds)
     if acks == 0:
         return 0, -1
     error, offset = struct.unpack_from(">hq", found, 4 + 2 + len(name) + 4 + 4)
@@ -60,6 +68,14 @@ async def fetch(
     world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
 ) -> Fetched:
     """Fetch, version 11, of one partition. Raises Dead."""
+    error, start, high, data = await fetch_bytes(world, host, client, topic, partition, offset, wait_ms=wait_ms)
+    return Fetched(error, start, high, batches(data))
+
+
+async def fetch_bytes(
+    world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
+) -> tuple[int, int, int, memoryview]:
+    """The same: (error, log start, high watermark, batches as they came). Raises Dead."""
     name = topic.encode()
     body = struct.pack(
         f">iiiibiiih{len(name)}siiiqqiih", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, 0, -1, 1, len(name), name, 1, partition, -1,
@@ -69,7 +85,7 @@ async def fetch(
     place = 4 + 2 + 4 + 4 + 2 + len(name) + 4 + 4
     error, high, _, start, _, _, size = struct.unpack_from(">hqqqiii", found, place)
     place += struct.calcsize(">hqqqiii")
-    return Fetched(error, start, high, batches(memoryview(found)[place : place + size]))
+    return error, start, high, memoryview(found)[place : place + size]
 
 
 async def call(
