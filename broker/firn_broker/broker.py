@@ -83,7 +83,9 @@ class Broker:
             self.identifiers,
             settings.writer,
         )
-        self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
+        self.groups = GroupCoordinator(
+            self.coordinator, self.membership, self.catalogue, self.identifiers, self.clock, settings.groups
+        )
         upkeep = Upkeep(self.coordinator, self.objects, self.membership, self.catalogue, self.configs, settings.upkeep)
         self.routes = routes
         self.router = Router(routes, self.writer.hurry)
