@@ -15,6 +15,7 @@ from firn_broker.catalogue import Catalogue
 from firn_broker.configs import TopicConfigs
 from firn_broker.coordinates import Endpoint, Node, NodeAddress
 from firn_broker.groups.coordinator import GroupCoordinator
+from firn_broker.groups.lag import GroupLag
 from firn_broker.identifiers import Identifiers
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
@@ -98,6 +99,8 @@ class Broker:
             ("groups", self.groups.run()),
         ):
             self._work(name, work)
+        if settings.metrics_listen:
+            self._work("lag of groups", GroupLag(self.coordinator, self.groups, self.catalogue).run())
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -127,6 +130,7 @@ class Broker:
         metrics.CACHE_MISSES.set(self.cache.misses)
         metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
         metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
+        metrics.GROUPS.clear()
         for state, count in self.groups.counts().items():
             metrics.GROUPS.labels(state).set(count)
 

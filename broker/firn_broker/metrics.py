@@ -24,4 +24,9 @@ CACHE_HITS = Gauge("firn_broker_cache_hits", "Runs found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Runs that were not in the cache")
 CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes cached", ["part"])
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
+GROUP_LAG = Gauge(
+    "firn_broker_group_lag",
+    "Records between a group's committed offsets and the ends of their partitions",
+    ["group", "topic"],
+)
 UPKEEP = Counter("firn_broker_upkeep_total", "What background work has done", ["what"])
