@@ -190,7 +190,8 @@ def committed(one: Consumer) -> bool:
 
 def ids(broker: FirnBroker, name: str) -> list[str]:
     """Of the members. Asked by a new client: one that lost its connection takes its time."""
-    (described,) = AdminClient({"bootstrap.servers": broker.bootstrap}).describe_consumer_groups([name]).values()
+    asking = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (described,) = asking.describe_consumer_groups([name]).values()
     return sorted(it.member_id for it in described.result(20).members)
 
 
