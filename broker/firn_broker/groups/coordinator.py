@@ -3,7 +3,8 @@
 A group is a classic one or one of KIP-848 (`groups.group.Group`); an empty one becomes what its next member speaks.
 
 Groups are spread over shards by their names, and shards over live brokers by rendezvous hashing. Before a broker answers for a shard it
-takes the shard's lease and loads its groups; every write says the lease's epoch, so a broker that lost it cannot change anything. When
+takes the shard's lease and loads its groups; every write says the lease's epoch, so a broker that lost it cannot change anything, and one that
+could not renew its node lease in time forgets its groups, so it does not answer from memory what another may know better. When
 another broker becomes the one for a shard, its old one gives it back and sends members away with NOT_COORDINATOR; they find the new one,
 which knows their generation and assignments.
 """
@@ -49,11 +50,12 @@ class GroupError(Exception):
 
 @dataclass(slots=True)
 class Shard:
-    """A part of all groups, ours by ``lease``."""
+    """A part of all groups, ours by ``lease``, in the ``term`` of the node's."""
 
     number: int
     lease: Lease
     node: NodeLease
+    term: int
     groups: dict[str, Group] = field(default_factory=dict)
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     """When to look at a group, for those with something to wait for: no later than its next deadline."""
@@ -103,16 +105,20 @@ class GroupCoordinator:
         """The shard, loaded if need be. Raises GroupError when it is not ours."""
         if self._stopping:
             raise GroupError(ErrorCode.not_coordinator)
+        if self._now() >= self._membership.until:
+            raise GroupError(ErrorCode.coordinator_not_available)
         shard = self._shards.get(number)
-        lease = self._membership.lease
-        if shard is not None and shard.node == lease:
+        lease, term = self._membership.lease, self._membership.term
+        if shard is not None and shard.term == term:
             return shard
         if not self._membership.nodes or self._membership.of_shard(number).id != lease.node:
             raise GroupError(ErrorCode.not_coordinator)
         async with self._loading.setdefault(number, asyncio.Lock()):
             shard = self._shards.get(number)
-            if shard is not None and shard.node == lease:
+            if shard is not None and shard.term == term:
                 return shard
+            if shard is not None:
+                self._lose(shard)
             try:
                 held = await self._coordinator.take(f"groups/{number}", lease)
                 if held is None:
@@ -124,7 +130,7 @@ class GroupCoordinator:
                 raise GroupError(ErrorCode.not_coordinator) from error
             except UnavailableError as error:
                 raise GroupError(ErrorCode.coordinator_not_available) from error
-            shard = Shard(number, held, lease)
+            shard = Shard(number, held, lease, term)
             for name in with_offsets:
                 if self.shard(name) == number:
                     shard.groups[name] = self._classic(name)
@@ -159,11 +165,17 @@ class GroupCoordinator:
         for group in shard.groups.values():
             group.disband(ErrorCode.not_coordinator)
 
+    def _lose_all(self) -> None:
+        for shard in list(self._shards.values()):
+            self._lose(shard)
+
     async def run(self) -> None:
         """Time's part, for ever: sessions, rebalances, shards that are another's now."""
         checked = self._now()
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            if self._now() >= self._membership.until:
+                self._lose_all()
             ripe, self._ripe = self._ripe, []
             for shard, group in ripe:
                 if self._shards.get(shard.number) is shard and shard.groups.get(group.name) is group:
@@ -201,11 +213,11 @@ class GroupCoordinator:
         self._schedule(shard, group)
 
     async def _check(self) -> None:
-        lease = self._membership.lease
+        membership = self._membership
         for shard in list(self._shards.values()):
-            if shard.node != lease:
+            if shard.term != membership.term:
                 self._lose(shard)
-            elif self._membership.nodes and self._membership.of_shard(shard.number).id != lease.node:
+            elif membership.nodes and membership.of_shard(shard.number).id != membership.lease.node:
                 await self._give(shard)
 
     async def _give(self, shard: Shard) -> None:

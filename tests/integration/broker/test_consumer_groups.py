@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.broker.test_fleet import all_of, fleet_of
 from tests.integration.broker.test_java_clients import CONSUMER, FLAGS, GROUPS, PRODUCER, TOPICS, attempt, call, table
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, take
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.kafka import program
+from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, running, stop
+from tests.servers.s3 import S3
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +183,44 @@ def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> Non
             one.close()
 
 
+def test_a_group_moves_with_its_broker(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:
+    with fleet_of(3, tmp_path, database, storage) as fleet:
+        everybody = all_of(fleet)
+        create(everybody, name, 4)
+        members = [member(everybody, name) for _ in range(2)]
+        revoked: list[int] = []
+        for one in members:
+            one.subscribe([name], on_revoke=lambda _, them: revoked.extend(it.partition for it in them))
+        assigned(members, [2, 2])
+        before = ids(everybody, name)
+        revoked.clear()
+        coordinator = coordinator_of(everybody, name)
+        fleet[coordinator].kill()
+        for one in members:
+            await_true("the group has a broker again", lambda one=one: one.poll(0) is None and committed(one))
+        produce(everybody, name, [{"value": b"after", "partition": number % 4} for number in range(100)])
+        for one in members:
+            assert len(take(one, 50)) == 50
+            one.commit(asynchronous=False)
+        assert coordinator_of(everybody, name) != coordinator
+        assert ids(everybody, name) == before
+        assert not revoked, "members keep what they have"
+        for one in members:
+            one.close()
+        fleet[coordinator].start()
+
+
+def coordinator_of(broker: FirnBroker, name: str) -> int:
+    asking = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (described,) = asking.describe_consumer_groups([name]).values()
+    node: int = described.result(20).coordinator.id
+    return node
+
+
 def committed(one: Consumer) -> bool:
+    """Whether something can be committed."""
     try:
-        one.commit(asynchronous=False)
+        one.commit(offsets=[TopicPartition(it.topic, it.partition, 0) for it in one.assignment()], asynchronous=False)
     except KafkaException:
         return False
     return True

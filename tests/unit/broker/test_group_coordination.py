@@ -273,7 +273,51 @@ def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
             assert asyncio.get_running_loop().time() - killed < 7, "a lease of 5 seconds, and a look each second"
             joined = await join(second, mine[0], "n")
             assert (joined.member_epoch, partitions(joined)) == (2, []), "it knows whose they are"
-            assert (await commit(first, mine[0], "m", 1)) is ErrorCode.not_coordinator
+            assert (await commit(first, mine[0], "m", 1)) is ErrorCode.coordinator_not_available
+
+    run(story())
+
+
+def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
+    """It cannot know whether another has them; and what it knew may be old when it is there again."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first, broker(shared, seed=2) as second:
+            topic = await create(first, "t", 4)
+            await asyncio.sleep(2)
+            membership = first.broker.membership
+            name = next(
+                it
+                for it in map(str, range(100))
+                if membership.of_shard(first.broker.groups.shard(it)).id == membership.lease.node
+            )
+            assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
+            renew = shared.coordinator.renew
+
+            async def cut_off(lease: Any, ttl_ms: int) -> Any:
+                if lease == membership.lease:
+                    raise UnavailableError("no way there")
+                return await renew(lease, ttl_ms)
+
+            shared.coordinator.renew = cut_off
+            while (found := (await beat(first, name, "m", 1)).error_code) is NONE:
+                assert (await join(second, name, "n")).error_code in (
+                    ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
+                )  # fmt: skip
+                await asyncio.sleep(0.1)
+            assert found is ErrorCode.coordinator_not_available
+            while (joined := await join(second, name, "n")).error_code is not NONE:
+                await asyncio.sleep(0.1)
+            assert (joined.member_epoch, partitions(joined)) == (2, [])
+            told = await beat(second, name, "m", 1)
+            owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
+            assert (await beat(second, name, "m", 1, topic_partitions=owned)).member_epoch == 2
+            shared.coordinator.renew = renew
+            while (back := await beat(first, name, "m", 2)).error_code is not NONE:
+                assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
+                await asyncio.sleep(0.1)
+            assert (back.member_epoch, partitions(back)) == (2, None)
 
     run(story())
 
