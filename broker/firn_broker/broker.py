@@ -135,12 +135,12 @@ class Broker:
             metrics.GROUPS.labels(state).set(count)
 
     async def leave_service(self) -> None:
-        """Let others take over: groups are given back, and clients are told to go elsewhere. What was taken is still answered."""
+        """Let others take over: groups are others', and clients are told to go elsewhere. What was taken is still answered."""
         for task in self._background:
             if task.get_name() == "lease":
                 task.cancel()
                 await asyncio.wait((task,))
-        await self.groups.release()
+        self.groups.stop()
         await self.membership.leave()
 
     def wake(self) -> None:

@@ -85,6 +85,8 @@ class GroupCoordinator:
         self.settings = settings
         self._shards: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
+        self._owed: dict[int, NodeLease] = {}
+        """Shards that this node may still have the right to without serving them, as its answer or the way to give it back was lost."""
         self._ripe: list[tuple[Shard, Group]] = []
         self._stopping = False
 
@@ -119,6 +121,7 @@ class GroupCoordinator:
                 return shard
             if shard is not None:
                 self._lose(shard)
+            self._owed[number] = lease
             try:
                 held = await self._coordinator.take(f"groups/{number}", lease)
                 if held is None:
@@ -142,6 +145,7 @@ class GroupCoordinator:
                 shard.groups[kept.name] = group
                 self._schedule(shard, group)
             self._shards[number] = shard
+            self._owed.pop(number, None)
             return shard
 
     def _classic(self, name: str, version: int = 0) -> classic.Group:
@@ -160,6 +164,7 @@ class GroupCoordinator:
     def _lose(self, shard: Shard) -> None:
         if self._shards.get(shard.number) is shard:
             del self._shards[shard.number]
+            self._owed[shard.number] = shard.node
         for timer in shard.timers.values():
             timer.cancel()
         for group in shard.groups.values():
@@ -215,23 +220,38 @@ class GroupCoordinator:
     async def _check(self) -> None:
         membership = self._membership
         for shard in list(self._shards.values()):
-            if shard.term != membership.term:
+            if shard.term != membership.term or (
+                membership.nodes and membership.of_shard(shard.number).id != membership.lease.node
+            ):
                 self._lose(shard)
-            elif membership.nodes and membership.of_shard(shard.number).id != membership.lease.node:
-                await self._give(shard)
+        for number, node in list(self._owed.items()):
+            if node != membership.lease:
+                # It ended with the node's lease.
+                del self._owed[number]
+            elif membership.nodes and membership.of_shard(number).id != node.node:
+                await self._give(number, node)
 
-    async def _give(self, shard: Shard) -> None:
-        self._lose(shard)
-        try:
-            await self._coordinator.release(shard.lease, shard.node)
-        except UnavailableError as error:
-            log.warning("cannot release groups", shard=shard.number, error=str(error))
+    async def _give(self, number: int, node: NodeLease) -> None:
+        """Give a shard back that is not served here; again later if that fails."""
+        async with self._loading.setdefault(number, asyncio.Lock()):
+            if number in self._shards:
+                return
+            try:
+                # What one has is given once more; what another has is not.
+                held = await self._coordinator.take(f"groups/{number}", node)
+                if held is not None:
+                    await self._coordinator.release(held, node)
+            except UnavailableError as error:
+                log.warning("cannot release groups", shard=number, error=str(error))
+                return
+            except FencedError:
+                pass
+            self._owed.pop(number, None)
 
-    async def release(self) -> None:
-        """Give all back: this broker ends."""
+    def stop(self) -> None:
+        """Answer no more: this broker ends. Its rights end with its node's lease."""
         self._stopping = True
-        for shard in list(self._shards.values()):
-            await self._give(shard)
+        self._lose_all()
 
     async def _keep(self, shard: Shard, group: Group) -> bool:
         """Save the group; whether that worked."""

@@ -29,7 +29,7 @@ SETTINGS = BrokerSettings(
     objects=DirectorySettings(path="/nowhere"),
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
     upkeep=UpkeepSettings(interval_seconds=5, grace_seconds=60, abandon_seconds=20),
-    groups=GroupSettings(shards=4),
+    groups=GroupSettings(shards=4, consumer_session_ms=10_000),
 )
 
 
@@ -45,6 +45,7 @@ class Outside:
         self._chance = chance
         self._world = world
         self.dead = False
+        self.cut = False
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*values: Any, **named: Any) -> Any:
@@ -52,7 +53,7 @@ class Outside:
                 return None
             await self._pass()
             fate = self._chance.random()
-            if fate < self._world.trouble / 2:
+            if self.cut or fate < self._world.trouble / 2:
                 raise UnavailableError("lost on the way there")
             result = await getattr(self._inner, name)(*values, **named)
             await self._pass()
@@ -109,6 +110,10 @@ class World:
         for task in broker._background:
             task.cancel()
         self._lives[id(broker)].set_result(None)
+
+    def cut_off(self, broker: Broker, cut: bool) -> None:
+        """Whether the broker reaches the coordinator at all. Clients reach it as ever."""
+        self._outside[id(broker)][0].cut = cut
 
     async def ask(self, broker: Broker, client: Client, api: int, version: int, body: bytes) -> bytes:
         """The answer's body. Raises Dead."""

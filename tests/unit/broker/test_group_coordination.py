@@ -322,6 +322,43 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("lost", ["take", "release"])
+def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> None:
+    """Nobody else could have it for as long as the one lives that does not know that it has it."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first:
+            await create(first, "t")
+            names = [f"g{number}" for number in range(20)]
+            inner = getattr(shared.coordinator, lost)
+            troubled = lost == "take"
+
+            async def answered(*arguments: Any) -> Any:
+                found = await inner(*arguments) if lost == "take" or not troubled else None
+                if troubled:
+                    raise UnavailableError("lost")
+                return found
+
+            setattr(shared.coordinator, lost, answered)
+            for name in names:
+                joined = await join(first, name, "m")
+                assert joined.error_code is (ErrorCode.coordinator_not_available if troubled else NONE)
+            troubled = lost == "release"
+            async with broker(shared, seed=2) as second:
+                await asyncio.sleep(3)
+                troubled = False
+                moved = [
+                    it for it in names if second.broker.membership.of_shard(second.broker.groups.shard(it)).id == 1
+                ]
+                assert moved
+                await asyncio.sleep(2)
+                for name in moved:
+                    assert (await join(second, name, "n")).error_code is NONE
+
+    run(story())
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
     protocol: str, monkeypatch: pytest.MonkeyPatch
