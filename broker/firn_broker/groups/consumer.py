@@ -37,6 +37,8 @@ from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Subscriber, preferr
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """Epochs that say what a member wants."""
 
+NAMES_CHARACTERS = 1 << 20
+"""What the names of topics that a member subscribes to may be long together, as they are stored with the group (Kafka: in one record)."""
 PATTERN_CHARACTERS = 4096
 PATTERN_BYTES = 1 << 20
 """Length of a pattern of topics, and memory of its compiled form, at most."""
@@ -461,6 +463,8 @@ def _check(request: HeartbeatRequest) -> None:
         wrong = "TopicPartitions must be empty when (re-)joining."
     elif request.epoch == JOIN and not request.names and not request.pattern:
         wrong = "SubscribedTopicNames or SubscribedTopicRegex must be set in first request."
+    elif request.names is not None and sum(map(len, request.names)) > NAMES_CHARACTERS:
+        wrong = f"SubscribedTopicNames have more than {NAMES_CHARACTERS} characters together."
     if wrong is not None:
         raise _RefusedError(ErrorCode.invalid_request, wrong)
     if request.assignor is not None and request.assignor not in ASSIGNORS:

@@ -121,9 +121,14 @@ class GroupCoordinator:
                 return shard
             if shard is not None:
                 self._lose(shard)
+            again = number in self._owed
             self._owed[number] = lease
             try:
                 held = await self._coordinator.take(f"groups/{number}", lease)
+                if held is not None and again:
+                    # Writes of before may still be under way: a new epoch keeps them from changing what is read now.
+                    await self._coordinator.release(held, lease)
+                    held = await self._coordinator.take(f"groups/{number}", lease)
                 if held is None:
                     # Its old broker has not let go yet.
                     raise GroupError(ErrorCode.coordinator_load_in_progress)
@@ -272,6 +277,8 @@ class GroupCoordinator:
         """Have a consumer group stored as it is now: what is answered from then on survives this broker. What happened while another
         write was under way goes with one write."""
         version = group.version
+        if shard.kept.get(group.name, 0) >= version:
+            return ErrorCode.none
         async with shard.storing:
             if shard.groups.get(group.name) is not group or group.state is consumer.State.DEAD:
                 return ErrorCode.coordinator_not_available

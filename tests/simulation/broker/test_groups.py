@@ -22,7 +22,7 @@ from tests.fakes.virtual_time import run
 from tests.simulation.broker.world import SETTINGS, Dead, World
 from tests.unit.broker.whole import fill
 
-SEEDS = 500 if os.environ.get("FIRN_LONG") else 15
+SEEDS = 300 if os.environ.get("FIRN_LONG") else 15
 TOPIC, GROUP, PARTITIONS, MEMBERS = "t", "g", 7, 4
 TROUBLED, SETTLING = 90.0, 40.0
 HEARTBEAT = 68

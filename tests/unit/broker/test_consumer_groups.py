@@ -263,7 +263,7 @@ def test_most_members_decide_on_the_assignor() -> None:
     ("epoch", "fields"),
     [
         (0, {"rebalance_seconds": None}), (0, {"owned": parts(0)}), (0, {"owned": None}), (0, {"names": None}),
-        (0, {"names": frozenset()}), (0, {"instance": ""}), (0, {"rack": ""}), (-2, {}), (-3, {}),
+        (0, {"names": frozenset()}), (0, {"names": frozenset({"x" * 2_000_000})}), (0, {"instance": ""}), (0, {"rack": ""}), (-2, {}), (-3, {}),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(epoch: int, fields: dict[str, Any]) -> None:

@@ -206,12 +206,13 @@ class Saves:
     def __init__(self, shared: Shared) -> None:
         self.inner: Callable[..., Awaitable[None]] = shared.coordinator.save_group
         self.count = 0
+        self.seconds = 0.05
         self.broken = False
         shared.coordinator.save_group = self.save
 
     async def save(self, *arguments: Any) -> None:
         self.count += 1
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.seconds)
         if self.broken:
             raise UnavailableError("not now")
         await self.inner(*arguments)
@@ -318,6 +319,40 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
                 assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
                 await asyncio.sleep(0.1)
             assert (back.member_epoch, partitions(back)) == (2, None)
+
+    run(story())
+
+
+def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t", 2)
+            await create(asked, "u")
+            saves = Saves(shared)
+            await join(asked, "g", "m")
+            saves.seconds = 15
+            late = asyncio.ensure_future(beat(asked, "g", "m", 1, subscribed_topic_names=("t", "u")))
+            await asyncio.sleep(0)
+            saves.seconds = 0.05
+            renew = shared.coordinator.renew
+
+            async def cut_off(lease: Any, ttl_ms: int) -> Any:
+                raise UnavailableError("no way there")
+
+            shared.coordinator.renew = cut_off
+            await asyncio.sleep(7)
+            assert (await join(asked, "g", "n")).error_code is ErrorCode.coordinator_not_available
+            shared.coordinator.renew = renew
+            await asyncio.sleep(2)
+            assert (await join(asked, "g", "n")).error_code is NONE
+            assert (await late).error_code is ErrorCode.not_coordinator
+            assert (await join(asked, "g", "o")).error_code is NONE
+        async with broker(shared, seed=2) as other:
+            (group,) = (await other.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
+            assert {it.member_id: list(it.subscribed_topic_names) for it in group.members} == {
+                id: ["t"] for id in "mno"
+            }
 
     run(story())
 
