@@ -8,8 +8,9 @@
 
 One step (``CurrentAssignmentBuilder``):
 
-- what it has and shall not have is taken from its assignment. It stays in its epoch until a heartbeat says that it owns none of that any
-  more; if that takes longer than its rebalance timeout, it is out;
+- what it has and shall not have is taken from its assignment, and its epoch is one more, until a heartbeat of that epoch says that it owns
+  none of that any more; if that takes longer than its rebalance timeout, it is out. (Kafka leaves the epoch, and believes a member that does
+  not own it before it was told. With a lost answer such a member may begin with what it was told before.);
 - then it goes to the target's epoch and gets what it shall have and nobody owns. The rest comes as others give it up.
 
 So a partition is owned by one member at a time: it is free when its owner said so, left, or was not heard of for a session.
@@ -182,7 +183,7 @@ class Group:
         if self.epoch > self.assignment_epoch:
             self._assign()
         before = member.assigned
-        self._reconcile(member, request.owned, now)
+        self._reconcile(member, request, now)
         tell = request.is_full or member.assigned != before
         return HeartbeatReply(ErrorCode.none, member.id, member.epoch, member.assigned if tell else None)
 
@@ -246,7 +247,11 @@ class Group:
         return member
 
     def _check_epoch(self, member: Member, request: HeartbeatRequest) -> None:
-        missed = request.epoch == member.previous and request.owned is not None and request.owned <= member.assigned
+        missed = (
+            request.epoch == member.previous
+            and request.owned is not None
+            and request.owned <= member.assigned | member.revoking
+        )
         if request.epoch > member.epoch or (request.epoch < member.epoch and not missed):
             raise _RefusedError(
                 ErrorCode.fenced_member_epoch,
@@ -298,24 +303,24 @@ class Group:
         self.assignment_epoch = self.epoch
         self.version += 1
 
-    def _reconcile(self, member: Member, owned: Partitions | None, now: float) -> None:
+    def _reconcile(self, member: Member, request: HeartbeatRequest, now: float) -> None:
         """One step towards the target."""
-        epoch = member.epoch
+        joins, owned = request.epoch == JOIN, request.owned
         if member.revoking:
-            if owned is None or owned & member.revoking:
+            # Who says an older epoch has not heard of it, and may yet begin with what it heard before.
+            heard = joins or request.epoch == member.epoch
+            if owned is None or owned & member.revoking or not heard:
                 return
             self._free(member, member.revoking)
             member.revoking, member.revoke_until = NOTHING, float("inf")
-            # A heartbeat of before must not give anything up in its name once more.
-            epoch += 1
-        elif epoch == self.assignment_epoch and member.assigned == member.target:
+        elif member.epoch == self.assignment_epoch and member.assigned == member.target:
             return
         excess = member.assigned - member.target
         kept = member.assigned & member.target
-        if excess and (owned is None or owned & excess):
+        if excess and not joins:
             member.assigned, member.revoking = kept, excess
             member.revoke_until = now + member.rebalance_seconds
-            member.step(epoch)
+            member.step(min(member.epoch + 1, self.assignment_epoch))
             self.version += 1
             return
         self._free(member, excess)

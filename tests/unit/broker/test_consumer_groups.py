@@ -50,7 +50,7 @@ class Play:
         self.join("n")
         left = self.beat("m", 1).assignment
         assert left is not None
-        self.beat("m", 1, owned=left)
+        self.beat("m", 2, owned=left)
         given = self.beat("n", 2).assignment
         assert given is not None
         assert self.group.state is State.STABLE
@@ -72,17 +72,33 @@ def test_a_partition_goes_to_its_new_owner_when_the_old_one_gave_it_up() -> None
     assert play.join("n") == HeartbeatReply(NONE, "n", 2, frozenset()), "in the group, and waiting"
     assert play.group.state is State.RECONCILING
     told = play.beat("m", 1)
-    assert (told.epoch, len(told.assignment or ())) == (1, 2), "in its epoch until it gave the others up"
+    assert (told.epoch, len(told.assignment or ())) == (2, 2)
     assert told.assignment is not None
     rest = parts(0, 1, 2, 3) - told.assignment
     assert play.beat("n", 2).assignment is None
-    assert play.beat("m", 1).assignment is None, "it says nothing of what it owns: it has not given anything up"
+    assert play.beat("m", 2).assignment is None, "it says nothing of what it owns: it has not given anything up"
     assert play.beat("n", 2).assignment is None
-    assert play.beat("m", 1, owned=told.assignment | set(list(rest)[:1])).epoch == 1, "not all"
-    assert play.beat("n", 2).assignment is None
-    assert play.beat("m", 1, owned=told.assignment).epoch == 2
+    play.beat("m", 2, owned=told.assignment | set(list(rest)[:1]))
+    assert play.beat("n", 2).assignment is None, "not all"
+    play.beat("m", 1, owned=told.assignment)
+    assert play.beat("n", 2).assignment is None, "in its epoch of before it has not heard of it"
+    play.beat("m", 2, owned=told.assignment)
     assert play.beat("n", 2).assignment == rest
     assert play.group.state is State.STABLE
+
+
+def test_who_never_began_with_a_partition_is_told_before_it_goes_to_another() -> None:
+    """It may have heard of it, and begin just when the answer is lost that takes it away."""
+    play = Play()
+    play.join("m")
+    play.join("n")
+    told = play.beat("m", 1, owned=frozenset())
+    assert told.assignment is not None
+    assert play.beat("n", 2).assignment is None
+    begun = play.beat("m", 1, owned=parts(0, 1, 2, 3), names=frozenset({"t"}), rebalance_seconds=REBALANCE)
+    assert begun == told, "the answer was lost, and it has begun"
+    play.beat("m", 2, owned=told.assignment)
+    assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - told.assignment
 
 
 def test_who_leaves_leaves_its_partitions() -> None:
@@ -112,10 +128,10 @@ def test_who_does_not_give_up_in_time_is_out() -> None:
     play.beat("m", 1)
     for _ in range(3):
         play.after(6)
-        assert play.beat("m", 1).error is NONE
+        assert play.beat("m", 2).error is NONE
         assert play.beat("n", 2).error is NONE
     play.after(2)
-    assert play.beat("m", 1).error is ErrorCode.unknown_member_id
+    assert play.beat("m", 2).error is ErrorCode.unknown_member_id
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3)
 
 
@@ -125,7 +141,6 @@ def test_a_member_that_missed_an_answer_goes_on() -> None:
     told = play.beat("m", 1) if play.join("n").error is NONE else None
     assert told is not None
     assert told.assignment is not None
-    assert play.beat("m", 1, owned=told.assignment).epoch == 2, "and it does not hear that"
     again = play.beat("m", 1, owned=told.assignment, names=frozenset({"t"}), rebalance_seconds=REBALANCE)
     assert again == HeartbeatReply(NONE, "m", 2, told.assignment), "it says everything and is told everything"
 
@@ -172,7 +187,7 @@ def test_new_partitions_and_topics_are_assigned_and_deleted_ones_taken() -> None
     play.topics = {"u": topic(4, "u", 2)}
     gone = play.beat("m", 2)
     assert gone.assignment == frozenset(), "u is another topic now, and comes when the rest is given up"
-    assert play.beat("m", 2, owned=frozenset()).assignment == parts(0, 1, topic=4)
+    assert play.beat("m", gone.epoch, owned=frozenset()).assignment == parts(0, 1, topic=4)
 
 
 def test_topics_by_pattern() -> None:
@@ -182,7 +197,7 @@ def test_topics_by_pattern() -> None:
     play.topics = {**play.topics, "t-2": topic(3, "t-2", 1)}
     assert play.beat("m", 1).assignment == parts(0, topic=1) | parts(0, topic=3)
     assert play.beat("m", 2, names=frozenset({"not-t-1"}), pattern="").assignment == frozenset()
-    assert play.beat("m", 2, owned=frozenset()).assignment == parts(0, topic=2)
+    assert play.beat("m", 3, owned=frozenset()).assignment == parts(0, topic=2)
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", "a{2000}", "x" * 5000])
@@ -206,8 +221,8 @@ def test_a_subscription_that_changes_changes_the_assignment() -> None:
     play.topics["u"] = topic(2, "u", 2)
     play.join("m")
     told = play.beat("m", 1, names=frozenset({"u"}))
-    assert (told.epoch, told.assignment) == (1, frozenset())
-    assert play.beat("m", 1, owned=frozenset()) == HeartbeatReply(NONE, "m", 2, parts(0, 1, topic=2))
+    assert (told.epoch, told.assignment) == (2, frozenset())
+    assert play.beat("m", 2, owned=frozenset()) == HeartbeatReply(NONE, "m", 2, parts(0, 1, topic=2))
 
 
 def test_a_static_member_comes_back_to_its_partitions() -> None:
@@ -216,7 +231,7 @@ def test_a_static_member_comes_back_to_its_partitions() -> None:
     play.join("n")
     left = play.beat("m", 1, instance="i").assignment
     assert left is not None
-    play.beat("m", 1, instance="i", owned=left)
+    play.beat("m", 2, instance="i", owned=left)
     assert play.beat("m", -2, instance="i") == HeartbeatReply(NONE, "m", -2)
     given = play.beat("n", 2).assignment
     assert given == parts(0, 1, 2, 3) - left, "nothing of it goes to others"
@@ -315,6 +330,6 @@ def test_what_is_told_is_in_what_is_kept() -> None:
     play.group = loaded
     play.now = 100.0
     left = loaded.members["m"].assigned
-    assert play.beat("m", 1, instance="i", owned=left).epoch == 2
+    assert play.beat("m", 2, instance="i", owned=left).epoch == 2
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - left
     assert loaded.epoch == 2, "another broker is no reason for new targets"

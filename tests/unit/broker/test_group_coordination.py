@@ -313,7 +313,7 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             assert (joined.member_epoch, partitions(joined)) == (2, [])
             told = await beat(second, name, "m", 1)
             owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
-            assert (await beat(second, name, "m", 1, topic_partitions=owned)).member_epoch == 2
+            assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
             shared.coordinator.renew = renew
             while (back := await beat(first, name, "m", 2)).error_code is not NONE:
                 assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
