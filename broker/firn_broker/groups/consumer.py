@@ -9,8 +9,8 @@
 One step (``CurrentAssignmentBuilder``):
 
 - what it has and shall not have is taken from its assignment, and its epoch is one more, until a heartbeat of that epoch says that it owns
-  none of that any more; if that takes longer than its rebalance timeout, it is out. (Kafka leaves the epoch, and believes a member that does
-  not own it before it was told. With a lost answer such a member may begin with what it was told before.);
+  none of that any more; if that takes longer than its rebalance timeout, it is out. Kafka leaves the epoch, and believes a member that does
+  not own it before it was told; if the answer is lost, such a member may yet begin with what it was told before;
 - then it goes to the target's epoch and gets what it shall have and nobody owns. The rest comes as others give it up.
 
 So a partition is owned by one member at a time: it is free when its owner said so, left, or was not heard of for a session.
