@@ -16,6 +16,7 @@ from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
 from firn_broker.coordinates import Endpoint, Node, NodeAddress
 from firn_broker.groups.coordinator import GroupCoordinator
+from firn_broker.groups.lag import GroupLag
 from firn_broker.identifiers import Identifiers
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
@@ -86,7 +87,9 @@ class Broker:
             self.identifiers,
             settings.writer,
         )
-        self.groups = GroupCoordinator(self.coordinator, self.membership, self.identifiers, self.clock, settings.groups)
+        self.groups = GroupCoordinator(
+            self.coordinator, self.membership, self.catalogue, self.identifiers, self.clock, settings.groups
+        )
         compaction = Compaction(
             self.coordinator, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
             settings.upkeep.compacted_bytes,
@@ -105,6 +108,8 @@ class Broker:
             ("groups", self.groups.run()),
         ):
             self._work(name, work)
+        if settings.metrics_listen:
+            self._work("lag of groups", GroupLag(self.coordinator, self.groups, self.catalogue).run())
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -134,16 +139,17 @@ class Broker:
         metrics.CACHE_MISSES.set(self.cache.misses)
         metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
         metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
+        metrics.GROUPS.clear()
         for state, count in self.groups.counts().items():
             metrics.GROUPS.labels(state).set(count)
 
     async def leave_service(self) -> None:
-        """Let others take over: groups are given back, and clients are told to go elsewhere. What was taken is still answered."""
+        """Let others take over: groups are others', and clients are told to go elsewhere. What was taken is still answered."""
         for task in self._background:
             if task.get_name() == "lease":
                 task.cancel()
                 await asyncio.wait((task,))
-        await self.groups.release()
+        self.groups.stop()
         await self.membership.leave()
 
     def wake(self) -> None:

@@ -208,6 +208,14 @@ class CommittedOffset:
     metadata: str = ""
 
 
+class TopicLag(NamedTuple):
+    """How many records of a topic a group has not come to, over the partitions for which it committed offsets."""
+
+    group: str
+    topic: UUID
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
     """A group as it was last saved: an opaque document (JSON) and its version."""

@@ -43,13 +43,18 @@ class Membership:
         self._wanted = wanted
         self.lease = NodeLease(-1, -1)
         self.nodes: Sequence[Node] = ()
+        self.until = 0.0
+        """When the node lease ends if it is not renewed, by the event loop's clock: others may have what was ours from then on."""
+        self.term = 0
+        """Raised when there is a new lease, and when one was renewed too late to be sure that nobody had what was ours meanwhile."""
 
     async def join(self) -> None:
         """Become a node. Raises UnavailableError."""
         while True:
             self.lease = await self._coordinator.join(self._address, self._ttl_ms, self._wanted)
+            self.term += 1
             try:
-                self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+                await self._renew()
                 break
             except FencedError:
                 # The first answer was so long under way that the id is another's by now.
@@ -57,12 +62,20 @@ class Membership:
         self._wanted = self.lease.node
         log.info("joined", node=self.lease.node, epoch=self.lease.epoch)
 
+    async def _renew(self) -> None:
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+        if clock() >= self.until:
+            self.term += 1
+        self.until = asked + self._ttl_ms / 1000
+
     async def keep(self) -> None:
         """Renew for ever. Whoever took the id away has it; we take another."""
         while True:
             await asyncio.sleep(self._ttl_ms / 5000)
             try:
-                self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+                await self._renew()
             except FencedError:
                 log.warning("node lease lost", node=self.lease.node, epoch=self.lease.epoch)
                 self._wanted = None

@@ -27,4 +27,9 @@ NOT_COMPACTED = Gauge(
     "firn_broker_not_compacted_partitions", "Partitions of compacted topics that cannot be compacted", ["why"]
 )
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
+GROUP_LAG = Gauge(
+    "firn_broker_group_lag",
+    "Records between a group's committed offsets and the ends of their partitions",
+    ["group", "topic"],
+)
 UPKEEP = Counter("firn_broker_upkeep_total", "What background work has done", ["what"])

@@ -22,6 +22,7 @@ from firn_broker.coordinates import (
     Run,
     StoredGroup,
     Topic,
+    TopicLag,
     Topics,
     Wanted,
 )
@@ -215,4 +216,8 @@ class Coordinator(Protocol):
 
     async def offset_groups(self) -> Sequence[str]:
         """Names of all groups with committed offsets."""
+        ...
+
+    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
+        """Of these groups the ``limit`` that are farthest behind in a topic, the farthest first."""
         ...

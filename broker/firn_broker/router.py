@@ -16,6 +16,9 @@ from firn_broker.wire.messages import Fields
 log = structlog.get_logger()
 
 
+ANONYMOUS = "User:ANONYMOUS"
+
+
 @dataclass(slots=True)
 class Client:
     """Who asks."""
@@ -23,6 +26,8 @@ class Client:
     peer: str
     id: str = ""
     software: str = ""
+    principal: str = ANONYMOUS
+    """Who it has proved to be, as Kafka writes it. Nobody can prove anything yet."""
     external: bool = False
     """Whether it came through the listener for clients outside: it is told the addresses of that one."""
     produce_order: asyncio.Lock | None = None
@@ -98,6 +103,7 @@ class Router:
         if not low <= header.version <= high and header.api != headers.API_VERSIONS:
             raise MalformedError(f"{route.name} version {header.version} is not served here")
         call = Call(header, frame, client)
+        # Security belongs here: until a client has its principal, only the APIs by which it gets one; then whether the principal may do this.
         started = asyncio.get_running_loop().time()
         try:
             if route.raw is not None:

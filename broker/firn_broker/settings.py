@@ -102,6 +102,10 @@ class GroupSettings(Settings):
     initial_rebalance_ms: int = Field(default=3_000, ge=0)
     """How long an empty group waits for more members before its first rebalance (``group.initial.rebalance.delay.ms``)."""
     max_members: int = 1_000
+    consumer_heartbeat_ms: int = Field(default=5_000, ge=1)
+    """How often members of consumer groups (KIP-848) are told to be heard of (``group.consumer.heartbeat.interval.ms``)."""
+    consumer_session_ms: int = Field(default=45_000, ge=1)
+    """When those that are not are out (``group.consumer.session.timeout.ms``)."""
 
 
 class UpkeepSettings(Settings):

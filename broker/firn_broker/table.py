@@ -6,6 +6,8 @@ from types import ModuleType
 from firn_broker.apis import (
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -41,7 +43,7 @@ DECODED = (
     list_offsets, metadata, offset_commit, offset_fetch, find_coordinator, join_group, heartbeat, leave_group, sync_group,
     describe_groups, list_groups, create_topics, delete_topics, delete_records, init_producer_id, offset_for_leader_epoch,
     describe_configs, alter_configs, describe_log_dirs, create_partitions, delete_groups, incremental_alter_configs,
-    list_partition_reassignments, offset_delete, describe_cluster,
+    list_partition_reassignments, offset_delete, describe_cluster, consumer_group_heartbeat, consumer_group_describe,
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""DescribeGroups (15), versions 0 to 5. A group that does not exist is Dead, without an error, as with Kafka."""
+"""DescribeGroups (15), versions 0 to 5. A group that does not exist, or is one of KIP-848, is Dead, without an error, as with
+Kafka."""
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +18,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     groups = []
     for name in request.groups:  # type: ignore[attr-defined]
         try:
-            groups.append(_group(name, await broker.groups.describe(name)))
+            group = await broker.groups.describe(name)
+            groups.append(_group(name, group if isinstance(group, Group) else None))
         except GroupError as error:
             groups.append(_group(name, None, error.code))
     return {"groups": groups}

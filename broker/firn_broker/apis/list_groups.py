@@ -1,4 +1,4 @@
-"""ListGroups (16), versions 0 to 4: the groups that this broker coordinates; clients ask all brokers."""
+"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates; clients ask all brokers. By state since 4, by type since 5."""
 
 from kio.schema.errors import ErrorCode
 
@@ -8,12 +8,13 @@ from firn_broker.router import Call
 from firn_broker.wire.messages import Fields
 
 KEY = 16
-VERSIONS = (0, 4)
+VERSIONS = (0, 5)
 
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
-    states = set(getattr(request, "states_filter", ()))
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
     try:
         groups = await broker.groups.list()
     except GroupError as error:
@@ -21,8 +22,11 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     return {
         "error_code": ErrorCode.none,
         "groups": [
-            {"group_id": it.name, "protocol_type": it.protocol_type or "", "group_state": it.state.value}
+            {
+                "group_id": it.name, "protocol_type": it.protocol_type or "", "group_state": it.state.value,
+                "group_type": it.kind,
+            }
             for it in groups
-            if not states or it.state.value in states
+            if (not states or it.state.value.lower() in states) and (not kinds or it.kind in kinds)
         ],
-    }
+    }  # fmt: skip

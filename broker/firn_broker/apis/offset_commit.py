@@ -1,5 +1,7 @@
 """OffsetCommit (8), versions 2 to 9: by a member of the present generation, or by anybody (generation -1) while the group is empty.
 
+Of a KIP-848 group the generation is the member's epoch: STALE_MEMBER_EPOCH when it is not its present one.
+
 Metadata is kept as it is, up to 4,096 characters. Retention times of the request are ignored: offsets stay until they, their group or their
 topic are deleted.
 """

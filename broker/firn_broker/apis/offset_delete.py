@@ -1,14 +1,15 @@
 """OffsetDelete (47), version 0: offsets of partitions that no member of the group is subscribed to.
 
-Subscriptions of consumers are read from their metadata (protocol type ``consumer``); other kinds of groups have to be empty.
+Subscriptions of classic consumers are read from their metadata (protocol type ``consumer``); groups of other members have to be empty.
 """
 
 from kio.schema.errors import ErrorCode
 
 from firn_broker import catalogue
 from firn_broker.broker import Broker
-from firn_broker.groups.classic import Group, State
+from firn_broker.groups import classic, consumer
 from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import Group
 from firn_broker.router import Call
 from firn_broker.wire.cursor import Cursor, MalformedError
 from firn_broker.wire.messages import Fields
@@ -25,7 +26,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         group = await broker.groups.describe(name)
         if group is None:
             raise GroupError(ErrorCode.group_id_not_found)
-        subscribed = _subscribed(group)
+        subscribed = _subscribed(broker, group)
         places, topics = [], []
         for topic in request.topics:  # type: ignore[attr-defined]
             known = await broker.catalogue.find(topic.name)
@@ -47,8 +48,11 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     return {"error_code": ErrorCode.none, "topics": topics}
 
 
-def _subscribed(group: Group) -> set[str]:
-    if group.state is State.EMPTY:
+def _subscribed(broker: Broker, group: Group) -> set[str]:
+    if isinstance(group, consumer.Group):
+        topics = broker.catalogue.by_id
+        return {topics[id].name for id in group.subscribed() if id in topics}
+    if not isinstance(group, classic.Group) or group.empty:
         return set()
     if group.protocol_type != CONSUMER:
         raise GroupError(ErrorCode.non_empty_group)

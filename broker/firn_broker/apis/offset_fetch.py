@@ -1,4 +1,7 @@
-"""OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 where there is none. All partitions since 2."""
+"""OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 where there is none. All partitions since 2.
+
+Since 9 a member of a KIP-848 group says its epoch: STALE_MEMBER_EPOCH when that is not its present one.
+"""
 
 from collections.abc import Mapping
 
@@ -20,14 +23,18 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     if call.version < 8:
         return await _group(broker, request.group_id, request.topics)  # type: ignore[attr-defined]
-    return {"groups": [await _group(broker, it.group_id, it.topics) for it in request.groups]}  # type: ignore[attr-defined]
+    groups = [
+        await _group(broker, it.group_id, it.topics, getattr(it, "member_id", None), getattr(it, "member_epoch", -1))
+        for it in request.groups  # type: ignore[attr-defined]
+    ]
+    return {"groups": groups}
 
 
-async def _group(broker: Broker, group: str, topics: object) -> Fields:
+async def _group(broker: Broker, group: str, topics: object, member: str | None = None, epoch: int = -1) -> Fields:
     error = ErrorCode.none
     offsets: Mapping[Partition, CommittedOffset] = {}
     try:
-        offsets = await broker.groups.offsets(group)
+        offsets = await broker.groups.offsets(group, member, epoch)
     except GroupError as refused:
         error = refused.code
     found: list[Fields] = []

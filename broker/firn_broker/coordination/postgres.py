@@ -27,6 +27,7 @@ from firn_broker.coordinates import (
     Run,
     StoredGroup,
     Topic,
+    TopicLag,
     Topics,
     WalRange,
     Wanted,
@@ -493,6 +494,15 @@ class PostgresCoordinator:
     async def offset_groups(self) -> Sequence[str]:
         """See `Coordinator.offset_groups`."""
         return [row[0] for row in await self._rows("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+
+    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
+        """See `Coordinator.lags`."""
+        rows = await self._rows(
+            "SELECT grp, topic_id, sum(greatest(hw - off, 0))::bigint AS records FROM grp_offset JOIN log USING (topic_id, part)"
+            " WHERE NOT deleted AND grp = ANY($1::text[]) GROUP BY grp, topic_id ORDER BY records DESC, grp, topic_id LIMIT $2",
+            list(groups), limit,
+        )  # fmt: skip
+        return [TopicLag(*row) for row in rows]
 
 
 async def _rewrite(db: Any, rewrite: Rewrite) -> bool:

@@ -34,6 +34,7 @@ from firn_broker.coordinates import (
     Run,
     StoredGroup,
     Topic,
+    TopicLag,
     Topics,
     WalRange,
     Wanted,
@@ -765,6 +766,20 @@ class SqliteCoordinator:
 
         def work() -> Sequence[str]:
             return [row[0] for row in self._db.execute("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+
+        return await self._run(work, write=False)
+
+    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
+        """See `Coordinator.lags`."""
+
+        def work() -> Sequence[TopicLag]:
+            rows = self._db.execute(
+                "SELECT grp, topic_id, sum(max(hw - off, 0)) AS records FROM grp_offset JOIN log USING (topic_id, part)"
+                " WHERE NOT deleted AND grp IN (SELECT value FROM json_each(?)) GROUP BY grp, topic_id"
+                " ORDER BY records DESC, grp, topic_id LIMIT ?",
+                (json.dumps(list(groups)), limit),
+            )
+            return [TopicLag(group, UUID(bytes=topic), records) for group, topic, records in rows]
 
         return await self._run(work, write=False)
 

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from kio.schema.errors import ErrorCode
 
@@ -115,6 +115,8 @@ def _answer(future: Any, reply: Any) -> None:
 class Group:
     """One group."""
 
+    kind: ClassVar[str] = "classic"
+
     name: str
     initial_seconds: float
     max_members: int
@@ -130,6 +132,11 @@ class Group:
     version: int = 0
     _rebalance_end: float = 0.0
     _initial_until: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """See `groups.group.Group`."""
+        return self.state is State.EMPTY
 
     # Joining
 
@@ -424,10 +431,28 @@ class Group:
                 member.assignment = b""
             self._rebalance(now)
 
+    # Offsets
+
+    def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:
+        """See `groups.group.Group`. Whoever commits is there."""
+        if epoch < 0 and self.state is State.EMPTY:
+            return ErrorCode.none
+        if error := self.known(member, instance, epoch):
+            return error
+        if self.state is State.COMPLETING:
+            return ErrorCode.rebalance_in_progress
+        of_group = self.members[member]
+        of_group.deadline = now + of_group.session_seconds
+        return ErrorCode.none
+
+    def may_read(self, member: str | None, epoch: int) -> ErrorCode:
+        """See `groups.group.Group`: anybody may."""
+        return ErrorCode.none
+
     # Time
 
     def tick(self, now: float) -> bool:
-        """What time alone brings. True when members went."""
+        """See `groups.group.Group`."""
         before = len(self.members)
         for id in [id for id, end in self.pending.items() if now >= end]:
             del self.pending[id]
@@ -440,7 +465,7 @@ class Group:
         return len(self.members) != before
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do; infinity if never."""
+        """See `groups.group.Group`."""
         times = [*self.pending.values()]
         times += [it.deadline for it in self.members.values() if it.joining is None and it.syncing is None]
         if self.state is State.PREPARING:
@@ -450,7 +475,7 @@ class Group:
         return min(times, default=float("inf"))
 
     def disband(self, error: ErrorCode) -> None:
-        """The group is somebody else's now: whoever waits here is told."""
+        """See `groups.group.Group`."""
         for member in self.members.values():
             _answer(member.joining, JoinReply(error, member.id))
             _answer(member.syncing, SyncReply(error))
@@ -475,7 +500,7 @@ class Group:
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
-        """From JSON. Members have a whole session to be heard of."""
+        """See `groups.group.Group`."""
         kept = json.loads(text)
         self.protocol_type, self.protocol = kept["type"], kept["protocol"]
         self.generation, self.leader = kept["generation"], kept["leader"]

@@ -1,12 +1,16 @@
 """Which groups this broker has, and what it keeps of them.
 
+A group is a classic one or one of KIP-848 (`groups.group.Group`); an empty one becomes what its next member speaks.
+
 Groups are spread over shards by their names, and shards over live brokers by rendezvous hashing. Before a broker answers for a shard it
-takes the shard's lease and loads its groups; every write says the lease's epoch, so a broker that lost it cannot change anything. When
+takes the shard's lease and loads its groups; every write says the lease's epoch, so a broker that lost it cannot change anything, and one that
+could not renew its node lease in time forgets its groups, so it does not answer from memory what another may know better. When
 another broker becomes the one for a shard, its old one gives it back and sends members away with NOT_COORDINATOR; they find the new one,
 which knows their generation and assignments.
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +22,12 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
 from firn.model.errors import FencedError, UnavailableError
+from firn_broker.catalogue import Catalogue
 from firn_broker.coordinates import CommittedOffset, Lease, NodeLease, Partition, StoredGroup
-from firn_broker.groups.classic import Group, JoinReply, JoinRequest, State, SyncReply
+from firn_broker.groups import classic, consumer
+from firn_broker.groups.classic import JoinReply, JoinRequest, State, SyncReply
+from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest
+from firn_broker.groups.group import Group
 from firn_broker.identifiers import Identifiers
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator
@@ -42,12 +50,19 @@ class GroupError(Exception):
 
 @dataclass(slots=True)
 class Shard:
-    """A part of all groups, ours by ``lease``."""
+    """A part of all groups, ours by ``lease``, in the ``term`` of the node's."""
 
     number: int
     lease: Lease
     node: NodeLease
+    term: int
     groups: dict[str, Group] = field(default_factory=dict)
+    timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    """When to look at a group, for those with something to wait for: no later than its next deadline."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Versions of consumer groups that are stored."""
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a consumer group is stored or a group is deleted: meanwhile others gather what goes with the next write."""
 
 
 class GroupCoordinator:
@@ -57,20 +72,22 @@ class GroupCoordinator:
         self,
         coordinator: Coordinator,
         membership: Membership,
+        catalogue: Catalogue,
         identifiers: Identifiers,
         clock: Clock,
         settings: GroupSettings,
     ) -> None:
         self._coordinator = coordinator
         self._membership = membership
+        self._catalogue = catalogue
         self._identifiers = identifiers
         self._clock = clock
         self.settings = settings
         self._shards: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
-        self._unsure: set[int] = set()
-        """Shards that are not here, and whose lease may be ours by the coordinator's word: an answer was lost. Nobody else gets it while we
-        live, so it has to be given back."""
+        self._owed: dict[int, NodeLease] = {}
+        """Shards that this node may still have the right to without serving them, as its answer or the way to give it back was lost."""
+        self._ripe: list[tuple[Shard, Group]] = []
         self._stopping = False
 
     def shard(self, group: str) -> int:
@@ -90,21 +107,29 @@ class GroupCoordinator:
         """The shard, loaded if need be. Raises GroupError when it is not ours."""
         if self._stopping:
             raise GroupError(ErrorCode.not_coordinator)
+        if self._now() >= self._membership.until:
+            raise GroupError(ErrorCode.coordinator_not_available)
         shard = self._shards.get(number)
-        lease = self._membership.lease
-        if shard is not None and shard.node == lease:
+        lease, term = self._membership.lease, self._membership.term
+        if shard is not None and shard.term == term:
             return shard
         if not self._membership.nodes or self._membership.of_shard(number).id != lease.node:
             raise GroupError(ErrorCode.not_coordinator)
         async with self._loading.setdefault(number, asyncio.Lock()):
             shard = self._shards.get(number)
-            if shard is not None and shard.node == lease:
+            if shard is not None and shard.term == term:
                 return shard
+            if shard is not None:
+                self._lose(shard)
+            again = number in self._owed
+            self._owed[number] = lease
             try:
-                self._unsure.add(number)
                 held = await self._coordinator.take(f"groups/{number}", lease)
+                if held is not None and again:
+                    # Writes of before may still be under way: a new epoch keeps them from changing what is read now.
+                    await self._coordinator.release(held, lease)
+                    held = await self._coordinator.take(f"groups/{number}", lease)
                 if held is None:
-                    self._unsure.discard(number)
                     # Its old broker has not let go yet.
                     raise GroupError(ErrorCode.coordinator_load_in_progress)
                 stored = await self._coordinator.groups(number)
@@ -113,21 +138,30 @@ class GroupCoordinator:
                 raise GroupError(ErrorCode.not_coordinator) from error
             except UnavailableError as error:
                 raise GroupError(ErrorCode.coordinator_not_available) from error
-            shard = Shard(number, held, lease)
+            shard = Shard(number, held, lease, term)
             for name in with_offsets:
                 if self.shard(name) == number:
-                    shard.groups[name] = self._new(name)
+                    shard.groups[name] = self._classic(name)
             for kept in stored:
-                group = self._new(kept.name)
-                group.version = kept.version
+                is_consumer = json.loads(kept.state).get("kind") == consumer.Group.kind
+                group: Group = self._consumer(kept.name) if is_consumer else self._classic(kept.name)
+                group.version = shard.kept[kept.name] = kept.version
                 group.load(kept.state, self._now())
                 shard.groups[kept.name] = group
+                self._schedule(shard, group)
             self._shards[number] = shard
-            self._unsure.discard(number)
+            self._owed.pop(number, None)
             return shard
 
-    def _new(self, name: str) -> Group:
-        return Group(name, self.settings.initial_rebalance_ms / 1000, self.settings.max_members, self._member_id)
+    def _classic(self, name: str, version: int = 0) -> classic.Group:
+        settings = self.settings
+        group = classic.Group(name, settings.initial_rebalance_ms / 1000, settings.max_members, self._member_id)
+        group.version = version
+        return group
+
+    def _consumer(self, name: str, version: int = 0) -> consumer.Group:
+        settings = self.settings
+        return consumer.Group(name, settings.consumer_session_ms / 1000, settings.max_members, version)
 
     def _member_id(self, client: str) -> str:
         return f"{client}-{self._identifiers.uuid4()}"
@@ -135,67 +169,94 @@ class GroupCoordinator:
     def _lose(self, shard: Shard) -> None:
         if self._shards.get(shard.number) is shard:
             del self._shards[shard.number]
+            self._owed[shard.number] = shard.node
+        for timer in shard.timers.values():
+            timer.cancel()
         for group in shard.groups.values():
             group.disband(ErrorCode.not_coordinator)
+
+    def _lose_all(self) -> None:
+        for shard in list(self._shards.values()):
+            self._lose(shard)
 
     async def run(self) -> None:
         """Time's part, for ever: sessions, rebalances, shards that are another's now."""
         checked = self._now()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._now()
-            for shard in list(self._shards.values()):
-                for group in list(shard.groups.values()):
-                    if now >= group.next_deadline():
-                        generation = group.generation
-                        group.tick(now)
-                        if group.state is State.EMPTY and group.generation != generation:
-                            await self._keep(shard, group)
-            if now - checked >= CHECK_SECONDS:
-                checked = now
+            if self._now() >= self._membership.until:
+                self._lose_all()
+            ripe, self._ripe = self._ripe, []
+            for shard, group in ripe:
+                if self._shards.get(shard.number) is shard and shard.groups.get(group.name) is group:
+                    await self._tick(shard, group)
+            if self._now() - checked >= CHECK_SECONDS:
+                checked = self._now()
                 await self._check()
 
+    def _schedule(self, shard: Shard, group: Group) -> None:
+        """Look at the group when its next deadline is there. A look that comes too early only finds the next one."""
+        deadline = group.next_deadline()
+        timer = shard.timers.get(group.name)
+        if timer is not None and timer.when() <= deadline:
+            return
+        if timer is not None:
+            timer.cancel()
+            del shard.timers[group.name]
+        if deadline < float("inf"):
+            loop = asyncio.get_running_loop()
+            shard.timers[group.name] = loop.call_at(deadline, self._ripen, shard, group)
+
+    def _ripen(self, shard: Shard, group: Group) -> None:
+        shard.timers.pop(group.name, None)
+        self._ripe.append((shard, group))
+
+    async def _tick(self, shard: Shard, group: Group) -> None:
+        now = self._now()
+        if now >= group.next_deadline():
+            was_empty = group.empty
+            group.tick(now)
+            if isinstance(group, consumer.Group):
+                await self._store(shard, group)
+            elif group.empty and not was_empty:
+                await self._keep(shard, group)
+        self._schedule(shard, group)
+
     async def _check(self) -> None:
-        lease = self._membership.lease
+        membership = self._membership
         for shard in list(self._shards.values()):
-            if shard.node != lease:
+            if shard.term != membership.term or (
+                membership.nodes and membership.of_shard(shard.number).id != membership.lease.node
+            ):
                 self._lose(shard)
-            elif self._membership.nodes and self._membership.of_shard(shard.number).id != lease.node:
-                await self._give(shard)
-        for number in sorted(self._unsure):
-            if self._membership.nodes and self._membership.of_shard(number).id != lease.node:
-                await self._forgo(number)
+        for number, node in list(self._owed.items()):
+            if node != membership.lease:
+                # It ended with the node's lease.
+                del self._owed[number]
+            elif membership.nodes and membership.of_shard(number).id != node.node:
+                await self._give(number, node)
 
-    async def _give(self, shard: Shard) -> None:
-        self._lose(shard)
-        try:
-            await self._coordinator.release(shard.lease, shard.node)
-        except UnavailableError as error:
-            self._unsure.add(shard.number)
-            log.warning("cannot release groups", shard=shard.number, error=str(error))
-
-    async def _forgo(self, number: int) -> None:
-        """Make sure that a shard's lease is not ours: taking what one has says which it is."""
+    async def _give(self, number: int, node: NodeLease) -> None:
+        """Give a shard back that is not served here; again later if that fails."""
         async with self._loading.setdefault(number, asyncio.Lock()):
             if number in self._shards:
                 return
-            lease = self._membership.lease
             try:
-                held = await self._coordinator.take(f"groups/{number}", lease)
+                # What one has is given once more; what another has is not.
+                held = await self._coordinator.take(f"groups/{number}", node)
                 if held is not None:
-                    await self._coordinator.release(held, lease)
+                    await self._coordinator.release(held, node)
             except UnavailableError as error:
                 log.warning("cannot release groups", shard=number, error=str(error))
                 return
             except FencedError:
                 pass
-            self._unsure.discard(number)
+            self._owed.pop(number, None)
 
-    async def release(self) -> None:
-        """Give all back: this broker ends."""
+    def stop(self) -> None:
+        """Answer no more: this broker ends. Its rights end with its node's lease."""
         self._stopping = True
-        for shard in list(self._shards.values()):
-            await self._give(shard)
+        self._lose_all()
 
     async def _keep(self, shard: Shard, group: Group) -> bool:
         """Save the group; whether that worked."""
@@ -212,6 +273,29 @@ class GroupCoordinator:
             return False
         return True
 
+    async def _store(self, shard: Shard, group: consumer.Group) -> ErrorCode:
+        """Have a consumer group stored as it is now: what is answered from then on survives this broker. What happened while another
+        write was under way goes with one write."""
+        version = group.version
+        if shard.kept.get(group.name, 0) >= version:
+            return ErrorCode.none
+        async with shard.storing:
+            if shard.groups.get(group.name) is not group or group.state is consumer.State.DEAD:
+                return ErrorCode.coordinator_not_available
+            if shard.kept.get(group.name, 0) >= version:
+                return ErrorCode.none
+            version, state = group.version, group.save()
+            try:
+                await self._coordinator.save_group(shard.lease, shard.number, StoredGroup(group.name, version, state))
+            except FencedError:
+                self._lose(shard)
+                return ErrorCode.not_coordinator
+            except UnavailableError as error:
+                log.warning("cannot save a group", group=group.name, error=str(error))
+                return ErrorCode.coordinator_not_available
+            shard.kept[group.name] = version
+            return ErrorCode.none
+
     async def _guarded(self, shard: Shard, work: Callable[[], "asyncio.Future[T]"]) -> T:
         try:
             return await work()
@@ -225,7 +309,42 @@ class GroupCoordinator:
         shard = await self._own(self.shard(name))
         return shard, shard.groups.get(name)
 
-    # Members
+    async def _find_classic(self, name: str) -> tuple[Shard, classic.Group | None]:
+        """Members of the classic protocol know nothing of a group of the other."""
+        shard, group = await self._find(name)
+        return shard, group if isinstance(group, classic.Group) else None
+
+    # Members of consumer groups
+
+    async def consume(self, name: str, request: HeartbeatRequest) -> HeartbeatReply:
+        """A member joins, is there, or leaves; answered when what it is told is stored. Raises GroupError."""
+        if not name:
+            return HeartbeatReply(ErrorCode.invalid_request, request.member, message="GroupId can't be empty.")
+        shard, found = await self._find(name)
+        if isinstance(found, consumer.Group):
+            group = found
+        elif found is not None and not found.empty:
+            return HeartbeatReply(
+                ErrorCode.group_id_not_found, request.member,
+                message=f"group {name} has members of the classic protocol: they have to leave before others join",
+            )  # fmt: skip
+        elif request.epoch != consumer.JOIN:
+            return HeartbeatReply(ErrorCode.unknown_member_id, request.member, message=f"group {name} has no members")
+        else:
+            group = self._consumer(name, found.version if found else 0)
+        before = group.version
+        reply = group.heartbeat(request, self._catalogue.by_name, self._now())
+        if found is None or found is not group:
+            if reply.error:
+                return reply
+            shard.groups[name] = group
+        if group.version != before:
+            self._schedule(shard, group)
+        if not reply.error and (error := await self._store(shard, group)):
+            return HeartbeatReply(error, request.member, message="the group cannot be stored now: try again")
+        return reply
+
+    # Members of classic groups
 
     async def join(self, name: str, request: JoinRequest) -> JoinReply:
         """A member joins; answered when the rebalance is done. Raises GroupError."""
@@ -234,13 +353,18 @@ class GroupCoordinator:
         settings = self.settings
         if not settings.min_session_ms <= request.session_seconds * 1000 <= settings.max_session_ms:
             raise GroupError(ErrorCode.invalid_session_timeout)
-        shard, group = await self._find(name)
-        if group is None:
-            if request.member:
-                return JoinReply(ErrorCode.unknown_member_id, request.member)
-            group = shard.groups[name] = self._new(name)
+        shard, found = await self._find(name)
+        if isinstance(found, classic.Group):
+            group = found
+        elif found is not None and not found.empty:
+            return JoinReply(ErrorCode.inconsistent_group_protocol, request.member)
+        elif request.member:
+            return JoinReply(ErrorCode.unknown_member_id, request.member)
+        else:
+            group = shard.groups[name] = self._classic(name, found.version if found else 0)
         future: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         group.join(request, self._now(), future)
+        self._schedule(shard, group)
         stable = group.state is State.STABLE
         reply = await future
         if stable and not reply.error and request.instance is not None and not request.member:
@@ -259,7 +383,7 @@ class GroupCoordinator:
         assignments: Mapping[str, bytes],
     ) -> SyncReply:
         """A member asks for its part; the leader brings everyone's. Raises GroupError."""
-        shard, group = await self._find(name)
+        shard, group = await self._find_classic(name)
         if group is None:
             return SyncReply(ErrorCode.unknown_member_id)
         future: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
@@ -269,21 +393,23 @@ class GroupCoordinator:
                 group.assigned(generation, self._now())
             else:
                 group.unassigned(generation, ErrorCode.coordinator_not_available, self._now())
+            self._schedule(shard, group)
         return await future
 
     async def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
         """A member is there. Raises GroupError."""
-        _, group = await self._find(name)
+        _, group = await self._find_classic(name)
         if group is None:
             return ErrorCode.unknown_member_id
         return group.heartbeat(member, instance, generation, self._now())
 
     async def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members go, named by (id, instance). Raises GroupError."""
-        shard, group = await self._find(name)
+        shard, group = await self._find_classic(name)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(members)
         errors = [group.leave(id, instance, self._now()) for id, instance in members]
+        self._schedule(shard, group)
         if group.state is State.EMPTY:
             await self._keep(shard, group)
         return errors
@@ -298,28 +424,26 @@ class GroupCoordinator:
         generation: int,
         offsets: Mapping[Partition, CommittedOffset],
     ) -> ErrorCode:
-        """Keep offsets of a member of this generation, or of anybody (generation -1) while the group is empty. Raises GroupError."""
+        """Keep offsets of a member of this generation, or epoch, or of anybody (-1) while the group is empty. Raises GroupError."""
         shard, group = await self._find(name)
-        if generation < 0 and (group is None or group.state is State.EMPTY):
-            if group is None:
-                shard.groups[name] = self._new(name)
-        elif group is None:
-            return ErrorCode.illegal_generation
-        elif error := group.known(member, instance, generation):
+        if group is None:
+            if generation >= 0:
+                return ErrorCode.illegal_generation
+            shard.groups[name] = self._classic(name)
+        elif error := group.may_commit(member, instance, generation, self._now()):
             return error
-        elif group.state is State.COMPLETING:
-            return ErrorCode.rebalance_in_progress
-        else:
-            of_group = group.members[member]
-            of_group.deadline = self._now() + of_group.session_seconds
         await self._guarded(
             shard, lambda: asyncio.ensure_future(self._coordinator.commit_offsets(shard.lease, name, offsets))
         )
         return ErrorCode.none
 
-    async def offsets(self, name: str) -> Mapping[Partition, CommittedOffset]:
-        """All offsets of a group. Raises GroupError."""
-        shard, _ = await self._find(name)
+    async def offsets(
+        self, name: str, member: str | None = None, epoch: int = -1
+    ) -> Mapping[Partition, CommittedOffset]:
+        """All offsets of a group, for a member of this epoch or for anybody. Raises GroupError."""
+        shard, group = await self._find(name)
+        if group is not None and (error := group.may_read(member, epoch)):
+            raise GroupError(error)
         return await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.offsets(name)))
 
     async def delete_offsets(self, name: str, partitions: Sequence[Partition]) -> None:
@@ -356,8 +480,12 @@ class GroupCoordinator:
         shard, group = await self._find(name)
         if group is None:
             raise GroupError(ErrorCode.group_id_not_found)
-        if group.state is not State.EMPTY:
-            raise GroupError(ErrorCode.non_empty_group)
-        await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, name)))
-        group.disband(ErrorCode.group_id_not_found)
-        shard.groups.pop(name, None)
+        async with shard.storing:
+            if not group.empty:
+                raise GroupError(ErrorCode.non_empty_group)
+            await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, name)))
+            group.disband(ErrorCode.group_id_not_found)
+            shard.groups.pop(name, None)
+            shard.kept.pop(name, None)
+            if (timer := shard.timers.pop(name, None)) is not None:
+                timer.cancel()

@@ -637,6 +637,24 @@ class CoordinatorContract:
             with pytest.raises(FencedError):
                 await change
 
+    async def test_lags_are_of_topics_the_greatest_first(self, log: Log) -> None:
+        await log.commit(batch(FIRST, records=5), batch(SECOND, records=7))
+        other = UUID(int=8)
+        await log.coordinator.create_topic(Topic(other, "other", 1, {}))
+        await log.commit(batch(Partition(other, 0), records=20))
+        commit = log.coordinator.commit_offsets
+        await commit(
+            None, "a", {FIRST: CommittedOffset(1), SECOND: CommittedOffset(9), Partition(other, 0): CommittedOffset(0)}
+        )
+        await commit(None, "b", {SECOND: CommittedOffset(2), Partition(TOPIC, 99): CommittedOffset(2)})
+        await commit(None, "not asked for", {SECOND: CommittedOffset(0)})
+        lags = [("a", other, 20), ("b", TOPIC, 5), ("a", TOPIC, 4)]
+        assert list(await log.coordinator.lags(["a", "b", "none"], 10)) == lags
+        assert list(await log.coordinator.lags(["a", "b", "none"], 2)) == lags[:2]
+        await log.coordinator.delete_topic(other)
+        assert list(await log.coordinator.lags(["a", "b"], 10)) == lags[1:]
+        assert list(await log.coordinator.lags([], 10)) == []
+
     async def test_offsets_go_with_their_topic(self, log: Log) -> None:
         await log.coordinator.commit_offsets(None, "g", {FIRST: CommittedOffset(5)})
         await log.coordinator.delete_topic(TOPIC)

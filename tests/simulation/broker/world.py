@@ -39,7 +39,7 @@ SETTINGS = BrokerSettings(
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
     reader=ReaderSettings(poll_seconds=0.5),
     upkeep=UpkeepSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6),
-    groups=GroupSettings(shards=4, initial_rebalance_ms=500),
+    groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),
 )
 AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})
 """Calls that may also be done late, after the caller was told that they failed, or a second time."""

@@ -1,0 +1,64 @@
+"""ConsumerGroupDescribe (69), versions 0 and 1: groups of KIP-848. Any other is GROUP_ID_NOT_FOUND: clients ask DescribeGroups then.
+
+The kind of a member (version 1) is always "consumer", as no group has members of both protocols.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from firn_broker.apis.consumer_group_heartbeat import by_topic
+from firn_broker.broker import Broker
+from firn_broker.groups import consumer
+from firn_broker.groups.coordinator import GroupError
+from firn_broker.router import Call
+from firn_broker.wire.messages import Fields
+
+KEY = 69
+VERSIONS = (0, 1)
+CONSUMER = 1
+
+
+async def handle(broker: Broker, request: object, call: Call) -> Fields:
+    """Answer."""
+    groups = []
+    for name in request.group_ids:  # type: ignore[attr-defined]
+        try:
+            group = await broker.groups.describe(name)
+            if isinstance(group, consumer.Group):
+                groups.append(_described(broker, group))
+            else:
+                groups.append(_refused(name, ErrorCode.group_id_not_found, f"Group {name} is not a consumer group."))
+        except GroupError as error:
+            groups.append(_refused(name, error.code, None))
+    return {"groups": groups}
+
+
+def _refused(name: str, error: ErrorCode, message: str | None) -> Fields:
+    return {
+        "error_code": error, "error_message": message, "group_id": name, "group_state": "", "group_epoch": 0,
+        "assignment_epoch": 0, "assignor_name": "", "members": (),
+    }  # fmt: skip
+
+
+def _described(broker: Broker, group: consumer.Group) -> Fields:
+    return {
+        "error_code": ErrorCode.none, "error_message": None, "group_id": group.name, "group_state": group.state.value,
+        "group_epoch": group.epoch, "assignment_epoch": group.assignment_epoch, "assignor_name": group.assignor,
+        "members": [
+            {
+                "member_id": it.id, "instance_id": it.instance, "rack_id": it.rack, "member_epoch": it.epoch,
+                "client_id": it.client, "client_host": it.host, "subscribed_topic_names": sorted(it.names),
+                "subscribed_topic_regex": it.pattern, "assignment": _assignment(broker, it.assigned),
+                "target_assignment": _assignment(broker, it.target), "member_type": CONSUMER,
+            }
+            for it in group.members.values()
+        ],
+    }  # fmt: skip
+
+
+def _assignment(broker: Broker, partitions: consumer.Partitions) -> Fields:
+    topics = broker.catalogue.by_id
+    return {
+        "topic_partitions": [
+            {**it, "topic_name": topics[it["topic_id"]].name} for it in by_topic(partitions) if it["topic_id"] in topics
+        ]
+    }

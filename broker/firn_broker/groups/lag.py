@@ -1,0 +1,45 @@
+"""How far groups are behind, as a metric: of the groups that this broker coordinates, now and then, with one query."""
+
+import asyncio
+
+import structlog
+
+from firn.model.errors import UnavailableError
+from firn_broker import metrics
+from firn_broker.catalogue import Catalogue
+from firn_broker.groups.coordinator import GroupCoordinator, GroupError
+from firn_broker.ports import Coordinator
+
+log = structlog.get_logger()
+
+SECONDS = 15.0
+SERIES = 1000
+"""Pairs of group and topic that are told of: those that are farthest behind."""
+
+
+class GroupLag:
+    """Keeps the metric up to date. When lags cannot be read there are none, rather than old ones."""
+
+    def __init__(self, coordinator: Coordinator, groups: GroupCoordinator, catalogue: Catalogue) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+        self._catalogue = catalogue
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(SECONDS)
+            try:
+                await self.round()
+            except (GroupError, UnavailableError) as error:
+                metrics.GROUP_LAG.clear()
+                log.warning("cannot read the lag of groups", error=str(error))
+
+    async def round(self) -> None:
+        """Once. Raises GroupError and UnavailableError."""
+        names = [group.name for group in await self._groups.list()]
+        lags = await self._coordinator.lags(names, SERIES) if names else ()
+        metrics.GROUP_LAG.clear()
+        for lag in lags:
+            if (topic := self._catalogue.by_id.get(lag.topic)) is not None:
+                metrics.GROUP_LAG.labels(lag.group, topic.name).set(lag.records)

@@ -1,0 +1,182 @@
+"""Members of a KIP-848 group on brokers that die or are cut off from their coordinator: no partition is ever read by two, and in the end
+all are read."""
+
+import asyncio
+import io
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i32Timedelta
+
+from firn_broker.coordinates import Topic
+from firn_broker.router import Client
+from tests.fakes.virtual_time import run
+from tests.simulation.broker.world import SETTINGS, Dead, World
+from tests.unit.broker.whole import fill
+
+SEEDS = 300 if os.environ.get("FIRN_LONG") else 15
+TOPIC, GROUP, PARTITIONS, MEMBERS = "t", "g", 7, 4
+TROUBLED, SETTLING = 90.0, 40.0
+HEARTBEAT = 68
+SESSION = SETTINGS.groups.consumer_session_ms / 1000
+REBALANCE = i32Timedelta.parse(timedelta(seconds=3 * SESSION))
+"""Longer than any member takes to hear that it shall give something up, or to take itself for out."""
+REFUSED = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
+OUT = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}
+
+
+class Member:
+    """Does what it is told after a while. What it was not heard of for a session, it gives up by itself."""
+
+    def __init__(self, world: World, topic: UUID, members: list["Member"]) -> None:
+        self.world = world
+        self.topic = topic
+        self.members = members
+        self.lives = 0
+        self.owned: frozenset[int] = frozenset()
+        self.sure_until = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """As another process."""
+        self.lives += 1
+        self.id = f"{id(self)}-{self.lives}"
+        self.out()
+
+    def out(self) -> None:
+        self.epoch = 0
+        self.owned = self.told = frozenset()
+        self.says_all = True
+
+    async def run(self) -> None:
+        chance = self.world.chance
+        while True:
+            await asyncio.sleep(chance.random() * 2)
+            if now() >= self.sure_until:
+                self.owned = frozenset()
+            if chance.random() < 0.02:
+                self.out()
+                self.epoch = -1 if chance.random() < 0.5 else 0
+                if self.epoch:
+                    await self.beat()
+                self.begin()
+            if await self.beat():
+                await asyncio.sleep(chance.random())
+                self.owned = self.told
+                self.check()
+
+    async def beat(self) -> bool:
+        """Whether it was answered by the group's broker."""
+        if not self.world.hosts:
+            return False
+        sent, host = now(), self.world.chance.choice(self.world.hosts)
+        fields: dict[str, Any] = {
+            "group_id": GROUP,
+            "member_id": self.id,
+            "member_epoch": self.epoch,
+            "topic_partitions": None,
+        }
+        if self.says_all:
+            fields |= {"rebalance_timeout": REBALANCE, "subscribed_topic_names": (TOPIC,)}
+        if self.says_all or self.world.chance.random() < 0.7:
+            owned = [{"topic_id": self.topic, "partitions": tuple(self.owned)}] if self.owned else ()
+            fields["topic_partitions"] = owned
+        buffer = io.BytesIO()
+        schema = load_request_schema(HEARTBEAT, 1)
+        entity_writer(schema)(buffer, fill(schema, fields))
+        try:
+            body = await self.world.ask(host, Client("member"), HEARTBEAT, 1, buffer.getvalue())
+        except Dead:
+            self.says_all = True
+            return False
+        reply: Any = entity_reader(load_response_schema(HEARTBEAT, 1))(body, 0)[0]
+        if reply.error_code in REFUSED:
+            self.says_all = True
+            return False
+        if reply.error_code in OUT:
+            self.out()
+            return False
+        assert not reply.error_code, (reply, fields)
+        assert reply.member_epoch >= self.epoch, "epochs only grow"
+        self.epoch, self.says_all, self.sure_until = reply.member_epoch, False, sent + SESSION
+        if reply.assignment is not None:
+            self.told = frozenset(index for it in reply.assignment.topic_partitions for index in it.partitions)
+        return True
+
+    def check(self) -> None:
+        for other in self.members:
+            if other is not self and now() < min(self.sure_until, other.sure_until):
+                assert not self.owned & other.owned, (self.id, self.owned, other.id, other.owned)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def story(seed: int) -> None:
+    world = World(seed)
+    chance = world.chance
+    await world.coordinator.start()
+    for _ in range(3):
+        await world.start()
+    topic = world.hosts[0].broker.identifiers.uuid4()
+    await world.coordinator.create_topic(Topic(topic, TOPIC, PARTITIONS, {}))
+    members: list[Member] = []
+    members += [Member(world, topic, members) for _ in range(MEMBERS)]
+    world.trouble, world.slowness = chance.choice((0.02, 0.1, 0.3)), chance.choice((0.01, 0.2))
+
+    async def deaths() -> None:
+        while True:
+            await asyncio.sleep(chance.expovariate(0.15))
+            if not world.hosts:
+                continue
+            host = chance.choice(world.hosts)
+            if chance.random() < 0.5:
+                host.cut = now() + chance.random() * 12
+                await asyncio.sleep(host.cut - now())
+            else:
+                world.kill(host)
+                await asyncio.sleep(chance.random() * 3)
+                await world.start()
+
+    dying = asyncio.create_task(deaths())
+    living = [asyncio.create_task(member.run()) for member in members]
+    failed = await asyncio.wait(living, timeout=TROUBLED, return_when=asyncio.FIRST_EXCEPTION)
+    dying.cancel()
+    for host in world.hosts:
+        host.cut = 0.0
+    world.trouble = 0.0
+    if not failed[0]:
+        failed = await asyncio.wait(living, timeout=SETTLING, return_when=asyncio.FIRST_EXCEPTION)
+    for task in failed[0]:
+        task.result()
+
+    def shared() -> Iterator[int]:
+        for member in members:
+            yield from member.owned
+
+    # A member may be coming back just now.
+    for _ in range(100):
+        if sorted(shared()) == list(range(PARTITIONS)):
+            break
+        await asyncio.sleep(1)
+    assert sorted(shared()) == list(range(PARTITIONS))
+    for task in living:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    world.end()
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_partition_has_one_reader(seed: int) -> None:
+    run(story(seed))

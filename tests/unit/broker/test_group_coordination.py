@@ -1,0 +1,471 @@
+"""Groups in whole brokers: which broker has them, what survives it, and what it costs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+from prometheus_client import REGISTRY
+
+from firn.model.errors import UnavailableError
+from firn_broker.groups.coordinator import TICK_SECONDS, Shard
+from firn_broker.groups.group import Group
+from firn_broker.groups.lag import SECONDS
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+NONE = ErrorCode.none
+JOIN_GROUP, DESCRIBE, LIST, COMMIT, FETCH, DELETE, DELETE_OFFSETS, HEARTBEAT, DESCRIBE_CONSUMERS = (
+    11,
+    15,
+    16,
+    8,
+    9,
+    42,
+    47,
+    68,
+    69,
+)
+
+
+def seconds(value: float) -> Any:
+    return i32Timedelta.parse(timedelta(seconds=value))
+
+
+async def beat(asked: Asked, group: str, member: str, epoch: int, version: int = 1, **more: Any) -> Any:
+    return await asked.ask(
+        HEARTBEAT, version, group_id=group, member_id=member, member_epoch=epoch, **{"topic_partitions": None, **more}
+    )
+
+
+async def join(asked: Asked, group: str, member: str, *names: str, **more: Any) -> Any:
+    return await beat(
+        asked, group, member, 0,
+        **{"rebalance_timeout": seconds(60), "subscribed_topic_names": names or ("t",), "topic_partitions": (), **more},
+    )  # fmt: skip
+
+
+async def join_classic(asked: Asked, group: str, protocol: str = "range") -> Any:
+    return await asked.ask(
+        JOIN_GROUP, 3, group_id=group, session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id="",
+        protocol_type="consumer", protocols=[{"name": protocol, "metadata": b"\0\0\0\0\0\1\0\1t\0\0\0\0"}],
+    )  # fmt: skip
+
+
+def partitions(reply: Any) -> list[tuple[UUID, list[int]]] | None:
+    if reply.assignment is None:
+        return None
+    return [(it.topic_id, list(it.partitions)) for it in reply.assignment.topic_partitions]
+
+
+async def commit(asked: Asked, group: str, member: str, epoch: int, offset: int = 1) -> ErrorCode:
+    found = await asked.ask(
+        COMMIT, 9, group_id=group, generation_id_or_member_epoch=epoch, member_id=member,
+        topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": offset}]}],
+    )  # fmt: skip
+    code: ErrorCode = found.topics[0].partitions[0].error_code
+    return code
+
+
+async def read(asked: Asked, group: str, member: str | None, epoch: int) -> tuple[ErrorCode, int]:
+    found = await asked.ask(
+        FETCH, 9, require_stable=False,
+        groups=[
+            {"group_id": group, "member_id": member, "member_epoch": epoch, "topics": [{"name": "t", "partition_indexes": (0,)}]}
+        ],
+    )  # fmt: skip
+    return found.groups[0].error_code, found.groups[0].topics[0].partitions[0].committed_offset
+
+
+async def listed(asked: Asked, **filters: Any) -> dict[str, tuple[str, str]]:
+    found = await asked.ask(LIST, 5, **{"states_filter": (), "types_filter": (), **filters})
+    return {it.group_id: (it.group_type, it.group_state) for it in found.groups}
+
+
+def test_a_consumer_group_is_described_listed_and_deleted() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            topic = await create(asked, "t", 2)
+            joined = await join(asked, "g", "m", instance_id="i", rack_id="r")
+            assert (joined.error_code, joined.member_id, joined.member_epoch) == (NONE, "m", 1)
+            assert joined.heartbeat_interval == timedelta(seconds=5)
+            assert partitions(joined) == [(topic, [0, 1])]
+            assert partitions(await beat(asked, "g", "m", 1)) is None
+            found = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g", "none"))).groups
+            assert [it.error_code for it in found] == [NONE, ErrorCode.group_id_not_found]
+            group, member = found[0], found[0].members[0]
+            assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == (
+                "Stable",
+                1,
+                1,
+                "uniform",
+            )
+            assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch, member.member_type) == (
+                "m",
+                "i",
+                "r",
+                1,
+                1,
+            )
+            assert (member.client_id, member.client_host, list(member.subscribed_topic_names)) == (
+                "test",
+                "/test",
+                ["t"],
+            )
+            owned = member.assignment.topic_partitions[0]
+            assert (owned.topic_id, owned.topic_name, list(owned.partitions)) == (topic, "t", [0, 1])
+            assert member.target_assignment == member.assignment
+            (dead,) = (await asked.ask(DESCRIBE, 5, groups=("g",))).groups
+            assert (dead.error_code, dead.group_state) == (NONE, "Dead"), "this is not for it"
+            await join_classic(asked, "c")
+            assert await listed(asked, types_filter=("Consumer",)) == {"g": ("consumer", "Stable")}
+            assert list(await listed(asked, types_filter=("classic",))) == ["c"]
+            assert await listed(asked, states_filter=("stable",), types_filter=("classic",)) == {}
+            assert (await asked.ask(DELETE, 2, groups_names=("g",))).results[0].error_code is ErrorCode.non_empty_group
+            assert (await beat(asked, "g", "m", -1)).member_epoch == -1
+            assert await listed(asked, types_filter=("consumer",)) == {"g": ("consumer", "Empty")}
+            assert (await asked.ask(DELETE, 2, groups_names=("g",))).results[0].error_code is NONE
+            assert list(await listed(asked)) == ["c"]
+
+    run(story())
+
+
+def test_a_group_has_one_protocol_and_changes_it_when_nobody_is_in_it() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups={"initial_rebalance_ms": 0}) as asked:
+            await create(asked, "t")
+            await join(asked, "g", "m")
+            assert (await join_classic(asked, "g")).error_code is ErrorCode.inconsistent_group_protocol
+            await beat(asked, "g", "m", -1)
+            classic = await join_classic(asked, "g")
+            assert classic.error_code is NONE
+            refused = await join(asked, "g", "m")
+            assert refused.error_code is ErrorCode.group_id_not_found
+            assert "classic protocol" in refused.error_message
+            assert (await beat(asked, "g", "m", 1)).error_code is ErrorCode.group_id_not_found
+            await asked.ask(13, 0, group_id="g", member_id=classic.member_id)
+            assert (await beat(asked, "g", "m", 1)).error_code is ErrorCode.unknown_member_id
+            assert (await join(asked, "g", "m")).error_code is NONE
+            assert await listed(asked) == {"g": ("consumer", "Stable")}
+        async with broker(shared, seed=2) as other:
+            assert await listed(other) == {"g": ("consumer", "Stable")}
+
+    run(story())
+
+
+def test_offsets_are_of_members_in_their_epoch() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            await join(asked, "g", "m")
+            assert await commit(asked, "g", "m", 1, 5) is NONE
+            assert await commit(asked, "g", "m", 2) is ErrorCode.stale_member_epoch
+            assert await commit(asked, "g", "n", 1) is ErrorCode.unknown_member_id
+            assert await commit(asked, "g", "", -1) is ErrorCode.unknown_member_id
+            assert await read(asked, "g", None, -1) == await read(asked, "g", "m", 1) == (NONE, 5)
+            assert (await read(asked, "g", "m", 0))[0] is ErrorCode.stale_member_epoch
+            assert (await read(asked, "g", "n", 1))[0] is ErrorCode.unknown_member_id
+            wanted = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+            kept = await asked.ask(DELETE_OFFSETS, 0, group_id="g", topics=wanted)
+            assert kept.topics[0].partitions[0].error_code is ErrorCode.group_subscribed_to_topic
+            await beat(asked, "g", "m", -1)
+            gone = await asked.ask(DELETE_OFFSETS, 0, group_id="g", topics=wanted)
+            assert gone.topics[0].partitions[0].error_code is NONE
+            assert await read(asked, "g", None, -1) == (NONE, -1)
+
+    run(story())
+
+
+def test_a_member_without_an_id_is_given_one_by_the_first_version_only() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            more = {"rebalance_timeout": seconds(60), "subscribed_topic_names": ("t",), "topic_partitions": ()}
+            first = await beat(asked, "g", "", 0, version=0, **more)
+            assert first.error_code is NONE
+            assert UUID(first.member_id)
+            assert (await beat(asked, "g", "", 0, **more)).error_code is ErrorCode.invalid_request
+            assert (await beat(asked, "", "m", 0, **more)).error_code is ErrorCode.invalid_request
+            pattern = {**more, "subscribed_topic_names": None, "subscribed_topic_regex": "("}
+            assert (await beat(asked, "h", "m", 0, **pattern)).error_code is ErrorCode.invalid_regular_expression
+            assert list(await listed(asked)) == ["g"], "who is refused leaves no group behind"
+
+    run(story())
+
+
+class Saves:
+    """`save_group` of a coordinator: counted, delayed, refused."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.inner: Callable[..., Awaitable[None]] = shared.coordinator.save_group
+        self.count = 0
+        self.seconds = 0.05
+        self.broken = False
+        shared.coordinator.save_group = self.save
+
+    async def save(self, *arguments: Any) -> None:
+        self.count += 1
+        await asyncio.sleep(self.seconds)
+        if self.broken:
+            raise UnavailableError("not now")
+        await self.inner(*arguments)
+
+
+def test_nothing_is_told_that_is_not_stored() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            topic = await create(asked, "t", 2)
+            saves = Saves(shared)
+            saves.broken = True
+            refused = await join(asked, "g", "m")
+            assert (refused.error_code, partitions(refused)) == (ErrorCode.coordinator_not_available, None)
+            assert (await beat(asked, "g", "m", 1)).error_code is ErrorCode.coordinator_not_available
+            saves.broken = False
+            assert partitions(await join(asked, "g", "m")) == [(topic, [0, 1])]
+            count = saves.count
+            for _ in range(5):
+                assert (await beat(asked, "g", "m", 1)).error_code is NONE
+            assert saves.count == count, "a heartbeat that changes nothing is not stored"
+
+    run(story())
+
+
+def test_many_members_that_join_at_once_are_stored_together() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t", 50)
+            saves = Saves(shared)
+            replies = await asyncio.gather(*(join(asked, "g", f"m{number}") for number in range(50)))
+            assert {it.error_code for it in replies} == {NONE}
+            assert saves.count <= 3
+
+    run(story())
+
+
+def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first, broker(shared, seed=2) as second:
+            topic = await create(first, "t", 4)
+            await asyncio.sleep(2)
+            names = [f"g{number}" for number in range(20)]
+            mine = [it for it in names if first.broker.membership.of_shard(first.broker.groups.shard(it)).id == 0]
+            assert 0 < len(mine) < len(names)
+            for name in mine:
+                assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
+                assert (await join(second, name, "n")).error_code is ErrorCode.not_coordinator
+            for task in first.broker._background:
+                task.cancel()
+            killed = asyncio.get_running_loop().time()
+            for name in mine:
+                while (found := await beat(second, name, "m", 1)).error_code is not NONE:
+                    assert found.error_code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+                    await asyncio.sleep(0.1)
+                assert (found.member_epoch, partitions(found)) == (1, None), "as if nothing had happened"
+            assert asyncio.get_running_loop().time() - killed < 7, "a lease of 5 seconds, and a look each second"
+            joined = await join(second, mine[0], "n")
+            assert (joined.member_epoch, partitions(joined)) == (2, []), "it knows whose they are"
+            assert (await commit(first, mine[0], "m", 1)) is ErrorCode.coordinator_not_available
+
+    run(story())
+
+
+def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
+    """It cannot know whether another has them; and what it knew may be old when it is there again."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first, broker(shared, seed=2) as second:
+            topic = await create(first, "t", 4)
+            await asyncio.sleep(2)
+            membership = first.broker.membership
+            name = next(
+                it
+                for it in map(str, range(100))
+                if membership.of_shard(first.broker.groups.shard(it)).id == membership.lease.node
+            )
+            assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
+            renew = shared.coordinator.renew
+
+            async def cut_off(lease: Any, ttl_ms: int) -> Any:
+                if lease == membership.lease:
+                    raise UnavailableError("no way there")
+                return await renew(lease, ttl_ms)
+
+            shared.coordinator.renew = cut_off
+            while (found := (await beat(first, name, "m", 1)).error_code) is NONE:
+                assert (await join(second, name, "n")).error_code in (
+                    ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
+                )  # fmt: skip
+                await asyncio.sleep(0.1)
+            assert found is ErrorCode.coordinator_not_available
+            while (joined := await join(second, name, "n")).error_code is not NONE:
+                await asyncio.sleep(0.1)
+            assert (joined.member_epoch, partitions(joined)) == (2, [])
+            told = await beat(second, name, "m", 1)
+            owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
+            assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
+            shared.coordinator.renew = renew
+            while (back := await beat(first, name, "m", 2)).error_code is not NONE:
+                assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
+                await asyncio.sleep(0.1)
+            assert (back.member_epoch, partitions(back)) == (2, None)
+
+    run(story())
+
+
+def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t", 2)
+            await create(asked, "u")
+            saves = Saves(shared)
+            await join(asked, "g", "m")
+            saves.seconds = 15
+            late = asyncio.ensure_future(beat(asked, "g", "m", 1, subscribed_topic_names=("t", "u")))
+            await asyncio.sleep(0)
+            saves.seconds = 0.05
+            renew = shared.coordinator.renew
+
+            async def cut_off(lease: Any, ttl_ms: int) -> Any:
+                raise UnavailableError("no way there")
+
+            shared.coordinator.renew = cut_off
+            await asyncio.sleep(7)
+            assert (await join(asked, "g", "n")).error_code is ErrorCode.coordinator_not_available
+            shared.coordinator.renew = renew
+            await asyncio.sleep(2)
+            assert (await join(asked, "g", "n")).error_code is NONE
+            assert (await late).error_code is ErrorCode.not_coordinator
+            assert (await join(asked, "g", "o")).error_code is NONE
+        async with broker(shared, seed=2) as other:
+            (group,) = (await other.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
+            assert {it.member_id: list(it.subscribed_topic_names) for it in group.members} == {
+                id: ["t"] for id in "mno"
+            }
+
+    run(story())
+
+
+@pytest.mark.parametrize("lost", ["take", "release"])
+def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> None:
+    """Nobody else could have it for as long as the one lives that does not know that it has it."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first:
+            await create(first, "t")
+            names = [f"g{number}" for number in range(20)]
+            inner = getattr(shared.coordinator, lost)
+            troubled = lost == "take"
+
+            async def answered(*arguments: Any) -> Any:
+                found = await inner(*arguments) if lost == "take" or not troubled else None
+                if troubled:
+                    raise UnavailableError("lost")
+                return found
+
+            setattr(shared.coordinator, lost, answered)
+            for name in names:
+                joined = await join(first, name, "m")
+                assert joined.error_code is (ErrorCode.coordinator_not_available if troubled else NONE)
+            troubled = lost == "release"
+            async with broker(shared, seed=2) as second:
+                await asyncio.sleep(3)
+                troubled = False
+                moved = [
+                    it for it in names if second.broker.membership.of_shard(second.broker.groups.shard(it)).id == 1
+                ]
+                assert moved
+                await asyncio.sleep(2)
+                for name in moved:
+                    assert (await join(second, name, "n")).error_code is NONE
+
+    run(story())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    async def story() -> None:
+        async with broker(groups={"initial_rebalance_ms": 0, "shards": 4}) as asked:
+            await create(asked, "t")
+            coordinator = asked.broker.groups
+            tick = coordinator._tick
+
+            async def counted(shard: Shard, group: Group) -> None:
+                looks.append(group.name)
+                await tick(shard, group)
+
+            monkeypatch.setattr(coordinator, "_tick", counted)
+            for number in range(100):
+                if protocol == "consumer":
+                    assert (await join(asked, f"g{number}", "m")).error_code is NONE
+                else:
+                    assert (await join_classic(asked, f"g{number}")).error_code is NONE
+            await asyncio.sleep(8)
+            assert not looks, "nothing is due"
+            await asyncio.sleep(40)
+            assert set(looks) == {f"g{number}" for number in range(100)}
+            assert len(looks) <= 200
+            assert {state for _, state in (await listed(asked)).values()} == {"Empty"}
+            looks.clear()
+            await asyncio.sleep(3600)
+            assert not looks, "nobody is in them"
+            assert not any(shard.timers for shard in coordinator._shards.values())
+
+    run(story())
+
+
+def test_who_is_heard_of_stays_and_who_is_not_goes() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            topic = await create(asked, "t")
+            epoch = (await join(asked, "g", "m")).member_epoch
+            await join(asked, "g", "silent")
+            for _ in range(20):
+                await asyncio.sleep(5)
+                found = await beat(asked, "g", "m", epoch)
+                assert found.error_code is NONE
+                epoch = found.member_epoch
+            (group,) = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
+            assert [it.member_id for it in group.members] == ["m"]
+            assert group.members[0].assignment.topic_partitions[0].topic_id == topic
+
+    run(story())
+
+
+def test_the_lag_of_groups_is_told_while_they_are_there() -> None:
+    async def story() -> None:
+        async with broker(metrics_listen="127.0.0.1:0") as asked:
+            await create(asked, "t")
+            for _ in range(3):
+                assert (await produce(asked, "t", 0, raw(5))).error_code is NONE
+            assert await commit(asked, "lagging", "", -1, 4) is NONE
+            await asyncio.sleep(SECONDS + TICK_SECONDS)
+            assert lag("lagging") == 11
+            assert await commit(asked, "lagging", "", -1, 15) is NONE
+            await asyncio.sleep(SECONDS)
+            assert lag("lagging") == 0
+            await asked.ask(DELETE, 2, groups_names=("lagging",))
+            await asyncio.sleep(SECONDS)
+            assert lag("lagging") is None
+
+    run(story())
+
+
+def lag(group: str) -> float | None:
+    return REGISTRY.get_sample_value("firn_broker_group_lag", {"group": group, "topic": "t"})
