@@ -10,28 +10,33 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from localcluster.progress import say
 
+from bench.commits import percentile
 from bench.figures import Figure
 from bench.options import Options
 from bench.process_tree import Sampler, cpu_by_part, memory_bytes, processes
 from tests.servers.firn_broker import embedded, fleet_settings, of_fleet
 from tests.servers.kafka import kafka, program
-from tests.servers.postgres import directory_for_postgres, postgres
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.s3 import s3
 
 PEER = "Apache Kafka 4.2.1"
 RECORD_BYTES = 1000
 PARTITIONS = 4
-WARM_UP_MB = 200
-HALF_LOAD_SECONDS = 20
+WARM_UP_MB = 400
+LOAD_SECONDS = 20
 SLOW_MB = 10
 TAIL_MB = 40
 T = TypeVar("T")
@@ -49,6 +54,8 @@ class Brokers:
     pid: int
     stores: dict[str, int] = field(default_factory=dict)
     """Servers that it needs beside it, by name."""
+    database: Postgres | None = None
+    """Where its coordinator is, if that is a server."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,8 @@ class Spent:
     stores: dict[str, float]
 
 
-@dataclass
-class Seen:
-    """What was measured on one contestant, by the name of the figure."""
-
-    values: dict[str, float] = field(default_factory=dict)
+Seen = dict[str, float]
+"""What was measured on one contestant, by the name of the figure."""
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -74,13 +78,12 @@ def measure(options: Options) -> Iterator[Figure]:
         directory.mkdir()
         with serve(directory) as brokers:
             found[name] = contest(brokers, options.megabytes, found.get("kafka"))
-    kafka_values = found["kafka"].values
     for name in ("directory", "bucket"):
         for figure, (unit, better) in UNITS.items():
-            if figure in found[name].values:
-                peer = kafka_values.get(figure)
+            if figure in found[name]:
+                peer = found["kafka"].get(figure)
                 yield Figure(
-                    f"broker_{name}_{figure}", found[name].values[figure], unit, better, PEER if peer is not None else None, peer
+                    f"broker_{name}_{figure}", found[name][figure], unit, better, PEER if peer is not None else None, peer
                 )  # fmt: skip
 
 
@@ -93,12 +96,15 @@ UNITS = {
             ("_cpu", ("broker CPU s per GB in", "lower")),
             ("_s3_cpu", ("CPU s of the S3 server per GB in", "lower")),
             ("_postgres_cpu", ("CPU s of PostgreSQL per GB in", "lower")),
+            ("_rows", ("rows of PostgreSQL a commit", "lower")),
         )
     },
     "catch_up": ("MB/s out", "higher"),
     "catch_up_cpu": ("broker CPU s per GB out", "lower"),
     "tail_cpu": (f"broker CPU s per GB in and out, one consumer at the tail, {TAIL_MB} MB/s", "lower"),
-    "tail_behind": ("records that the consumer at the tail did not get in time", "lower"),
+    "tail_p50": (f"ms from send to the consumer at the tail, {TAIL_MB} MB/s", "lower"),
+    "tail_p99": (f"ms from send to the consumer at the tail, {TAIL_MB} MB/s", "lower"),
+    "beside_p99": (f"ms of publish, {SLOW_MB} MB/s, beside a consumer that reads history", "lower"),
     "slow_p50": (f"ms of publish, {SLOW_MB} MB/s", "lower"),
     "slow_p99": (f"ms of publish, {SLOW_MB} MB/s", "lower"),
     "half_p50": ("ms of publish, half of its own MB/s in", "lower"),
@@ -111,50 +117,132 @@ UNITS = {
 
 def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
     """All of it on one contestant, ``megabytes`` each way."""
-    seen = Seen()
-    records = megabytes * 1_000_000 // RECORD_BYTES
+    seen: Seen = {}
     with Sampler(brokers.pid, interval=1.0, memory_interval=0.5).sampling() as usage:
         say(f"{brokers.name}: warming up")
         for size in BATCHES.values():
-            produce(brokers, "warm", WARM_UP_MB * 1_000_000 // RECORD_BYTES, size)
-        consume(brokers, "warm", WARM_UP_MB * 1_000_000 // RECORD_BYTES)
-        for size, batch in BATCHES.items():
-            say(f"{brokers.name}: {megabytes} MB in batches of {size}")
-            spent, sent = charged(
-                brokers, lambda batch=batch, size=size: produce(brokers, f"in-{size}", records, batch)
-            )
-            seen.values[f"produce_{size}"] = sent.rate
-            seen.values[f"produce_{size}_cpu"] = spent.broker / megabytes * 1000
-            for store, cpu in spent.stores.items():
-                seen.values[f"produce_{size}_{store}_cpu"] = cpu / megabytes * 1000
-        say(f"{brokers.name}: reading it from the beginning")
-        spent, rate = charged(brokers, lambda: consume(brokers, "in-1m", records))
-        seen.values["catch_up"] = rate
-        seen.values["catch_up_cpu"] = spent.broker / megabytes * 1000
-        say(f"{brokers.name}: at the tail")
-        tailed = TAIL_MB * HALF_LOAD_SECONDS * 1_000_000 // RECORD_BYTES
-        spent, missed = charged(brokers, lambda: tail(brokers, tailed))
-        seen.values["tail_cpu"] = spent.broker / (TAIL_MB * HALF_LOAD_SECONDS) * 1000
-        seen.values["tail_behind"] = missed
-        say(f"{brokers.name}: latency")
-        loads = {"slow": SLOW_MB, "half": seen.values["produce_1m"] / 2}
-        if peer is not None:
-            loads["same"] = peer.values["produce_1m"] / 2
-        for load, rate in loads.items():
-            sent = produce(
-                brokers,
-                f"load-{load}",
-                int(rate * HALF_LOAD_SECONDS * 1_000_000 / RECORD_BYTES),
-                BATCHES["1m"],
-                rate,
-                linger_ms=5,
-            )
-            seen.values[f"{load}_p50"], seen.values[f"{load}_p99"] = sent.p50, sent.p99
-    if peer is None:
+            produce(brokers, "warm", records(WARM_UP_MB), size)
+        consume(brokers, "warm", records(WARM_UP_MB))
+        for size in BATCHES:
+            seen |= into(brokers, size, megabytes)
+        seen |= out_of_history(brokers, megabytes)
+        seen |= at_the_tail(brokers)
+        seen |= under_load(brokers, {"slow": SLOW_MB, "half": seen["produce_1m"] / 2})
         # Its own half is what ours are asked for, too.
-        seen.values |= {f"same_{what}": seen.values[f"half_{what}"] for what in ("p50", "p99")}
-    seen.values["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6
+        same = {f"same_{what}": seen[f"half_{what}"] for what in ("p50", "p99")}
+        seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
+        seen |= beside_history(brokers, megabytes)
+    seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6
     return seen
+
+
+def records(megabytes: float) -> int:
+    """How many records that is."""
+    return int(megabytes * 1_000_000 / RECORD_BYTES)
+
+
+def into(brokers: Brokers, size: str, megabytes: int) -> Seen:
+    """As fast as one producer goes, in batches of ``size``."""
+    say(f"{brokers.name}: {megabytes} MB in batches of {size}")
+    before = rows(brokers)
+    spent, sent = charged(brokers, lambda: produce(brokers, f"in-{size}", records(megabytes), BATCHES[size]))
+    after = rows(brokers)
+    seen = {f"produce_{size}": sent.rate, f"produce_{size}_cpu": spent.broker / megabytes * 1000}
+    seen |= {f"produce_{size}_{store}_cpu": cpu / megabytes * 1000 for store, cpu in spent.stores.items()}
+    if before and after:
+        seen[f"produce_{size}_rows"] = (after[0] - before[0]) / (after[1] - before[1])
+    return seen
+
+
+def rows(brokers: Brokers) -> tuple[int, int] | None:
+    """(rows of runs and objects, objects committed) that PostgreSQL has."""
+    if brokers.database is None:
+        return None
+    it = brokers.database
+    with psycopg.connect(it.uri, user=it.user, password=it.password) as connection:
+        found = connection.execute(
+            "SELECT (SELECT count(*) FROM fleet.run), count(*) FROM fleet.wal WHERE state = 1"
+        ).fetchone()
+    assert found is not None
+    return found[0] + found[1], found[1]
+
+
+def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
+    """One consumer from the beginning on."""
+    say(f"{brokers.name}: reading it from the beginning")
+    spent, rate = charged(brokers, lambda: consume(brokers, "in-1m", records(megabytes)))
+    return {"catch_up": rate, "catch_up_cpu": spent.broker / megabytes * 1000}
+
+
+def at_the_tail(brokers: Brokers) -> Seen:
+    """A consumer that is there first, and a producer."""
+    say(f"{brokers.name}: at the tail")
+    megabytes = TAIL_MB * LOAD_SECONDS
+    create(brokers, "tail")
+    delays: list[float] = []
+    ready = threading.Event()
+    reading = threading.Thread(target=follow, args=(brokers, "tail", records(megabytes), delays, ready))
+    reading.start()
+    ready.wait(60)
+
+    def work() -> None:
+        produce(brokers, "tail", records(megabytes), BATCHES["64k"], TAIL_MB, linger_ms=5)
+        reading.join()
+
+    spent, _ = charged(brokers, work)
+    assert delays, "the consumer at the tail did not get all records"
+    return {
+        "tail_cpu": spent.broker / megabytes * 1000,
+        "tail_p50": percentile(delays, 0.5),
+        "tail_p99": percentile(delays, 0.99),
+    }
+
+
+def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready: threading.Event) -> None:
+    """Read ``count`` records that come from now on; milliseconds from send to here of some of them, once all are there."""
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "tail", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    consumer.poll(0.5)
+    ready.set()
+    found, seen = 0, []
+    until = time.monotonic() + 6 * LOAD_SECONDS
+    while found < count and time.monotonic() < until:
+        messages = consumer.consume(2000, 0.5)
+        now = time.time() * 1000
+        found += len(messages)
+        seen += [now - it.timestamp()[1] for it in messages[::50] if it.error() is None]
+    consumer.close()
+    if found >= count:
+        delays += seen
+
+
+def under_load(brokers: Brokers, loads: Mapping[str, float]) -> Seen:
+    """How long a publish takes at so many MB/s."""
+    seen: Seen = {}
+    for load, rate in loads.items():
+        say(f"{brokers.name}: publishing {rate:.0f} MB/s")
+        sent = produce(brokers, f"load-{load}", records(rate * LOAD_SECONDS), BATCHES["1m"], rate, linger_ms=5)
+        seen |= {f"{load}_p50": sent.p50, f"{load}_p99": sent.p99}
+    return seen
+
+
+def beside_history(brokers: Brokers, megabytes: int) -> Seen:
+    """How long a publish takes while somebody reads history as fast as that goes."""
+    say(f"{brokers.name}: publishing {SLOW_MB} MB/s beside a consumer of history")
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            consume(brokers, "in-1m", records(megabytes))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        sent = produce(brokers, "load-beside", records(SLOW_MB * LOAD_SECONDS), BATCHES["1m"], SLOW_MB, linger_ms=5)
+    finally:
+        over.set()
+        reading.join()
+    return {"beside_p99": sent.p99}
 
 
 def charged(brokers: Brokers, work: Callable[[], T]) -> tuple[Spent, T]:
@@ -183,25 +271,23 @@ class Sent:
 def produce(
     brokers: Brokers,
     topic: str,
-    records: int,
+    count: int,
     batch: int,
     megabytes_per_second: float = -1,
     *,
     linger_ms: int = 50,
-    properties: Sequence[str] = (),
 ) -> Sent:
-    """Send ``records`` to a topic, which is made if need be; as fast as it goes if no rate is given."""
-    rate = -1 if megabytes_per_second < 0 else int(megabytes_per_second * 1_000_000 / RECORD_BYTES)
+    """Send ``count`` records to a topic, which is made if need be; as fast as it goes if no rate is given."""
+    rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
     create(brokers, topic)
     said = tool(
-        brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES),
+        brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
-        *properties,
     )  # fmt: skip
     # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
     words = said.splitlines()[-1].replace(",", "").split()
-    assert int(words[0]) == records, said
+    assert int(words[0]) == count, said
 
     def before(*label: str) -> float:
         place = next(number for number in range(len(words)) if words[number : number + len(label)] == list(label))
@@ -210,33 +296,23 @@ def produce(
     return Sent(before("records/sec") * RECORD_BYTES / 1e6, before("ms", "50th"), before("ms", "99th"))
 
 
-def consume(brokers: Brokers, topic: str, records: int) -> float:
+def consume(brokers: Brokers, topic: str, count: int) -> float:
     """Read a topic from its beginning; MB/s while it fetched."""
-    said = tool(brokers, "ConsumerPerformance", *_consumer(topic, records))
-    values = said.splitlines()[-1].split(", ")
-    assert int(values[4]) >= records, said
-    return float(values[4]) * RECORD_BYTES / 1e3 / float(values[7])
-
-
-def tail(brokers: Brokers, records: int) -> int:
-    """A consumer that is there first, and a producer; how many records had not come soon after the last was acknowledged."""
-    create(brokers, "tail")
-    missed = []
-
-    def read() -> None:
-        said = tool(brokers, "ConsumerPerformance", *_consumer("tail", records), check=False)
-        missed.append(records - int(said.splitlines()[-1].split(", ")[4]))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    produce(brokers, "tail", records, BATCHES["64k"], TAIL_MB, linger_ms=5)
-    reading.join()
-    return missed[0]
-
-
-def _consumer(topic: str, records: int) -> tuple[str, ...]:
     # The time-out is how long it waits for one more record.
-    return ("--topic", topic, "--num-records", str(records), "--timeout", "20000", "--group", f"of-{topic}")
+    arguments = (
+        "--topic",
+        topic,
+        "--num-records",
+        str(count),
+        "--timeout",
+        "20000",
+        "--group",
+        f"of-{topic}-{uuid4()}",
+    )
+    said = tool(brokers, "ConsumerPerformance", *arguments)
+    values = said.splitlines()[-1].split(", ")
+    assert int(values[4]) >= count, said
+    return float(values[4]) * RECORD_BYTES / 1e3 / float(values[7])
 
 
 def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
@@ -246,13 +322,13 @@ def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
-def tool(brokers: Brokers, name: str, *arguments: str, check: bool = True) -> str:
+def tool(brokers: Brokers, name: str, *arguments: str) -> str:
     """What one of Kafka's tools prints."""
     command = program(
         f"org.apache.kafka.tools.{name}", "--bootstrap-server", brokers.bootstrap, *arguments, flags=CLIENT
     )
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert ended.returncode == 0 or not check, ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout.strip()
 
 
@@ -283,7 +359,7 @@ def on_bucket(directory: Path) -> Iterator[Brokers]:
         try:
             assert broker.process is not None
             stores = {"s3": child("versitygw"), "postgres": child("postgres")}
-            yield Brokers("firn-broker over a bucket", broker.bootstrap, broker.process.pid, stores)
+            yield Brokers("firn-broker over a bucket", broker.bootstrap, broker.process.pid, stores, database)
         finally:
             broker.stop()
 

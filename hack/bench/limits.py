@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from localcluster.progress import say
 
-from bench.broker import PEER, Brokers, charged, consume, create, on_directory, on_kafka, produce
+from bench.broker import PEER, Brokers, charged, consume, create, on_bucket, on_directory, on_kafka, produce
 from bench.commits import percentile
 from bench.figures import Figure
 from bench.options import Options
@@ -39,20 +39,20 @@ def measure(options: Options) -> Iterator[Figure]:
     """The three limits in turn."""
     yield from asyncio.run(commits(options.directory))
     many, idle = [], []
-    for name, serve in (("kafka", on_kafka), ("directory", on_directory)):
+    for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
         directory = options.directory / f"limits-{name}"
         directory.mkdir()
         with serve(directory) as brokers:
             many.append(thousand_partitions(brokers))
             idle.append(idle_connections(brokers))
-    for values, units in ((many, MANY), (idle, IDLE)):
-        theirs, ours = values
-        for name, (unit, better) in units.items():
-            yield Figure(f"limits_{name}", ours[name], unit, better, PEER, theirs[name])
+    for (theirs, *ours), units in ((many, MANY), (idle, IDLE)):
+        for where, values in zip(("directory", "bucket"), ours, strict=True):
+            for name, (unit, better) in units.items():
+                yield Figure(f"limits_{where}_{name}", values[name], unit, better, PEER, theirs[name])
 
 
 MANY = {
-    "partitions_in": (f"records/s into {PARTITIONS} partitions in turn, batches of 16 KiB", "higher"),
+    "partitions_in": (f"records/s into {PARTITIONS} partitions, batches of 16 KiB", "higher"),
     "partitions_in_cpu": ("broker CPU s per million records in", "lower"),
     "partitions_out": (f"records/s out of {PARTITIONS} partitions", "higher"),
     "partitions_out_cpu": ("broker CPU s per million records out", "lower"),
@@ -65,12 +65,11 @@ IDLE = {
 
 
 def thousand_partitions(brokers: Brokers) -> dict[str, float]:
-    """Records of 1 KB, each to the next partition, and out again."""
+    """Records of 1 KB, each batch to another partition, and out again."""
     say(f"{brokers.name}: {PARTITIONS} partitions")
     create(brokers, "many", PARTITIONS)
-    round_robin = ("partitioner.class=org.apache.kafka.clients.producer.RoundRobinPartitioner",)
-    produce(brokers, "many", MANY_RECORDS // 4, 16 << 10, properties=round_robin)
-    spent, sent = charged(brokers, lambda: produce(brokers, "many", MANY_RECORDS, 16 << 10, properties=round_robin))
+    produce(brokers, "many", MANY_RECORDS // 4, 16 << 10)
+    spent, sent = charged(brokers, lambda: produce(brokers, "many", MANY_RECORDS, 16 << 10))
     total = MANY_RECORDS + MANY_RECORDS // 4
     read, rate = charged(brokers, lambda: consume(brokers, "many", total))
     return {
