@@ -32,8 +32,9 @@ class Client:
     """Whether it came through the listener for clients outside: it is told the addresses of that one."""
     produce_order: asyncio.Lock | None = None
     """Taken by each produce request in the order of arrival, until its batches are in the buffer."""
-    awaited: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
-    """(topic, partition, producer id) -> (epoch, sequence) of a batch that this client was, or will be, told to send again."""
+    awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
+    """(topic, partition, producer id) -> (epoch, sequence) of a batch that this client was, or will be, told to send again, and how many
+    behind it were refused since."""
 
     @property
     def zone(self) -> str:

@@ -33,6 +33,8 @@ LOWEST = 3
 _LARGEST = 1 << 31
 _AWAITED = 10_000
 """Batches of one connection that may be awaited; an older one is forgotten."""
+_IN_FLIGHT = 5
+"""Requests that an idempotent producer may have under way (``max.in.flight.requests.per.connection``)."""
 
 Results = list[tuple[str, list[ProduceResult]]]
 
@@ -127,7 +129,7 @@ async def _check(
 def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
     """The client will send this batch again."""
     if batch.producer_id >= 0:
-        client.awaited.setdefault((topic, partition, batch.producer_id), (batch.producer_epoch, batch.base_sequence))
+        client.awaited.setdefault((topic, partition, batch.producer_id), (batch.producer_epoch, batch.base_sequence, 0))
         if len(client.awaited) > _AWAITED:
             del client.awaited[next(iter(client.awaited))]
 
@@ -138,8 +140,11 @@ def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool
     awaited = client.awaited.get(key)
     if awaited is None:
         return False
-    if awaited[0] == batch.producer_epoch and awaited[1] != batch.base_sequence:
+    epoch, sequence, refused = awaited
+    if epoch == batch.producer_epoch and sequence != batch.base_sequence and refused < _IN_FLIGHT:
+        client.awaited[key] = epoch, sequence, refused + 1
         return True
+    # It came, or what comes now was sent later than it: it came to another broker, meanwhile.
     del client.awaited[key]
     return False
 

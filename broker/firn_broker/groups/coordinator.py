@@ -87,7 +87,7 @@ class GroupCoordinator:
         self._loading: dict[int, asyncio.Lock] = {}
         self._owed: dict[int, NodeLease] = {}
         """Shards that this node may still have the right to without serving them, as its answer or the way to give it back was lost."""
-        self._ripe: list[tuple[Shard, Group]] = []
+        self._ripe: list[tuple[Shard, str]] = []
         self._stopping = False
 
     def shard(self, group: str) -> int:
@@ -110,12 +110,12 @@ class GroupCoordinator:
         if self._now() >= self._membership.until:
             raise GroupError(ErrorCode.coordinator_not_available)
         shard = self._shards.get(number)
-        lease, term = self._membership.lease, self._membership.term
-        if shard is not None and shard.term == term:
+        if shard is not None and shard.term == self._membership.term:
             return shard
-        if not self._membership.nodes or self._membership.of_shard(number).id != lease.node:
-            raise GroupError(ErrorCode.not_coordinator)
         async with self._loading.setdefault(number, asyncio.Lock()):
+            lease, term = self._membership.lease, self._membership.term
+            if not self._membership.nodes or self._membership.of_shard(number).id != lease.node:
+                raise GroupError(ErrorCode.not_coordinator)
             shard = self._shards.get(number)
             if shard is not None and shard.term == term:
                 return shard
@@ -138,6 +138,9 @@ class GroupCoordinator:
                 raise GroupError(ErrorCode.not_coordinator) from error
             except UnavailableError as error:
                 raise GroupError(ErrorCode.coordinator_not_available) from error
+            if self._stopping or self._membership.term != term:
+                # It may have been somebody else's while it was read: again, with a new right to it.
+                raise GroupError(ErrorCode.not_coordinator)
             shard = Shard(number, held, lease, term)
             for name in with_offsets:
                 if self.shard(name) == number:
@@ -187,9 +190,14 @@ class GroupCoordinator:
             if self._now() >= self._membership.until:
                 self._lose_all()
             ripe, self._ripe = self._ripe, []
-            for shard, group in ripe:
-                if self._shards.get(shard.number) is shard and shard.groups.get(group.name) is group:
-                    await self._tick(shard, group)
+            for shard, name in ripe:
+                # By name: another group, of the other protocol perhaps, may have taken the place of the one that set the timer.
+                if self._shards.get(shard.number) is shard and (group := shard.groups.get(name)) is not None:
+                    try:
+                        await self._tick(shard, group)
+                    except Exception:
+                        log.exception("cannot look after a group", group=name)
+                        self._schedule(shard, group)
             if self._now() - checked >= CHECK_SECONDS:
                 checked = self._now()
                 await self._check()
@@ -205,11 +213,11 @@ class GroupCoordinator:
             del shard.timers[group.name]
         if deadline < float("inf"):
             loop = asyncio.get_running_loop()
-            shard.timers[group.name] = loop.call_at(deadline, self._ripen, shard, group)
+            shard.timers[group.name] = loop.call_at(deadline, self._ripen, shard, group.name)
 
-    def _ripen(self, shard: Shard, group: Group) -> None:
-        shard.timers.pop(group.name, None)
-        self._ripe.append((shard, group))
+    def _ripen(self, shard: Shard, name: str) -> None:
+        shard.timers.pop(name, None)
+        self._ripe.append((shard, name))
 
     async def _tick(self, shard: Shard, group: Group) -> None:
         now = self._now()
@@ -367,9 +375,10 @@ class GroupCoordinator:
         self._schedule(shard, group)
         stable = group.state is State.STABLE
         reply = await future
-        if stable and not reply.error and request.instance is not None and not request.member:
-            # A static member has a new id: whoever leads next has to know it.
-            await self._keep(shard, group)
+        # A static member has a new id, which has to be known wherever the group goes, before it is told.
+        renamed = stable and not reply.error and request.instance is not None and not request.member
+        if renamed and not await self._keep(shard, group):
+            return JoinReply(ErrorCode.coordinator_not_available, request.member)
         return reply
 
     async def sync(
@@ -484,7 +493,8 @@ class GroupCoordinator:
             if not group.empty:
                 raise GroupError(ErrorCode.non_empty_group)
             await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, name)))
-            group.disband(ErrorCode.group_id_not_found)
+            # Who joined meanwhile joins again, and makes the group anew.
+            group.disband(ErrorCode.coordinator_not_available)
             shard.groups.pop(name, None)
             shard.kept.pop(name, None)
             if (timer := shard.timers.pop(name, None)) is not None:

@@ -21,17 +21,9 @@ from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 NONE = ErrorCode.none
-JOIN_GROUP, DESCRIBE, LIST, COMMIT, FETCH, DELETE, DELETE_OFFSETS, HEARTBEAT, DESCRIBE_CONSUMERS = (
-    11,
-    15,
-    16,
-    8,
-    9,
-    42,
-    47,
-    68,
-    69,
-)
+COMMIT, FETCH = 8, 9
+JOIN_GROUP, CLASSIC_HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = range(11, 17)
+DELETE, DELETE_OFFSETS, HEARTBEAT, DESCRIBE_CONSUMERS = 42, 47, 68, 69
 
 
 def seconds(value: float) -> Any:
@@ -469,3 +461,58 @@ def test_the_lag_of_groups_is_told_while_they_are_there() -> None:
 
 def lag(group: str) -> float | None:
     return REGISTRY.get_sample_value("firn_broker_group_lag", {"group": group, "topic": "t"})
+
+
+def test_a_member_that_dies_goes_though_the_group_was_of_the_other_protocol() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", 2)
+            before = await join_classic(asked, "g")
+            assert (await asked.ask(LEAVE, 2, group_id="g", member_id=before.member_id)).error_code is NONE
+            joined = await join(asked, "g", "m")
+            assert joined.error_code is NONE
+            # Beyond what was left of the classic member's session.
+            epoch = joined.member_epoch
+            for _ in range(4):
+                await asyncio.sleep(5)
+                epoch = (await beat(asked, "g", "m", epoch)).member_epoch
+            await asyncio.sleep(60)
+            (found,) = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
+            assert (found.group_state, found.members) == ("Empty", ())
+            # And back: whoever joins is answered.
+            assert (await asyncio.wait_for(join_classic(asked, "g"), 30)).error_code is NONE
+
+    run(story())
+
+
+def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared()
+
+    async def come(asked: Asked) -> Any:
+        return await asked.ask(
+            JOIN_GROUP, 5, group_id="g", session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id="", group_instance_id="i",
+            protocol_type="consumer", protocols=({"name": "range", "metadata": b"x"},),
+        )  # fmt: skip
+
+    async def refuse(*_: Any) -> None:
+        raise UnavailableError("down")
+
+    async def story() -> None:
+        async with broker(shared) as asked:
+            first = await come(asked)
+            assignments = ({"member_id": first.member_id, "assignment": b"x"},)
+            await asked.ask(
+                SYNC, 3, group_id="g", generation_id=1, member_id=first.member_id, group_instance_id="i", assignments=assignments
+            )  # fmt: skip
+            with monkeypatch.context() as patched:
+                patched.setattr(shared.coordinator, "save_group", refuse)
+                assert (await come(asked)).error_code is ErrorCode.coordinator_not_available
+            again = await come(asked)
+            assert again.error_code is NONE
+            asked.broker.groups._lose_all()
+            beat = await asked.ask(
+                CLASSIC_HEARTBEAT, 3, group_id="g", generation_id=1, member_id=again.member_id, group_instance_id="i"
+            )
+            assert beat.error_code is NONE
+
+    run(story())

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
+from firn.model.errors import UnavailableError
 from firn_broker import table
 from firn_broker.coordinates import Endpoint
 from firn_broker.wire import records
@@ -257,3 +258,31 @@ def test_a_story_repeats_itself() -> None:
         return [seen, sorted(shared.objects.objects)]
 
     assert run(story()) == run(story())
+
+
+def test_a_producer_that_went_on_elsewhere_is_not_refused_for_ever_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+
+    async def fail(*_: object) -> None:
+        raise UnavailableError("no store")
+
+    async def send(asked: Asked, sequence: int) -> ErrorCode:
+        code: ErrorCode = (await produce(asked, "t", 0, raw(1, producer=9, epoch=0, sequence=sequence))).error_code
+        return code
+
+    async def story() -> None:
+        async with broker(shared) as first, broker(shared, seed=2) as second:
+            await create(first, "t")
+            await second.broker.catalogue.refresh()
+            with monkeypatch.context() as patched:
+                patched.setattr(shared.objects, "put", fail)
+                assert await send(first, 0) is ErrorCode.kafka_storage_error
+            assert await send(first, 1) is ErrorCode.kafka_storage_error, "it would get in front of the first"
+            assert [await send(second, sequence) for sequence in range(3)] == [ErrorCode.none] * 3
+            # No more than a client has under way.
+            assert ErrorCode.none in [await send(first, 3) for _ in range(5)]
+            assert await send(first, 4) is ErrorCode.none
+
+    run(story())
