@@ -16,7 +16,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
-from firn_broker.wire.contents import UndecodableError, opened, zigzag
+from firn_broker.wire.contents import MAX_TIME, UndecodableError, opened, zigzag
 from firn_broker.wire.records import Batch, InvalidBatchError
 
 GZIP = 1
@@ -51,7 +51,8 @@ def decode(batch: memoryview) -> list[Record]:
     data, places = opened(batch)
     _, attributes, _ = records.header(batch)
     appended = bool(attributes & records.APPEND_TIME_BIT)
-    horizon = int.from_bytes(batch[27:35], "big", signed=True) if attributes & HORIZON_BIT else -1
+    # As far as topics were not compacted yet, what is there may be a producer's.
+    horizon = min(int.from_bytes(batch[27:35], "big", signed=True), MAX_TIME) if attributes & HORIZON_BIT else -1
     found = []
     for it in places:
         try:
@@ -113,7 +114,7 @@ class Newest:
         found = list(self._keyless)
         for it in self._by_key.values():
             if it.tombstone and it.horizon < 0:
-                found.append(it._replace(horizon=now_ms + retention_ms))
+                found.append(it._replace(horizon=min(now_ms + retention_ms, MAX_TIME)))
             elif not it.tombstone or it.horizon > now_ms:
                 found.append(it)
         return sorted(found, key=lambda it: it.offset)
