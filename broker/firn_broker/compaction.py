@@ -83,6 +83,7 @@ class Compaction:
     async def round(self, topics: Sequence[Topic]) -> None:
         """Compact what is due of these, all compacted topics, partition after partition in turn, until about ``partition_bytes`` were read.
         Raises UnavailableError and FencedError."""
+        await self.settle()
         by_partition = {Partition(it.id, index): it for it in topics for index in range(it.partitions)}
         self._seen = {key: it for key, it in self._seen.items() if key in by_partition}
         self._given_up = {key: it for key, it in self._given_up.items() if key in by_partition}
@@ -96,8 +97,9 @@ class Compaction:
                 if budget <= 0:
                     break
                 if state is not None and self._may_be_due(partition, state):
-                    budget -= await self._look(by_partition[partition], partition, state)
+                    # Whatever comes of it, others have their turn next.
                     self._last = partition
+                    budget -= await self._look(by_partition[partition], partition, state)
         finally:
             self._tell()
 

@@ -79,7 +79,7 @@ def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
     [
         pytest.param(batch(b"", 1), id="too few"),
         pytest.param(batch(record(0) * 2, 1), id="too many"),
-        pytest.param(batch(record(0, time=1 << 63), 1, time=-1 << 63), id="a number of 65 bits"),
+        pytest.param(batch(record(0, time=1 << 63), 1, time=-(1 << 63)), id="a number of 65 bits"),
         pytest.param(batch(b"\xff" * 1_000_000, 1), id="an endless number"),
         pytest.param(batch(record(0) + record(0), 2), id="an offset twice"),
         pytest.param(batch(record(1), 1), id="an offset past the last"),
