@@ -22,6 +22,8 @@ from firn_broker.wire.records import Batch, InvalidBatchError
 GZIP = 1
 """What rewritten batches are compressed with if anything was: every client reads it."""
 HORIZON_BIT = 0x40
+MAX_DELTA = (1 << 31) - 1
+"""How far the last offset of a batch may be from its first."""
 HELD = 280
 """About what a record takes in memory beside its own bytes."""
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -128,12 +130,24 @@ def next_horizon(kept: Iterable[Record]) -> int:
 def encode(kept: Sequence[Record], base: int, last: int, *, compressed: bool, batch_bytes: int) -> Iterator[bytearray]:
     """Batches of about ``batch_bytes`` before compression, that hold ``kept`` and cover the offsets from ``base`` to ``last``.
 
-    A batch has one append time, if it has any, and one horizon.
+    A batch has one append time, if it has any, and one horizon. What it cannot cover beside its records, batches do that hold nothing.
     """
     groups = list(_groups(kept, batch_bytes)) or [[]]
     for number, group in enumerate(groups):
         end = groups[number + 1][0].offset - 1 if number + 1 < len(groups) else last
-        yield _batch(group, base, end, compressed=compressed)
+        if group and group[-1].offset - base > MAX_DELTA:
+            yield from _empty(base, group[0].offset - 1)
+            base = group[0].offset
+        covered = min(end, base + MAX_DELTA)
+        yield _batch(group, base, covered, compressed=compressed)
+        yield from _empty(covered + 1, end)
+        base = end + 1
+
+
+def _empty(base: int, last: int) -> Iterator[bytearray]:
+    while base <= last:
+        end = min(last, base + MAX_DELTA)
+        yield _batch([], base, end, compressed=False)
         base = end + 1
 
 
@@ -144,6 +158,7 @@ def _groups(kept: Sequence[Record], batch_bytes: int) -> Iterator[list[Record]]:
         own = it.horizon if it.tombstone else -1
         if group and (
             size >= batch_bytes
+            or it.offset - group[0].offset > MAX_DELTA
             or it.appended != group[0].appended
             or (it.appended and it.timestamp != group[0].timestamp)
             or (own >= 0 <= horizon and own != horizon)

@@ -94,6 +94,27 @@ def test_what_a_producer_said_about_its_tombstones_fits_beside_other_records() -
     assert written(kept, 0, 1) == kept
 
 
+FAR = 1 << 31
+
+
+@pytest.mark.parametrize("base", [0, 7])
+@pytest.mark.parametrize(
+    ("offsets", "last"),
+    [
+        pytest.param([FAR - 1], FAR - 1, id="as far as a batch goes"),
+        pytest.param([FAR + 7], FAR + 7, id="nothing in front"),
+        pytest.param([9], FAR + 7, id="nothing behind"),
+        pytest.param([], 3 * FAR, id="nothing at all"),
+        pytest.param([9, FAR + 9], FAR + 9, id="nothing in between"),
+        pytest.param([FAR - 1, FAR + 9], FAR + 9, id="records on both sides of a batch's end"),
+        pytest.param([3 * FAR, 5 * FAR, 9 * FAR], 11 * FAR, id="hardly anything"),
+    ],
+)
+def test_offsets_are_covered_however_far_records_are_from_another(offsets: list[int], last: int, base: int) -> None:
+    kept = [record(it, b"%d" % it, b"v") for it in offsets]
+    assert written(kept, base, last) == kept
+
+
 def test_memory_is_bounded() -> None:
     room = 10 * (keys.HELD + 100)
     newest = Newest(room)
