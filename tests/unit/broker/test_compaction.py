@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import fsck, metrics
+from firn_broker import compaction, fsck, metrics
 from firn_broker.coordinates import Found, Partition, Rewrite, Wanted
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
@@ -129,6 +129,38 @@ def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
             await fill(other, 21)
             await asyncio.sleep(150)
             assert [it[0] for it in await read(other)] == [39, 40]
+
+    run(story())
+
+
+def test_as_much_as_one_pass_takes_is_compacted_whatever_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr(compaction, "PASS_RUNS", 4)
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await produce(asked, "t", 0, batch(*((b"%d" % it, b"v" * 100) for it in range(300))))
+            await asyncio.sleep(60)
+            for _ in range(6):
+                await produce(asked, "t", 0, batch((b"0", b"w")))
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)][298:] == [299, 303, 304, 305]
+
+    run(story())
+
+
+def test_a_lower_ratio_counts_though_nothing_is_written() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.9")
+            await fill(asked)
+            await asyncio.sleep(60)
+            await produce(asked, "t", 0, batch((b"a", b"w")))
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)] == [18, 19, 20]
+            assert await alter(asked, "t", min_cleanable_dirty_ratio="0.1") == ErrorCode.none
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)] == [19, 20]
 
     run(story())
 
