@@ -35,10 +35,12 @@ PASS_RUNS = 10_000
 
 
 class _Seen(NamedTuple):
-    """A partition as it was when nothing was to do; it is not looked at again before ``horizon_ms`` unless something is written."""
+    """A partition as it was when nothing was to do; it is not looked at again before ``horizon_ms`` unless something is written, or the ratio
+    is another."""
 
     log_start: int
     high_watermark: int
+    ratio: float
     horizon_ms: int
 
 
@@ -51,11 +53,13 @@ class _Given(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Runs of a partition from its log start on: those that are compacted, what followed, and whether that is all there is."""
+    """Runs of a partition from its log start on: those that are compacted, what followed, whether that is all there is, and whether it is as
+    much as one pass takes: whatever its ratio, waiting makes it no more."""
 
     clean: Sequence[Run]
     dirty: Sequence[Run]
-    whole: bool
+    whole: bool = False
+    full: bool = False
 
 
 class Compaction:
@@ -83,6 +87,7 @@ class Compaction:
     async def round(self, topics: Sequence[Topic]) -> None:
         """Compact what is due of these, all compacted topics, partition after partition in turn, until about ``partition_bytes`` were read.
         Raises UnavailableError and FencedError."""
+        await self.settle()
         by_partition = {Partition(it.id, index): it for it in topics for index in range(it.partitions)}
         self._seen = {key: it for key, it in self._seen.items() if key in by_partition}
         self._given_up = {key: it for key, it in self._given_up.items() if key in by_partition}
@@ -95,9 +100,10 @@ class Compaction:
             for partition, state in zip(partitions, await self._coordinator.states(partitions), strict=True):
                 if budget <= 0:
                     break
-                if state is not None and self._may_be_due(partition, state):
-                    budget -= await self._look(by_partition[partition], partition, state)
+                if state is not None and self._may_be_due(by_partition[partition], partition, state):
+                    # Whatever comes of it, others have their turn next.
                     self._last = partition
+                    budget -= await self._look(by_partition[partition], partition, state)
         finally:
             self._tell()
 
@@ -127,7 +133,10 @@ class Compaction:
     def _now(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
 
-    def _may_be_due(self, partition: Partition, state: LogState) -> bool:
+    def _ratio(self, topic: Topic) -> float:
+        return float(self._configs.get(topic, configs.MIN_DIRTY_RATIO))
+
+    def _may_be_due(self, topic: Topic, partition: Partition, state: LogState) -> bool:
         if state.log_start == state.high_watermark:
             return False
         given, seen = self._given_up.get(partition), self._seen.get(partition)
@@ -135,7 +144,7 @@ class Compaction:
             return given.log_start != state.log_start or state.size >= 2 * given.size
         return (
             seen is None
-            or (seen.log_start, seen.high_watermark) != (state.log_start, state.high_watermark)
+            or seen[:3] != (state.log_start, state.high_watermark, self._ratio(topic))
             or 0 < seen.horizon_ms <= self._now()
         )
 
@@ -144,12 +153,10 @@ class Compaction:
         part = await self._part(partition, state, int(self._configs.get(topic, configs.MIN_COMPACTION_LAG_MS)))
         horizon = min(filter(None, (wal.horizon(run.place.key) for run in part.clean)), default=0)
         dirty = _bytes(part.dirty)
-        size = _bytes(part.clean) + dirty
-        if not (dirty and dirty >= float(self._configs.get(topic, configs.MIN_DIRTY_RATIO)) * size) and not (
-            0 < horizon <= self._now()
-        ):
+        size, ratio = _bytes(part.clean) + dirty, self._ratio(topic)
+        if not (part.full or (dirty and dirty >= ratio * size) or 0 < horizon <= self._now()):
             if part.whole:
-                self._seen[partition] = _Seen(state.log_start, state.high_watermark, horizon)
+                self._seen[partition] = _Seen(state.log_start, state.high_watermark, ratio, horizon)
             return 0
         self._given_up.pop(partition, None)
         try:
@@ -172,12 +179,14 @@ class Compaction:
         while offset < state.high_watermark:
             (found,) = await self._coordinator.find([Wanted(partition, offset, self._bytes)])
             if found.error is not ErrorCode.none or not found.runs:
-                return _Part((), (), whole=False)
+                return _Part((), ())
             for run in found.runs:
                 if not dirty and wal.horizon(run.place.key) is not None:
                     clean.append(run)
-                elif size >= self._bytes or len(dirty) >= PASS_RUNS or (lag_ms and run.max_timestamp > newest):
-                    return _Part(clean, dirty, whole=False)
+                elif size >= self._bytes or len(dirty) >= PASS_RUNS:
+                    return _Part(clean, dirty, full=True)
+                elif lag_ms and run.max_timestamp > newest:
+                    return _Part(clean, dirty)
                 else:
                     dirty.append(run)
                     size += run.place.length

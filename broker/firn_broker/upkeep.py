@@ -45,11 +45,11 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._settings.interval_seconds)
             try:
-                await self._compaction.settle()
                 if await self._coordinator.take(LEASE, self._membership.lease) is not None:
                     await self.round()
                 else:
                     self._compaction.rest()
+                    await self._compaction.settle()
             except (UnavailableError, FencedError) as error:
                 log.warning("upkeep postponed", error=str(error))
             except Exception:
@@ -66,7 +66,6 @@ class Upkeep:
             if age >= 0 or size >= 0:
                 moved = await self._coordinator.expire(topic.id, age, size, limit)
                 metrics.UPKEEP.labels("expired partitions").inc(moved)
-        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
         dropped = await self._coordinator.drop_runs(limit)
         metrics.UPKEEP.labels("dropped runs").inc(dropped)
         abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)
@@ -74,6 +73,8 @@ class Upkeep:
         forgotten = await self._coordinator.forget_producers(int(self._settings.producer_seconds * 1000), limit)
         metrics.UPKEEP.labels("forgotten producers").inc(forgotten)
         await self._bury(int(self._settings.grace_seconds * 1000))
+        # Last: it is the most that can fail, and room is made whatever becomes of it.
+        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
 
     async def _bury(self, grace_ms: int) -> None:
         while keys := await self._coordinator.dead_objects(grace_ms, OBJECTS_AT_ONCE):

@@ -15,8 +15,8 @@ MAX_BYTES = 32 << 20
 """What a batch may decompress to."""
 MAX_RECORDS = 100_000
 """What it may hold to be looked into."""
-_MAX_TIME = 1 << 62
-"""Differences of times fit into 64 bits."""
+MAX_TIME = (1 << 62) - 1
+"""The greatest time, and the greatest before 1970, in milliseconds: differences of times fit into 64 bits, as batches have them."""
 _XERIAL = b"\x82SNAPPY\x00"
 
 
@@ -55,7 +55,7 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
             time, place = zigzag(data, place + 1)
             delta, place = zigzag(data, place)
             timestamp = newest if appended else first + time
-            if not before < delta <= last_delta or not place < end <= len(data) or abs(timestamp) > _MAX_TIME:
+            if not before < delta <= last_delta or not place < end <= len(data) or abs(timestamp) > MAX_TIME:
                 raise UndecodableError(
                     f"a record with offset delta {delta} and time {timestamp} that ends at {end} of {len(data)}"
                 )
@@ -75,7 +75,7 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
         byte = data[place]
         place += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
+        if byte < 0x80 and (shift < 63 or byte < 2):
             return value >> 1 ^ -(value & 1), place
         shift += 7
     raise UndecodableError(f"a number of more than 64 bits at {place}")

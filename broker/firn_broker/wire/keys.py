@@ -16,12 +16,14 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
-from firn_broker.wire.contents import UndecodableError, opened, zigzag
+from firn_broker.wire.contents import MAX_TIME, UndecodableError, opened, zigzag
 from firn_broker.wire.records import Batch, InvalidBatchError
 
 GZIP = 1
 """What rewritten batches are compressed with if anything was: every client reads it."""
 HORIZON_BIT = 0x40
+MAX_DELTA = (1 << 31) - 1
+"""How far the last offset of a batch may be from its first."""
 HELD = 280
 """About what a record takes in memory beside its own bytes."""
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -51,7 +53,8 @@ def decode(batch: memoryview) -> list[Record]:
     data, places = opened(batch)
     _, attributes, _ = records.header(batch)
     appended = bool(attributes & records.APPEND_TIME_BIT)
-    horizon = int.from_bytes(batch[27:35], "big", signed=True) if attributes & HORIZON_BIT else -1
+    # As far as topics were not compacted yet, what is there may be a producer's.
+    horizon = min(int.from_bytes(batch[27:35], "big", signed=True), MAX_TIME) if attributes & HORIZON_BIT else -1
     found = []
     for it in places:
         try:
@@ -113,7 +116,7 @@ class Newest:
         found = list(self._keyless)
         for it in self._by_key.values():
             if it.tombstone and it.horizon < 0:
-                found.append(it._replace(horizon=now_ms + retention_ms))
+                found.append(it._replace(horizon=min(now_ms + retention_ms, MAX_TIME)))
             elif not it.tombstone or it.horizon > now_ms:
                 found.append(it)
         return sorted(found, key=lambda it: it.offset)
@@ -127,12 +130,24 @@ def next_horizon(kept: Iterable[Record]) -> int:
 def encode(kept: Sequence[Record], base: int, last: int, *, compressed: bool, batch_bytes: int) -> Iterator[bytearray]:
     """Batches of about ``batch_bytes`` before compression, that hold ``kept`` and cover the offsets from ``base`` to ``last``.
 
-    A batch has one append time, if it has any, and one horizon.
+    A batch has one append time, if it has any, and one horizon. What it cannot cover beside its records, batches do that hold nothing.
     """
     groups = list(_groups(kept, batch_bytes)) or [[]]
     for number, group in enumerate(groups):
         end = groups[number + 1][0].offset - 1 if number + 1 < len(groups) else last
-        yield _batch(group, base, end, compressed=compressed)
+        if group and group[-1].offset - base > MAX_DELTA:
+            yield from _empty(base, group[0].offset - 1)
+            base = group[0].offset
+        covered = min(end, base + MAX_DELTA)
+        yield _batch(group, base, covered, compressed=compressed)
+        yield from _empty(covered + 1, end)
+        base = end + 1
+
+
+def _empty(base: int, last: int) -> Iterator[bytearray]:
+    while base <= last:
+        end = min(last, base + MAX_DELTA)
+        yield _batch([], base, end, compressed=False)
         base = end + 1
 
 
@@ -143,6 +158,7 @@ def _groups(kept: Sequence[Record], batch_bytes: int) -> Iterator[list[Record]]:
         own = it.horizon if it.tombstone else -1
         if group and (
             size >= batch_bytes
+            or it.offset - group[0].offset > MAX_DELTA
             or it.appended != group[0].appended
             or (it.appended and it.timestamp != group[0].timestamp)
             or (own >= 0 <= horizon and own != horizon)

@@ -1,6 +1,7 @@
 """Compacted topics on whole brokers: what stays, what goes, and deaths in between."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -8,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import fsck, metrics
-from firn_broker.coordinates import Partition, Rewrite
+from firn_broker import compaction, fsck, metrics
+from firn_broker.coordinates import Found, Partition, Rewrite, Wanted
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
 from tests.fakes.virtual_time import run
@@ -55,6 +56,12 @@ async def topic_id(asked: Asked) -> UUID:
     topic = await asked.broker.catalogue.find("t")
     assert topic is not None
     return topic.id
+
+
+async def size_of(asked: Asked, partitions: int = 3) -> list[int]:
+    id = await topic_id(asked)
+    states = await asked.broker.coordinator.states([Partition(id, it) for it in range(partitions)])
+    return [it.size for it in states if it is not None]
 
 
 async def alter(asked: Asked, name: str, **configs: str) -> ErrorCode:
@@ -122,6 +129,38 @@ def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
             await fill(other, 21)
             await asyncio.sleep(150)
             assert [it[0] for it in await read(other)] == [39, 40]
+
+    run(story())
+
+
+def test_as_much_as_one_pass_takes_is_compacted_whatever_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr(compaction, "PASS_RUNS", 4)
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await produce(asked, "t", 0, batch(*((b"%d" % it, b"v" * 100) for it in range(300))))
+            await asyncio.sleep(60)
+            for _ in range(6):
+                await produce(asked, "t", 0, batch((b"0", b"w")))
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)][298:] == [299, 303, 304, 305]
+
+    run(story())
+
+
+def test_a_lower_ratio_counts_though_nothing_is_written() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.9")
+            await fill(asked)
+            await asyncio.sleep(60)
+            await produce(asked, "t", 0, batch((b"a", b"w")))
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)] == [18, 19, 20]
+            assert await alter(asked, "t", min_cleanable_dirty_ratio="0.1") == ErrorCode.none
+            await asyncio.sleep(100)
+            assert [it[0] for it in await read(asked)] == [19, 20]
 
     run(story())
 
@@ -248,6 +287,78 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
             known = await shared.coordinator.objects()
             assert [key for key, (size, _) in known.items() if size < 0 and wal.horizon(key) is not None] == []
             assert set(shared.objects.objects) == {key for key, (_, runs) in known.items() if runs}
+
+    run(story())
+
+
+def test_tombstones_may_stay_for_ever() -> None:
+    async def story() -> None:
+        async with broker(**UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", delete_retention_ms=str((1 << 63) - 1))
+            await fill(asked)
+            await produce(asked, "t", 0, batch((b"a", None)))
+            await asyncio.sleep(1000)
+            assert await read(asked) == [(19, b"b", False), (20, b"a", True)]
+
+    run(story())
+
+
+@pytest.mark.parametrize("fault", [UnavailableError, RuntimeError])
+@pytest.mark.parametrize("place", ["put", "rewrite"])
+def test_room_is_made_though_compaction_never_succeeds(
+    fault: type[Exception], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            gone = await create(asked, "gone")
+            await produce(asked, "gone", 0, batch((b"k", b"v")))
+            (of_gone,) = shared.objects.objects
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+
+            async def broken(*_: object) -> None:
+                raise fault("broken")
+
+            true = shared.objects.put
+
+            async def put(key: str, data: memoryview) -> None:
+                if wal.horizon(key) is not None:
+                    raise fault("broken")
+                await true(key, data)
+
+            if place == "put":
+                monkeypatch.setattr(shared.objects, "put", put)
+            else:
+                monkeypatch.setattr(shared.coordinator, "rewrite", broken)
+            await asyncio.sleep(60)
+            await asked.broker.coordinator.delete_topic(gone)
+            await asyncio.sleep(200)
+            assert of_gone not in shared.objects.objects
+            assert {it[0] for it in await read(asked)} >= {18, 19}
+
+    run(story())
+
+
+def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", partitions=3, cleanup_policy="compact")
+            for partition in range(3):
+                await produce(asked, "t", partition, batch((b"k", b"v"), (b"k", b"v")))
+            true = shared.coordinator.find
+
+            async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
+                if wanted[0].partition.index == 0:
+                    raise UnavailableError("broken")
+                return await true(wanted)
+
+            sizes = await size_of(asked)
+            monkeypatch.setattr(shared.coordinator, "find", find)
+            await asyncio.sleep(150)
+            after = await size_of(asked)
+            assert [now < before for now, before in zip(after, sizes, strict=True)] == [False, True, True]
 
     run(story())
 

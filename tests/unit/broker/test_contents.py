@@ -79,11 +79,13 @@ def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
     [
         pytest.param(batch(b"", 1), id="too few"),
         pytest.param(batch(record(0) * 2, 1), id="too many"),
+        pytest.param(batch(record(0, time=1 << 63), 1, time=-(1 << 63)), id="a number of 65 bits"),
         pytest.param(batch(b"\xff" * 1_000_000, 1), id="an endless number"),
         pytest.param(batch(record(0) + record(0), 2), id="an offset twice"),
         pytest.param(batch(record(1), 1), id="an offset past the last"),
         pytest.param(batch(record(-1), 1), id="an offset before the first"),
         pytest.param(batch(record(0, time=1 << 62), 1), id="a time out of the world"),
+        pytest.param(batch(record(0), 1, time=-1 << 62), id="a time that is too far from others"),
         pytest.param(batch(record(0)[:-2], 1), id="an end too early"),
         pytest.param(batch(b"\x01", 1), id="a negative length"),
         pytest.param(batch(record(0), 1, attributes=7), id="an unknown codec"),

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from firn_broker.blocks import numbered
 from firn_broker.coordinates import Run, WalRange
-from firn_broker.wire import keys, records
+from firn_broker.wire import contents, keys, records
 from firn_broker.wire.keys import Newest, Record
 from firn_broker.wire.records import InvalidBatchError
 from tests.unit.broker import test_contents as raw
@@ -77,6 +77,42 @@ def test_a_tombstone_goes_so_long_after_it_was_first_compacted() -> None:
         assert keys.next_horizon(kept) == (NOW + DAY) * stays
         found = written(kept, 0, 9)
     assert found == []
+
+
+def test_no_time_is_too_far_away_for_a_batch() -> None:
+    newest = Newest(ROOM)
+    newest.add([record(0, b"old", b"v", -contents.MAX_TIME), record(1, b"gone", None, contents.MAX_TIME)])
+    kept = newest.kept(NOW, (1 << 63) - 1)
+    assert [it.horizon for it in kept] == [-1, contents.MAX_TIME]
+    assert written(kept, 0, 1) == kept
+
+
+def test_what_a_producer_said_about_its_tombstones_fits_beside_other_records() -> None:
+    value = raw.record(0, time=1000 - (1 << 63), value=None)
+    (found,) = keys.decode(raw.batch(value, 1, attributes=keys.HORIZON_BIT, time=(1 << 63) - 1))
+    kept = [record(0, b"old", b"v", -contents.MAX_TIME), found._replace(offset=1)]
+    assert written(kept, 0, 1) == kept
+
+
+FAR = 1 << 31
+
+
+@pytest.mark.parametrize("base", [0, 7])
+@pytest.mark.parametrize(
+    ("offsets", "last"),
+    [
+        pytest.param([FAR - 1], FAR - 1, id="as far as a batch goes"),
+        pytest.param([FAR + 7], FAR + 7, id="nothing in front"),
+        pytest.param([9], FAR + 7, id="nothing behind"),
+        pytest.param([], 3 * FAR, id="nothing at all"),
+        pytest.param([9, FAR + 9], FAR + 9, id="nothing in between"),
+        pytest.param([FAR - 1, FAR + 9], FAR + 9, id="records on both sides of a batch's end"),
+        pytest.param([3 * FAR, 5 * FAR, 9 * FAR], 11 * FAR, id="hardly anything"),
+    ],
+)
+def test_offsets_are_covered_however_far_records_are_from_another(offsets: list[int], last: int, base: int) -> None:
+    kept = [record(it, b"%d" % it, b"v") for it in offsets]
+    assert written(kept, base, last) == kept
 
 
 def test_memory_is_bounded() -> None:
