@@ -1,6 +1,6 @@
 """Bytes that all connections together may hold in memory; who would pass the bound waits in line, and its socket with it."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 
@@ -10,16 +10,20 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self._waiting: deque[tuple[int, Callable[[], bool]]] = deque()
+        self._waiting: OrderedDict[Callable[[int], None], int] = OrderedDict()
 
-    def take(self, size: int, ready: Callable[[], bool]) -> bool:
-        """True when ``size`` bytes are yours now. Otherwise they are when ``ready`` is called, which answers whether they are still
-        wanted."""
+    def take(self, size: int, ready: Callable[[int], None]) -> bool:
+        """True when ``size`` bytes are yours now. Otherwise they are when ``ready`` is called with them; nobody waits twice at a time."""
         if not self._waiting and self._fits(size):
             self.used += size
             return True
-        self._waiting.append((size, ready))
+        self._waiting[ready] = size
         return False
+
+    def forget(self, ready: Callable[[int], None]) -> None:
+        """Who waits, if it does, is gone."""
+        if self._waiting.pop(ready, None) is not None:
+            self._serve()
 
     def _fits(self, size: int) -> bool:
         return self.used + size <= self.total or self.used == 0
@@ -27,11 +31,13 @@ class Budget:
     def give(self, size: int) -> None:
         """Bytes are free again."""
         self.used -= size
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, ready = self._waiting.popleft()
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting and self._fits(next(iter(self._waiting.values()))):
+            ready, size = self._waiting.popitem(last=False)
             self.used += size
-            if not ready():
-                self.used -= size
+            ready(size)
 
     @property
     def waiting(self) -> int:

@@ -74,7 +74,9 @@ class ConnectionSettings(Settings):
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections together hold in memory; then sockets are read no more."""
     arrival_seconds: float = Field(default=60, gt=0)
-    """A large request that takes longer to arrive closes its connection."""
+    """A request that takes longer to arrive closes its connection."""
+    idle_seconds: float = Field(default=600, gt=0)
+    """A connection on which neither a request begins nor an answer is sent for so long is closed (``connections.max.idle.ms``)."""
     max_connections: int = Field(default=10_000, ge=1)
     """Further ones are closed at once."""
 

@@ -1,9 +1,12 @@
 """Connections: answers in the order of requests, reading ahead within bounds, and nobody's end but one's own."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+import pytest
 
 from firn_broker.budget import Budget
 from firn_broker.router import Client
@@ -37,12 +40,12 @@ class Router:
     def hold(self, *numbers: int) -> None:
         self.gates.update({number: asyncio.Event() for number in numbers})
 
-    async def until(self, *numbers: int) -> None:
+    async def until(self, *numbers: int, pause: float = 0.02) -> None:
         """Until exactly these have begun, and for a while after."""
         async with asyncio.timeout(5):
             while not set(numbers) <= set(self.begun):
                 await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause)
         assert self.begun == list(numbers)
 
 
@@ -58,6 +61,19 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
             size = int.from_bytes(await reader.readexactly(4), "big")
             found.append(int.from_bytes(await reader.readexactly(size), "big"))
     return found
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(5):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+
+async def gone(server: Server, left: int) -> None:
+    """Until so many connections are left."""
+    async with asyncio.timeout(5):
+        while len(server._connections) != left:
+            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -114,13 +130,74 @@ async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
         await router.until(1)
         second[1].write(request(PRODUCE, 2, size))
         await router.until(1)
-        small[1].write(request(PRODUCE, 3))
+        small[1].write(request(OTHER, 3))
         assert await answers(small[0], 1) == [3]
         router.gates[1].set()
         assert await answers(first[0], 1) == [1]
         assert await answers(second[0], 1) == [2]
         for _, writer in (first, second, small):
             writer.close()
+
+
+async def test_produce_requests_of_any_size_count() -> None:
+    size = 60_000
+    async with serving(buffered_bytes=1 << 20, read_ahead_requests=30) as (server, router, port):
+        count = (1 << 20) // size
+        router.hold(*range(1, count + 1))
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for number in range(count):
+            clients[number % 4][1].write(request(PRODUCE, number + 1, size))
+            await router.until(*range(1, number + 2), pause=0)
+        for which, (_, writer) in enumerate(clients):
+            writer.write(request(PRODUCE, 100 + which, size))
+        await asyncio.sleep(0.05)
+        assert router.begun == list(range(1, count + 1))
+        assert (server._budget.used, server._budget.waiting) == (count * size, 4)
+        # What was sent before is done for, wherever its client is; who waits in line is forgotten.
+        for _, writer in clients[:2]:
+            writer.transport.abort()
+        for gate in router.gates.values():
+            gate.set()
+        for reader, _ in clients[2:]:
+            await answers(reader, count // 4 + 1)
+        await gone(server, 2)
+        assert (server._budget.used, server._budget.waiting) == (0, 0)
+        for _, writer in clients:
+            writer.close()
+
+
+async def test_only_produce_requests_may_be_large() -> None:
+    async with serving() as (_, router, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write((5 << 20).to_bytes(4, "big") + OTHER.to_bytes(2, "big"))
+        await closed(reader)
+        assert router.begun == []
+        writer.close()
+
+
+async def test_who_closes_is_forgotten_before_it_is_answered() -> None:
+    async with serving() as (server, router, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1)
+        writer.write(request(PRODUCE, 1))
+        await router.until(1)
+        writer.close()
+        await gone(server, 0)
+        assert server._budget.used == 20
+        router.gates[1].set()
+        async with asyncio.timeout(5):
+            while server._budget.used:
+                await asyncio.sleep(0.001)
+
+
+async def test_who_is_idle_is_sent_away() -> None:
+    async with serving(idle_seconds=0.05) as (server, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        (connection,) = server._connections
+        assert connection._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        await closed(reader)
+        await gone(server, 0)
+        writer.close()
 
 
 async def test_a_request_larger_than_the_memory_is_taken_alone() -> None:
@@ -145,13 +222,12 @@ async def test_who_goes_in_the_middle_gives_its_memory_back() -> None:
         writer.close()
 
 
-async def test_a_request_that_does_not_arrive_is_given_up() -> None:
+@pytest.mark.parametrize(("api", "size"), [(PRODUCE, 900_000), (PRODUCE, 900), (OTHER, 900)])
+async def test_a_request_that_does_not_arrive_is_given_up(api: int, size: int) -> None:
     async with serving(buffered_bytes=1 << 20, arrival_seconds=0.05) as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(PRODUCE, 1, 900_000)[:500_000])
-        async with asyncio.timeout(5):
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
+        writer.write(request(api, 1, size)[: size // 2])
+        await closed(reader)
         other, second = await asyncio.open_connection("127.0.0.1", port)
         second.write(request(PRODUCE, 2, 900_000))
         assert await answers(other, 1) == [2]
@@ -201,17 +277,20 @@ async def test_stopping_answers_what_was_asked() -> None:
 
 def test_a_budget_serves_in_line() -> None:
     budget, served = Budget(10), []
-    assert budget.take(6, lambda: True)
-    for number, size in ((1, 8), (2, 1)):
-        assert not budget.take(size, lambda number=number: served.append(number) is None)
+    assert budget.take(6, served.append)
+    for size in (8, 1):
+        assert not budget.take(size, lambda size: served.append(size))
     assert served == [], "the small one does not overtake"
     budget.give(6)
-    assert (served, budget.used, budget.waiting) == ([1, 2], 9, 0)
+    assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
 
 
 def test_a_budget_forgets_who_is_gone() -> None:
-    budget = Budget(10)
-    assert budget.take(10, lambda: True)
-    assert not budget.take(10, lambda: False)
-    budget.give(10)
-    assert budget.used == 0
+    budget, served = Budget(10), []
+    gone, other = [], served.append
+    assert budget.take(8, gone.append)
+    leave = gone.append
+    assert not budget.take(10, leave)
+    assert not budget.take(2, other)
+    budget.forget(leave)
+    assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "who stood behind it waits no longer"
