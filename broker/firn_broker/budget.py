@@ -1,5 +1,6 @@
 """Bytes that all connections together may hold in memory; who would pass the bound waits in line, and its socket with it."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -43,3 +44,50 @@ class Budget:
     def waiting(self) -> int:
         """How many wait."""
         return len(self._waiting)
+
+
+class Share:
+    """What one answer holds of a budget: taken once, before there is anything, and given back by whoever sent the answer or dropped it."""
+
+    __slots__ = ("_budget", "_size")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    async def take(self, size: int) -> None:
+        """Wait in line for so many bytes. Who holds some does not ask for more, so nobody waits for who waits."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def granted(size: int) -> None:
+            self._size = size
+            if not ready.done():
+                ready.set_result(None)
+
+        if self._budget.take(size, granted):
+            self._size = size
+            return
+        try:
+            await ready
+        except asyncio.CancelledError:
+            self._budget.forget(granted)
+            self.give()
+            raise
+
+    def give(self) -> None:
+        """All of it, if there is any left."""
+        size, self._size = self._size, 0
+        self._budget.give(size)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether others wait for it."""
+        return self._size > 0 and self._budget.waiting > 0
+
+
+class Counted(list[bytes | memoryview]):
+    """Buffers of an answer, with what they hold of a budget."""
+
+    def __init__(self, buffers: list[bytes | memoryview], share: Share) -> None:
+        super().__init__(buffers)
+        self.share = share

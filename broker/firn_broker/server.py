@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from firn_broker import metrics
-from firn_broker.budget import Budget
+from firn_broker.budget import Budget, Counted, Share
 from firn_broker.router import Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
@@ -60,6 +60,10 @@ class Connection(asyncio.BufferedProtocol):
         self._serial: asyncio.Task[Buffers | None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._sending: Share | None = None
+        """What the answer that is on its way holds."""
+        self._unsent, self._moved = 0, self._active
+        """Bytes of it that were left when last any were taken, at `_moved`."""
         self._writer: asyncio.Task[None] | None = None
         self._lost = False
         self.client = Client(peer="?")
@@ -164,9 +168,16 @@ class Connection(asyncio.BufferedProtocol):
         settings = self._settings
         if self._lost or self._transport.is_closing():
             return
+        if not self._writable.is_set():
+            left = self._transport.get_write_buffer_size()
+            if self._unsent - left >= SMALL:
+                self._unsent, self._moved, self._active = left, now, now
         if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
             # Memory is the request's for as long as it takes to arrive, which is not for ever: others wait for it.
             self._refuse("slow", f"a request of {len(self._target)} bytes did not arrive")
+        elif self._sending is not None and self._sending.wanted and now - self._moved > settings.drain_seconds:
+            # Only then: a consumer that works on what it has may not look for minutes at what it asked for meanwhile.
+            self._refuse("stuck", "its answer is not taken, and others wait for the memory")
         elif now - self._active > settings.idle_seconds:
             log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
             self._transport.abort()
@@ -215,6 +226,8 @@ class Connection(asyncio.BufferedProtocol):
                     await self._writable.wait()
             finally:
                 self._budget.give(counted)
+                _forgo(task)
+                self._sending = None
                 self._requests -= 1
                 self._bytes -= size
                 if (
@@ -229,6 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
                 self._budget.give(item[2])
+                _forgo(item[0])
 
     def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
         try:
@@ -249,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
         self._active = asyncio.get_running_loop().time()
         metrics.BYTES_OUT.inc(size + 4)
         self._transport.writelines([size.to_bytes(4, "big"), *buffers])
+        self._sending = buffers.share if isinstance(buffers, Counted) else None
+        self._unsent, self._moved = size, self._active
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
@@ -266,6 +282,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer
 
 
+def _forgo(task: "asyncio.Task[Buffers | None]") -> None:
+    """The answer is sent, or never will be."""
+    if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
+        answer.share.give()
+
+
 class Server:
     """All connections, of one listener or two, within the same bounds."""
 
@@ -276,7 +298,9 @@ class Server:
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
-        self._look_seconds = min(LOOK_SECONDS, settings.arrival_seconds / 2, settings.idle_seconds / 2)
+        self._look_seconds = min(
+            LOOK_SECONDS, settings.arrival_seconds / 2, settings.drain_seconds / 2, settings.idle_seconds / 2
+        )
 
     def protocol(self, *, external: bool = False) -> Connection:
         """For a new client."""

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
-from firn_broker.budget import Budget
+from firn_broker.budget import Budget, Counted, Share
 from firn_broker.router import Client
 from firn_broker.server import Server
 from firn_broker.settings import ConnectionSettings
@@ -67,6 +68,13 @@ async def closed(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(5):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
+
+
+async def free(budget: Budget) -> None:
+    """Until all is given back and nobody waits."""
+    async with asyncio.timeout(5):
+        while budget.used or budget.waiting:
+            await asyncio.sleep(0.001)
 
 
 async def gone(server: Server, left: int) -> None:
@@ -161,7 +169,7 @@ async def test_produce_requests_of_any_size_count() -> None:
         for reader, _ in clients[2:]:
             await answers(reader, count // 4 + 1)
         await gone(server, 2)
-        assert (server._budget.used, server._budget.waiting) == (0, 0)
+        await free(server._budget)
         for _, writer in clients:
             writer.close()
 
@@ -185,9 +193,7 @@ async def test_who_closes_is_forgotten_before_it_is_answered() -> None:
         await gone(server, 0)
         assert server._budget.used == 20
         router.gates[1].set()
-        async with asyncio.timeout(5):
-            while server._budget.used:
-                await asyncio.sleep(0.001)
+        await free(server._budget)
 
 
 async def test_who_is_idle_is_sent_away() -> None:
@@ -198,6 +204,27 @@ async def test_who_is_idle_is_sent_away() -> None:
         await closed(reader)
         await gone(server, 0)
         writer.close()
+
+
+async def test_metrics_say_what_is_held_when_they_are_read() -> None:
+    def told() -> list[float | None]:
+        return [REGISTRY.get_sample_value(f"firn_broker_buffer{name}") for name in ("ed_bytes", "_waiting")]
+
+    async with serving(buffered_bytes=1 << 20) as (server, router, port):
+        first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        router.hold(1)
+        first[1].write(request(PRODUCE, 1, 1 << 20))
+        await router.until(1)
+        second[1].write(request(PRODUCE, 2, 50))
+        async with asyncio.timeout(5):
+            while told() != [1 << 20, 1]:
+                await asyncio.sleep(0.001)
+        router.gates[1].set()
+        assert await answers(second[0], 1) == [2]
+        await free(server._budget)
+        assert told() == [0, 0]
+        for _, writer in (first, second):
+            writer.close()
 
 
 async def test_a_request_larger_than_the_memory_is_taken_alone() -> None:
@@ -294,3 +321,55 @@ def test_a_budget_forgets_who_is_gone() -> None:
     assert not budget.take(2, other)
     budget.forget(leave)
     assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "who stood behind it waits no longer"
+
+
+class Answers(Router):
+    """Answers of 32 MiB, within a budget of one of them."""
+
+    SIZE = 32 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(self.SIZE)
+
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> list[bytes | memoryview]:
+        share = Share(self.budget)
+        self.begun.append(header.correlation)
+        await share.take(self.SIZE)
+        return Counted([bytes(self.SIZE)], share)
+
+
+async def test_who_takes_nothing_of_its_answer_is_closed_when_others_need_the_memory() -> None:
+    async with serving(drain_seconds=0.1) as (server, _, port):
+        router = Answers()
+        server._router = router  # type: ignore[assignment]
+        _, one = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        one.write(request(OTHER, 1))
+        await asyncio.sleep(0.5)
+        assert (len(server._connections), router.budget.used) == (1, Answers.SIZE), "nobody waits for it"
+        second, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(request(OTHER, 2))
+        async with asyncio.timeout(5):
+            assert len(await second.readexactly(4 + Answers.SIZE)) > Answers.SIZE
+        await gone(server, 1)
+        await free(router.budget)
+        for writer in (one, other):
+            writer.close()
+
+
+async def test_who_takes_its_answer_slowly_is_let_be() -> None:
+    async with serving(drain_seconds=0.5) as (server, _, port):
+        router = Answers()
+        server._router = router  # type: ignore[assignment]
+        slow, one = await asyncio.open_connection("127.0.0.1", port)
+        one.write(request(OTHER, 1))
+        await router.until(1)
+        second, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(request(OTHER, 2))
+        for _ in range(16):
+            await slow.readexactly(2 << 20)
+            await asyncio.sleep(0.05)
+        await slow.readexactly(4)
+        await second.readexactly(4 + Answers.SIZE)
+        for writer in (one, other):
+            writer.close()
