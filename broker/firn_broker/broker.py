@@ -139,6 +139,7 @@ class Broker:
         metrics.CACHE_MISSES.set(self.cache.misses)
         metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
         metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
+        metrics.ANSWERING.set(self.reader.answers.used)
         metrics.GROUPS.clear()
         for state, count in self.groups.counts().items():
             metrics.GROUPS.labels(state).set(count)

@@ -15,12 +15,16 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.blocks import Block, BlockCache, Slot, numbered
+from firn_broker.budget import Budget, Share
 from firn_broker.coordinates import Found, Partition, Run, Wanted
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import ReaderSettings
 from firn_broker.watermarks import Watermarks
 
 log = structlog.get_logger()
+
+SMALL = 1 << 16
+"""Answers below this are not counted: nobody should wait with the newest records because others read history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Reader:
         self._cache = cache
         self._watermarks = watermarks
         self._settings = settings
+        self.answers = Budget(settings.answer_bytes)
+        """Of records that answers hold from before they are loaded until they are sent, cached or not: a cache may drop them meanwhile."""
         self._loading: dict[Slot, asyncio.Future[Block]] = {}
         self._backfills = asyncio.Semaphore(settings.backfills)
         self._tails = asyncio.Semaphore(32)
@@ -74,9 +80,11 @@ class Reader:
         self._watermarks.wake()
 
     async def fetch(
-        self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float
+        self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
     ) -> list[Records]:
-        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or anything is wrong, or the time is over."""
+        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or anything is wrong, or the time is over.
+
+        ``share`` has the bytes then, if they are not few."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
@@ -95,7 +103,7 @@ class Reader:
                     break
                 again = [position for position in positions if position.partition in grown]
                 found.update(zip(again, await self._find(again, max_bytes), strict=True))
-        return await self._load(positions, [found[position] for position in positions], max_bytes)
+        return await self._load(positions, [found[position] for position in positions], max_bytes, share)
 
     async def _find(self, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
         wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes)) for it in positions]
@@ -108,7 +116,9 @@ class Reader:
             self._watermarks.saw(position.partition, one.high_watermark)
         return found
 
-    async def _load(self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int) -> list[Records]:
+    async def _load(
+        self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int, share: Share
+    ) -> list[Records]:
         left = max_bytes
         answers = []
         # One batch larger than it all may pass, or nobody could ever read it: one in the whole answer, for the first that has any.
@@ -116,6 +126,7 @@ class Reader:
         chosen: list[list[Run]] = []
         missing: dict[Slot, tuple[Run, bool]] = {}
         planned = max_bytes
+        held = 0
         any_chosen = False
         for position, one in zip(positions, found, strict=True):
             runs: list[Run] = []
@@ -125,6 +136,7 @@ class Reader:
                 if budget > 0 or not any_chosen:
                     any_chosen = True
                     runs.append(run)
+                    held += run.place.length
                     budget -= run.place.length
                     planned -= run.place.length
                     if self._cache.get(run) is None:
@@ -133,6 +145,8 @@ class Reader:
                     self._ahead(one.runs[number:])
                     break
             chosen.append(runs)
+        if held >= SMALL:
+            await share.take(held)
         blocks = await self._blocks([run for runs in chosen for run in runs], missing)
         for position, one, runs in zip(positions, found, chosen, strict=True):
             answer = Records(one.error, one.log_start, one.high_watermark)

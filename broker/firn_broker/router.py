@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import structlog
 
 from firn_broker import metrics
+from firn_broker.budget import Counted
 from firn_broker.wire import headers, messages
 from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.headers import RequestHeader
@@ -109,7 +110,10 @@ class Router:
         try:
             if route.raw is not None:
                 body = await route.raw(call)
-                return None if body is None else [headers.response(header), *body]
+                if body is None:
+                    return None
+                buffers = [headers.response(header), *body]
+                return Counted(buffers, body.share) if isinstance(body, Counted) else buffers
             assert route.handler is not None
             request = messages.decode(header.api, header.version, frame, header.body)
             fields = await route.handler(request, call)

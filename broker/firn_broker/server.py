@@ -6,6 +6,7 @@ with Kafka. Frames are received straight into the buffer that the records stay i
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,17 +14,23 @@ from typing import Any
 import structlog
 
 from firn_broker import metrics
-from firn_broker.budget import Budget
+from firn_broker.budget import Budget, Counted, Share
 from firn_broker.router import Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
 from firn_broker.wire.cursor import MalformedError
+from firn_broker.wire.messages import REQUEST_LIMIT
 
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Requests below this are not counted: nobody should wait with a heartbeat because others produce."""
+"""Requests below this are not counted unless they produce: nobody should wait with a heartbeat because others produce. Bytes of an answer
+that may be on their way to the client while the next one is sent."""
 PRODUCE = 0
+PREFIX = 6
+"""Bytes that are received before there is room for the others: size of the request, which its API (int16) belongs to."""
+LOOK_SECONDS = 1.0
+"""How often connections are looked at, at most this much after their time is over."""
 Buffers = Sequence[bytes | memoryview]
 
 
@@ -39,20 +46,26 @@ class Connection(asyncio.BufferedProtocol):
         self._settings = settings
         self._server = server
         self._transport: Any = None
-        self._prefix = bytearray(4)
+        self._prefix = bytearray(PREFIX)
         self._target = memoryview(self._prefix)
         self._filled = 0
         self._body = False
+        self._counted = 0
+        """Bytes of the request that is arriving, if they are of the budget."""
+        self._begun = self._active = asyncio.get_running_loop().time()
         self._requests = 0
         self._bytes = 0
         self._paused: set[str] = set()
-        self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int] | None] = asyncio.Queue()
+        self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int, int] | None] = asyncio.Queue()
         self._serial: asyncio.Task[Buffers | None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._sending: Share | None = None
+        """What the answer that is on its way holds."""
+        self._unsent, self._moved = 0, self._active
+        """Bytes of it that were left when last any were taken, at `_moved`."""
         self._writer: asyncio.Task[None] | None = None
         self._lost = False
-        self._late: asyncio.TimerHandle | None = None
         self.client = Client(peer="?")
 
     # What asyncio calls
@@ -68,7 +81,10 @@ class Connection(asyncio.BufferedProtocol):
             self._lost = True
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=1 << 20)
+        # Written to again when all is sent: what is not pins blocks of the log.
+        transport.set_write_buffer_limits(high=SMALL, low=0)
+        if (connected := transport.get_extra_info("socket")) is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._writer = asyncio.create_task(self._write())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -81,29 +97,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled < len(self._target):
             return
         if self._body:
-            self._arrived()
-            frame = self._target
+            frame, counted, self._counted = self._target, self._counted, 0
             self._expect(memoryview(self._prefix), body=False)
-            self._received(frame)
+            self._received(frame, counted)
         else:
-            size = int.from_bytes(self._prefix, "big", signed=True)
-            if not 8 <= size <= self._settings.max_request_bytes:
+            self._active = asyncio.get_running_loop().time()
+            size = int.from_bytes(self._prefix[:4], "big", signed=True)
+            produces = self._prefix[4] == 0 and self._prefix[5] == PRODUCE
+            if not 8 <= size <= (self._settings.max_request_bytes if produces else REQUEST_LIMIT):
                 self._refuse("size", f"a request of {size} bytes")
                 return
-            self._admit(size)
+            self._admit(size, counted=produces or size >= SMALL)
 
     def eof_received(self) -> bool | None:
-        """See `asyncio.BufferedProtocol`. What was asked is still answered."""
+        """See `asyncio.BufferedProtocol`. The client is gone, as no client of Kafka closes only one direction; what it produced stays."""
         self._replies.put_nowait(None)
-        return True
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self._lost = True
-        self._arrived()
-        if self._body and len(self._target) >= SMALL:
-            self._budget.give(len(self._target))
+        self._budget.forget(self._granted)
+        if self._body:
+            counted, self._counted = self._counted, 0
             self._expect(memoryview(self._prefix), body=False)
+            self._budget.give(counted)
         self._writable.set()
         self._replies.put_nowait(None)
         self._server.forget(self)
@@ -123,34 +141,46 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._body = body
 
-    def _admit(self, size: int) -> None:
+    def _admit(self, size: int, *, counted: bool) -> None:
         """Make room for a request, or stop reading until there is."""
-        if size < SMALL:
-            self._expect(memoryview(bytearray(size)), body=True)
-        elif self._budget.take(size, lambda: self._granted(size)):
+        if not counted:
+            self._begin(size)
+        elif self._budget.take(size, self._granted):
+            self._counted = size
             self._begin(size)
         else:
-            metrics.BUFFER_WAITING.set(self._budget.waiting)
             self._pause("budget")
 
-    def _granted(self, size: int) -> bool:
-        if self._lost:
-            return False
+    def _granted(self, size: int) -> None:
+        self._counted = size
         self._begin(size)
         self._resume("budget")
-        return True
 
     def _begin(self, size: int) -> None:
-        """Memory is ours for as long as the request takes to arrive, which is not for ever: others wait for it."""
-        self._expect(memoryview(bytearray(size)), body=True)
-        self._late = asyncio.get_running_loop().call_later(
-            self._settings.arrival_seconds, self._refuse, "slow", f"a request of {size} bytes did not arrive"
-        )
+        data = bytearray(size)
+        data[: PREFIX - 4] = self._prefix[4:]
+        self._expect(memoryview(data), body=True)
+        self._filled = PREFIX - 4
+        self._begun = asyncio.get_running_loop().time()
 
-    def _arrived(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def look(self, now: float) -> None:
+        """Close the connection if its time is over."""
+        settings = self._settings
+        if self._lost or self._transport.is_closing():
+            return
+        if not self._writable.is_set():
+            left = self._transport.get_write_buffer_size()
+            if self._unsent - left >= SMALL:
+                self._unsent, self._moved, self._active = left, now, now
+        if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
+            # Memory is the request's for as long as it takes to arrive, which is not for ever: others wait for it.
+            self._refuse("slow", f"a request of {len(self._target)} bytes did not arrive")
+        elif self._sending is not None and self._sending.wanted and now - self._moved > settings.drain_seconds:
+            # Only then: a consumer that works on what it has may not look for minutes at what it asked for meanwhile.
+            self._refuse("stuck", "its answer is not taken, and others wait for the memory")
+        elif now - self._active > settings.idle_seconds:
+            log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
+            self._transport.abort()
 
     def _pause(self, why: str) -> None:
         if not self._paused and not self._lost:
@@ -163,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._paused and not self._lost and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _received(self, frame: memoryview) -> None:
+    def _received(self, frame: memoryview, counted: int) -> None:
         size = len(frame)
         metrics.BYTES_IN.inc(size + 4)
         self._requests += 1
@@ -174,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         task = asyncio.create_task(self._serve(frame, None if produce else self._serial))
         if not produce:
             self._serial = task
-        self._replies.put_nowait((task, size))
+        self._replies.put_nowait((task, size, counted))
         if "read ahead" in self._paused:
             # Behind the requests at hand, which have to be in the buffer by then.
             asyncio.get_running_loop().call_soon(self._router.stalled)
@@ -188,16 +218,16 @@ class Connection(asyncio.BufferedProtocol):
     async def _write(self) -> None:
         """Send answers in the order of the requests."""
         while (item := await self._replies.get()) is not None:
-            task, size = item
+            task, size, counted = item
             try:
                 await asyncio.wait((task,))
                 if not self._lost:
                     self._send(task)
                     await self._writable.wait()
             finally:
-                if size >= SMALL:
-                    self._budget.give(size)
-                    metrics.BUFFERED.set(self._budget.used)
+                self._budget.give(counted)
+                _forgo(task)
+                self._sending = None
                 self._requests -= 1
                 self._bytes -= size
                 if (
@@ -211,8 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         while not self._replies.empty():
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
-                if item[1] >= SMALL:
-                    self._budget.give(item[1])
+                self._budget.give(item[2])
+                _forgo(item[0])
 
     def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
         try:
@@ -230,8 +260,11 @@ class Connection(asyncio.BufferedProtocol):
         if buffers is None or self._transport.is_closing():
             return
         size = sum(map(len, buffers))
+        self._active = asyncio.get_running_loop().time()
         metrics.BYTES_OUT.inc(size + 4)
         self._transport.writelines([size.to_bytes(4, "big"), *buffers])
+        self._sending = buffers.share if isinstance(buffers, Counted) else None
+        self._unsent, self._moved = size, self._active
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
@@ -249,6 +282,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer
 
 
+def _forgo(task: "asyncio.Task[Buffers | None]") -> None:
+    """The answer is sent, or never will be."""
+    if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
+        answer.share.give()
+
+
 class Server:
     """All connections, of one listener or two, within the same bounds."""
 
@@ -258,6 +297,10 @@ class Server:
         self._budget = Budget(settings.buffered_bytes)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
+        self._looking: asyncio.TimerHandle | None = None
+        self._look_seconds = min(
+            LOOK_SECONDS, settings.arrival_seconds / 2, settings.drain_seconds / 2, settings.idle_seconds / 2
+        )
 
     def protocol(self, *, external: bool = False) -> Connection:
         """For a new client."""
@@ -275,8 +318,19 @@ class Server:
     async def accept(self, router: Router) -> None:
         """Serve clients from now on."""
         self._router = router
+        metrics.BUFFERED.set_function(lambda: self._budget.used)
+        metrics.BUFFER_WAITING.set_function(lambda: self._budget.waiting)
+        self._look()
         for server in self._servers:
             await server.start_serving()
+
+    def _look(self) -> None:
+        """One timer for all connections, as one for each request would cost more."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.look(now)
+        self._looking = loop.call_later(self._look_seconds, self._look)
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more."""
@@ -303,3 +357,5 @@ class Server:
         writers = [it.writer for it in connections if it.writer is not None]
         if writers:
             await asyncio.wait(writers, timeout=seconds)
+        if self._looking is not None:
+            self._looking.cancel()

@@ -60,6 +60,8 @@ class ReaderSettings(Settings):
     """How often high watermarks of watched partitions are asked for, which other brokers may have moved."""
     max_response_bytes: int = Field(default=50 * MIB, ge=MIB)
     """Bound of one answer, whatever the consumer allows."""
+    answer_bytes: int = Field(default=64 * MIB, ge=MIB)
+    """Bytes of records that all answers together hold until they are sent; then further ones wait."""
 
 
 class ConnectionSettings(Settings):
@@ -74,7 +76,11 @@ class ConnectionSettings(Settings):
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections together hold in memory; then sockets are read no more."""
     arrival_seconds: float = Field(default=60, gt=0)
-    """A large request that takes longer to arrive closes its connection."""
+    """A request that takes longer to arrive closes its connection."""
+    idle_seconds: float = Field(default=600, gt=0)
+    """A connection on which neither a request begins nor an answer is sent for so long is closed (``connections.max.idle.ms``)."""
+    drain_seconds: float = Field(default=10, gt=0)
+    """A consumer that takes nothing of its answer for so long is closed, if others wait for that memory (`reader.answerBytes`)."""
     max_connections: int = Field(default=10_000, ge=1)
     """Further ones are closed at once."""
 

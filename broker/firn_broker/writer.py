@@ -293,6 +293,7 @@ class WalWriter:
         data = memoryview(file.data)
         positions, ends, bases = [], [], []
         grown: dict[Partition, int] = {}
+        produced = 0
         for (entry, position), outcome in zip(numbered, outcomes, strict=True):
             if outcome.error or outcome.duplicate:
                 continue
@@ -305,6 +306,8 @@ class WalWriter:
             ends.append(end)
             bases.append(outcome.base_offset)
             grown[entry.append.partition] = outcome.base_offset + batch.records
+            produced += batch.records
+        metrics.PRODUCED_RECORDS.inc(produced)
         self._cache.wrote(file.key, Block(0, data, positions, ends, bases))
         for partition, high_watermark in grown.items():
             self._watermarks.grew(partition, high_watermark)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn_broker import catalogue
 from firn_broker.broker import Broker
+from firn_broker.budget import Counted, Share
 from firn_broker.coordinates import Topic
 from firn_broker.reader import Position
 from firn_broker.router import Call
@@ -29,7 +30,16 @@ Results = list[tuple[str | UUID, list[FetchResult]]]
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
-    """Answer."""
+    """Answer. What it holds of the budget is given back by whoever sends it."""
+    share = Share(broker.reader.answers)
+    try:
+        return Counted(await _answer(broker, call, share), share)
+    except BaseException:
+        share.give()
+        raise
+
+
+async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memoryview]:
     request = fetch.read(call.frame, call.header.body, call.version)
     if request.session_id != 0 and request.session_epoch > 0:
         return fetch.write(call.version, request.isolation, [], ErrorCode.fetch_session_id_not_found)
@@ -58,6 +68,7 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
             min_bytes=0 if failed else request.min_bytes,
             max_bytes=request.max_bytes,
             max_wait_seconds=min(max(request.max_wait_ms, 0), MAX_WAIT_MS) / 1000,
+            share=share,
         )
     except UnavailableError:
         for result in answers:

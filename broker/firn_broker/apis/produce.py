@@ -36,7 +36,12 @@ _AWAITED = 10_000
 _IN_FLIGHT = 5
 """Requests that an idempotent producer may have under way (``max.in.flight.requests.per.connection``)."""
 
+_AT_A_TIME = 256
+"""Batches that are checked before others are let in."""
+
 Results = list[tuple[str, list[ProduceResult]]]
+Refusal = tuple[ErrorCode, str]
+"""What is answered for a batch that cannot be appended, and why."""
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
@@ -84,9 +89,9 @@ async def _append(
             of_topic: list[ProduceResult] = []
             for index, batch in batches:
                 place = None if topic is None else catalogue.partition(topic, index)
-                if isinstance(batch, InvalidBatchError):
-                    code = missing if topic is None else batch.code
-                    of_topic.append(ProduceResult(index, code, message=str(batch)))
+                if isinstance(batch, tuple):
+                    code, why = batch
+                    of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))
                 elif topic is None or place is None:
                     of_topic.append(ProduceResult(index, missing))
                     _await(call.client, name, index, batch)
@@ -102,7 +107,7 @@ async def _append(
 
 async def _check(
     broker: Broker, name: str, partitions: Sequence[ProducePartition]
-) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | InvalidBatchError]]]:
+) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | Refusal]]]:
     """The topic, or None and why, and for each partition its batch or what is wrong with it."""
     try:
         topic = broker.catalogue.by_name.get(name) or await broker.catalogue.find(name)
@@ -111,17 +116,18 @@ async def _check(
         topic, missing = None, ErrorCode.kafka_storage_error
     max_bytes = _LARGEST if topic is None else broker.configs.max_message_bytes(topic)
     compacted = topic is not None and broker.configs.compacted(topic)
-    found: list[tuple[int, Batch | InvalidBatchError]] = []
-    for one in partitions:
+    found: list[tuple[int, Batch | Refusal]] = []
+    for number, one in enumerate(partitions, 1):
         try:
             batch = _checked(one, max_bytes)
             if compacted:
                 keys.require(batch)
             found.append((one.index, batch))
         except InvalidBatchError as error:
-            found.append((one.index, error))
-        if compacted:
-            # A request may have many batches that take long to look into.
+            # Not the error itself, which keeps alive all that it was raised in.
+            found.append((one.index, (error.code, str(error))))
+        if compacted or not number % _AT_A_TIME:
+            # A request may have many batches, or some that take long to look into.
             await asyncio.sleep(0)
     return topic, missing, found
 

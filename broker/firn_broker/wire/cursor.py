@@ -12,8 +12,9 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
-ELEMENTS = 100_000
-"""Topics, or partitions of a topic, that one request may name."""
+ELEMENTS = 20_000
+"""Elements of arrays (topics, partitions, groups, tagged fields) in one request, all together: each becomes an object, however few its
+bytes are."""
 
 
 class MalformedError(Exception):
@@ -23,12 +24,13 @@ class MalformedError(Exception):
 class Cursor:
     """A place in ``data`` that moves as fields are read. Raises `MalformedError` where the bytes end too early."""
 
-    __slots__ = ("data", "end", "flexible", "place")
+    __slots__ = ("data", "elements", "end", "flexible", "place")
 
     def __init__(self, data: memoryview, place: int, *, flexible: bool) -> None:
         self.data = data
         self.place = place
         self.end = len(data)
+        self.elements = 0
         self.flexible = flexible
 
     def _take(self, size: int) -> int:
@@ -99,18 +101,29 @@ class Cursor:
         return self.data[start : start + size]
 
     def count(self) -> int:
-        """Length of an array; a null array has none. Bounded, so that a lie costs nothing."""
-        size = self.nullable_count() or 0
-        if size > ELEMENTS:
-            raise MalformedError(f"an array of {size} elements")
-        return size
+        """Length of an array; a null array has none. Bounded over the whole request, so that a lie costs nothing."""
+        return self.nullable_count() or 0
 
     def nullable_count(self) -> int | None:
         """Length of an array, None for a null one. Each element takes a byte at least."""
         size = self._length(wide=True)
-        if size > self.end - self.place:
-            raise MalformedError(f"an array of {size} elements in {self.end - self.place} bytes")
-        return None if size < 0 else size
+        if size < 0:
+            return None
+        self._count(size)
+        return size
+
+    def _count(self, size: int) -> None:
+        self.elements += size
+        if size > self.end - self.place or self.elements > ELEMENTS:
+            raise MalformedError(
+                f"{size} elements in {self.end - self.place} bytes, {self.elements} of {ELEMENTS} in all"
+            )
+
+    def tag_count(self) -> int:
+        """How many tagged fields follow."""
+        size = self.varint()
+        self._count(size)
+        return size
 
     def skip(self, size: int) -> None:
         """Leave bytes out."""
@@ -119,7 +132,7 @@ class Cursor:
     def tags(self) -> None:
         """Tagged fields, none of which we need."""
         if self.flexible:
-            for _ in range(self.varint()):
+            for _ in range(self.tag_count()):
                 self.varint()
                 self._take(self.varint())
 

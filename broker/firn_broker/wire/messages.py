@@ -24,7 +24,7 @@ Fields = Mapping[str, Any]
 """A message, or a part of one, by the names of kio's fields (Kafka's, in snake case)."""
 
 REQUEST_LIMIT = 4 << 20
-"""Bytes of a request that is made into objects, which are many times larger. Produce and Fetch are not."""
+"""Bytes of a request that is made into objects, which are many times larger: of all but Produce."""
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
@@ -114,7 +114,7 @@ def _reader(schema: type) -> Callable[[Cursor], Any]:
         values = {name: read(cursor) for name, read in plain}
         if flexible:
             values.update(absent)
-            for _ in range(cursor.varint()):
+            for _ in range(cursor.tag_count()):
                 tag, size = cursor.varint(), cursor.varint()
                 end = cursor.place + size
                 if tag in tagged:

@@ -31,6 +31,12 @@ CONTROL_BIT = 0x20
 
 NO_PRODUCER = -1
 
+_SMALLEST = 7
+"""Bytes of the smallest record: its length, attributes, time, offset, no key, no value and no headers take a byte each."""
+_DENSEST = 8
+"""Records that a compressed byte may stand for. They differ in their offsets at least: the smallest ones, a million of them, come to 1.7 with
+zstd."""
+
 
 class InvalidBatchError(Exception):
     """A batch that cannot be appended; ``code`` is the answer."""
@@ -78,6 +84,10 @@ def parse(data: memoryview) -> Batch:
         raise InvalidBatchError(ErrorCode.invalid_record, f"base offset {base}, which has to be 0")
     if count <= 0 or delta != count - 1:
         raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records with a last offset delta of {delta}")
+    # What a batch claims is how many offsets it takes, and is summed up in 32 bits for each partition of an object.
+    body = length + 12 - HEADER
+    if count > (body * _DENSEST if attributes & CODEC_BITS else body // _SMALLEST):
+        raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records cannot be in {body} bytes")
     if attributes & CONTROL_BIT:
         raise InvalidBatchError(ErrorCode.invalid_record, "a control batch from a client")
     if attributes & CODEC_BITS > 4:

@@ -22,7 +22,7 @@ _IDENTITY = struct.Struct(">ii")
 
 def batch(number: int, sender: int, count: int, padding: int, **more: int) -> memoryview:
     """A batch that says who sent it, and as which one of its own."""
-    return raw(count, body=_IDENTITY.pack(sender, number) + bytes(padding), **more)
+    return raw(count, body=_IDENTITY.pack(sender, number) + bytes(max(padding, 7 * count)), **more)
 
 
 def batches(data: memoryview) -> list[Batch]:

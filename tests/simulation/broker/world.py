@@ -14,6 +14,7 @@ import structlog
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker import table
 from firn_broker.broker import Broker, Ports
+from firn_broker.budget import Counted
 from firn_broker.coordinates import NodeAddress
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.router import Client
@@ -321,6 +322,8 @@ class World:
         header = headers.read(frame)
         try:
             found = await host.broker.router.handle(header, frame, client)
+            if isinstance(found, Counted):
+                found.share.give()
         except (UnavailableError, MalformedError):
             await host.running()
             _late(answer)

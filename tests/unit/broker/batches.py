@@ -9,10 +9,11 @@ from firn_broker.wire.records import Batch
 
 
 def raw(
-    count: int = 1, *, body: bytes = b"records", producer: int = -1, epoch: int = -1, sequence: int = -1, time: int = 1000,
+    count: int = 1, *, body: bytes | None = None, producer: int = -1, epoch: int = -1, sequence: int = -1, time: int = 1000,
     attributes: int = 0, base: int = 0, magic: int = 2,
 ) -> memoryview:  # fmt: skip
-    """A batch whose header is right and whose records nobody decodes."""
+    """A batch whose header is right and whose records nobody decodes, each as small as a record may be if they are not given."""
+    body = b"records" * count if body is None else body
     after = struct.pack(">hiqqqhii", attributes, count - 1, time, time, producer, epoch, sequence, count) + body
     head = struct.pack(">qiibI", base, len(after) + 9, -1, magic, crc32c(after))
     return memoryview(bytearray(head + after))
@@ -21,7 +22,7 @@ def raw(
 def batch(
     count: int = 1,
     *,
-    body: bytes = b"records",
+    body: bytes | None = None,
     producer: int = -1,
     epoch: int = -1,
     sequence: int = -1,

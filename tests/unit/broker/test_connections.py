@@ -1,11 +1,15 @@
 """Connections: answers in the order of requests, reading ahead within bounds, and nobody's end but one's own."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from firn_broker.budget import Budget
+import pytest
+from prometheus_client import REGISTRY
+
+from firn_broker.budget import Budget, Counted, Share
 from firn_broker.router import Client
 from firn_broker.server import Server
 from firn_broker.settings import ConnectionSettings
@@ -37,12 +41,12 @@ class Router:
     def hold(self, *numbers: int) -> None:
         self.gates.update({number: asyncio.Event() for number in numbers})
 
-    async def until(self, *numbers: int) -> None:
+    async def until(self, *numbers: int, pause: float = 0.02) -> None:
         """Until exactly these have begun, and for a while after."""
         async with asyncio.timeout(5):
             while not set(numbers) <= set(self.begun):
                 await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause)
         assert self.begun == list(numbers)
 
 
@@ -58,6 +62,26 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
             size = int.from_bytes(await reader.readexactly(4), "big")
             found.append(int.from_bytes(await reader.readexactly(size), "big"))
     return found
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(5):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+
+async def free(budget: Budget) -> None:
+    """Until all is given back and nobody waits."""
+    async with asyncio.timeout(5):
+        while budget.used or budget.waiting:
+            await asyncio.sleep(0.001)
+
+
+async def gone(server: Server, left: int) -> None:
+    """Until so many connections are left."""
+    async with asyncio.timeout(5):
+        while len(server._connections) != left:
+            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -114,12 +138,92 @@ async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
         await router.until(1)
         second[1].write(request(PRODUCE, 2, size))
         await router.until(1)
-        small[1].write(request(PRODUCE, 3))
+        small[1].write(request(OTHER, 3))
         assert await answers(small[0], 1) == [3]
         router.gates[1].set()
         assert await answers(first[0], 1) == [1]
         assert await answers(second[0], 1) == [2]
         for _, writer in (first, second, small):
+            writer.close()
+
+
+async def test_produce_requests_of_any_size_count() -> None:
+    size = 60_000
+    async with serving(buffered_bytes=1 << 20, read_ahead_requests=30) as (server, router, port):
+        count = (1 << 20) // size
+        router.hold(*range(1, count + 1))
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for number in range(count):
+            clients[number % 4][1].write(request(PRODUCE, number + 1, size))
+            await router.until(*range(1, number + 2), pause=0)
+        for which, (_, writer) in enumerate(clients):
+            writer.write(request(PRODUCE, 100 + which, size))
+        await asyncio.sleep(0.05)
+        assert router.begun == list(range(1, count + 1))
+        assert (server._budget.used, server._budget.waiting) == (count * size, 4)
+        # What was sent before is done for, wherever its client is; who waits in line is forgotten.
+        for _, writer in clients[:2]:
+            writer.transport.abort()
+        for gate in router.gates.values():
+            gate.set()
+        for reader, _ in clients[2:]:
+            await answers(reader, count // 4 + 1)
+        await gone(server, 2)
+        await free(server._budget)
+        for _, writer in clients:
+            writer.close()
+
+
+async def test_only_produce_requests_may_be_large() -> None:
+    async with serving() as (_, router, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write((5 << 20).to_bytes(4, "big") + OTHER.to_bytes(2, "big"))
+        await closed(reader)
+        assert router.begun == []
+        writer.close()
+
+
+async def test_who_closes_is_forgotten_before_it_is_answered() -> None:
+    async with serving() as (server, router, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1)
+        writer.write(request(PRODUCE, 1))
+        await router.until(1)
+        writer.close()
+        await gone(server, 0)
+        assert server._budget.used == 20
+        router.gates[1].set()
+        await free(server._budget)
+
+
+async def test_who_is_idle_is_sent_away() -> None:
+    async with serving(idle_seconds=0.05) as (server, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        (connection,) = server._connections
+        assert connection._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        await closed(reader)
+        await gone(server, 0)
+        writer.close()
+
+
+async def test_metrics_say_what_is_held_when_they_are_read() -> None:
+    def told() -> list[float | None]:
+        return [REGISTRY.get_sample_value(f"firn_broker_buffer{name}") for name in ("ed_bytes", "_waiting")]
+
+    async with serving(buffered_bytes=1 << 20) as (server, router, port):
+        first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        router.hold(1)
+        first[1].write(request(PRODUCE, 1, 1 << 20))
+        await router.until(1)
+        second[1].write(request(PRODUCE, 2, 50))
+        async with asyncio.timeout(5):
+            while told() != [1 << 20, 1]:
+                await asyncio.sleep(0.001)
+        router.gates[1].set()
+        assert await answers(second[0], 1) == [2]
+        await free(server._budget)
+        assert told() == [0, 0]
+        for _, writer in (first, second):
             writer.close()
 
 
@@ -145,13 +249,12 @@ async def test_who_goes_in_the_middle_gives_its_memory_back() -> None:
         writer.close()
 
 
-async def test_a_request_that_does_not_arrive_is_given_up() -> None:
+@pytest.mark.parametrize(("api", "size"), [(PRODUCE, 900_000), (PRODUCE, 900), (OTHER, 900)])
+async def test_a_request_that_does_not_arrive_is_given_up(api: int, size: int) -> None:
     async with serving(buffered_bytes=1 << 20, arrival_seconds=0.05) as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(PRODUCE, 1, 900_000)[:500_000])
-        async with asyncio.timeout(5):
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
+        writer.write(request(api, 1, size)[: size // 2])
+        await closed(reader)
         other, second = await asyncio.open_connection("127.0.0.1", port)
         second.write(request(PRODUCE, 2, 900_000))
         assert await answers(other, 1) == [2]
@@ -201,17 +304,72 @@ async def test_stopping_answers_what_was_asked() -> None:
 
 def test_a_budget_serves_in_line() -> None:
     budget, served = Budget(10), []
-    assert budget.take(6, lambda: True)
-    for number, size in ((1, 8), (2, 1)):
-        assert not budget.take(size, lambda number=number: served.append(number) is None)
+    assert budget.take(6, served.append)
+    for size in (8, 1):
+        assert not budget.take(size, lambda size: served.append(size))
     assert served == [], "the small one does not overtake"
     budget.give(6)
-    assert (served, budget.used, budget.waiting) == ([1, 2], 9, 0)
+    assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
 
 
 def test_a_budget_forgets_who_is_gone() -> None:
-    budget = Budget(10)
-    assert budget.take(10, lambda: True)
-    assert not budget.take(10, lambda: False)
-    budget.give(10)
-    assert budget.used == 0
+    budget, served = Budget(10), []
+    gone, other = [], served.append
+    assert budget.take(8, gone.append)
+    leave = gone.append
+    assert not budget.take(10, leave)
+    assert not budget.take(2, other)
+    budget.forget(leave)
+    assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "who stood behind it waits no longer"
+
+
+class Answers(Router):
+    """Answers of 32 MiB, within a budget of one of them."""
+
+    SIZE = 32 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(self.SIZE)
+
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> list[bytes | memoryview]:
+        share = Share(self.budget)
+        self.begun.append(header.correlation)
+        await share.take(self.SIZE)
+        return Counted([bytes(self.SIZE)], share)
+
+
+async def test_who_takes_nothing_of_its_answer_is_closed_when_others_need_the_memory() -> None:
+    async with serving(drain_seconds=0.1) as (server, _, port):
+        router = Answers()
+        server._router = router  # type: ignore[assignment]
+        _, one = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        one.write(request(OTHER, 1))
+        await asyncio.sleep(0.5)
+        assert (len(server._connections), router.budget.used) == (1, Answers.SIZE), "nobody waits for it"
+        second, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(request(OTHER, 2))
+        async with asyncio.timeout(5):
+            assert len(await second.readexactly(4 + Answers.SIZE)) > Answers.SIZE
+        await gone(server, 1)
+        await free(router.budget)
+        for writer in (one, other):
+            writer.close()
+
+
+async def test_who_takes_its_answer_slowly_is_let_be() -> None:
+    async with serving(drain_seconds=0.5) as (server, _, port):
+        router = Answers()
+        server._router = router  # type: ignore[assignment]
+        slow, one = await asyncio.open_connection("127.0.0.1", port)
+        one.write(request(OTHER, 1))
+        await router.until(1)
+        second, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(request(OTHER, 2))
+        for _ in range(16):
+            await slow.readexactly(2 << 20)
+            await asyncio.sleep(0.05)
+        await slow.readexactly(4)
+        await second.readexactly(4 + Answers.SIZE)
+        for writer in (one, other):
+            writer.close()

@@ -45,9 +45,9 @@ class Transport:
         self.answers = 0
 
     def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1)
+        return ("127.0.0.1", 1) if name == "peername" else None
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def pause_reading(self) -> None: ...
 

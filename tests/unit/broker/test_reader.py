@@ -6,6 +6,7 @@ import struct
 from kio.schema.errors import ErrorCode
 
 from firn_broker.blocks import BlockCache
+from firn_broker.budget import Share
 from firn_broker.coordinates import Partition
 from firn_broker.reader import Position, Reader, Records
 from firn_broker.settings import ReaderSettings
@@ -33,7 +34,10 @@ def cold(parts: Rig) -> Reader:
 async def fetch(
     reader: Reader, *positions: Position, min_bytes: int = 1, max_bytes: int = 1 << 20, wait: float = 0
 ) -> list[Records]:
-    return await reader.fetch(positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait)
+    share = Share(reader.answers)
+    found = await reader.fetch(positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait, share=share)
+    share.give()
+    return found
 
 
 def bases(found: Records) -> list[int]:
@@ -165,3 +169,45 @@ async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
         first, second = await fetch(reader, Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20), max_bytes=1)
         assert (bases(first), bases(second)) == ([0], [])
         assert parts.objects.reads == 1
+
+
+async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(body=b"x" * 700_000), False)])
+        await parts.writer.append([Append(SECOND, batch(body=b"y" * 700_000), False)])
+        await produce(parts, 1, partition=SECOND)
+        reader = Reader(
+            parts.coordinator,
+            parts.objects,
+            BlockCache(1 << 24, 1 << 24),
+            Watermarks(),
+            ReaderSettings(answer_bytes=1 << 20),
+        )
+
+        def ask(share: Share, position: Position) -> "asyncio.Task[list[Records]]":
+            return asyncio.create_task(
+                reader.fetch([position], min_bytes=1, max_bytes=1 << 20, max_wait_seconds=0, share=share)
+            )
+
+        first, second, third = [Share(reader.answers) for _ in range(3)]
+        assert bases((await ask(first, Position(FIRST, 0, 1 << 20)))[0]) == [0]
+        waiting, gone = ask(second, Position(SECOND, 0, 1 << 20)), ask(third, Position(SECOND, 0, 1 << 20))
+        await asyncio.sleep(0.02)
+        assert (waiting.done(), parts.objects.reads, reader.answers.waiting) == (False, 1, 2)
+        assert bases((await fetch(reader, Position(SECOND, 1, 1 << 20)))[0]) == [1], "a small one needs none"
+        gone.cancel()
+        await asyncio.wait((gone,))
+        assert reader.answers.waiting == 1
+        first.give()
+        assert bases((await waiting)[0]) == [0, 1]
+        assert reader.answers.used > 700_000
+        second.give()
+        first.give()
+        assert reader.answers.used == 0, "given once"
+
+
+async def test_an_answer_larger_than_the_memory_passes_alone() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(body=b"x" * (2 << 20)), False)])
+        parts.reader.answers.total = 1 << 20
+        assert bases((await fetch(parts.reader, Position(FIRST, 0, 1 << 20)))[0]) == [0]

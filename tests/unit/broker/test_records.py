@@ -2,6 +2,7 @@
 
 import struct
 
+import cramjam
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
+from firn_broker.wire.cursor import varint
 from tests.unit.broker.batches import raw
 
 
@@ -39,16 +41,35 @@ def damaged(data: memoryview) -> memoryview:
         (raw(attributes=5), ErrorCode.unsupported_compression_type),
         (raw(attributes=0x10, producer=1, epoch=0, sequence=0), ErrorCode.invalid_txn_state),
         (raw(producer=1), ErrorCode.invalid_record),
+        (raw(3, body=b"r" * 20), ErrorCode.invalid_record),
+        (raw((1 << 31) - 1, body=b""), ErrorCode.invalid_record),
+        (raw((1 << 31) - 1, body=b"r" * 1000, attributes=4), ErrorCode.invalid_record),
     ],
     ids=[
         "nothing", "no whole header", "cut off", "damaged", "two batches", "old format", "a base offset", "no records",
         "control batch", "unknown codec", "transactional", "idempotent without a sequence",
+        "records without room", "records without bytes", "more compressed records than bytes can stand for",
     ],
 )  # fmt: skip
 def test_a_bad_batch_is_refused(data: memoryview, code: ErrorCode) -> None:
     with pytest.raises(records.InvalidBatchError) as refused:
         records.parse(data)
     assert refused.value.code is code
+
+
+def test_as_many_small_records_as_compression_makes_of_a_batch_are_taken() -> None:
+    count = 50_000
+    written = bytearray()
+    for offset in range(count):
+        # A length, no attributes, no time, the offset as a zigzag varint, null and null, no headers.
+        delta = varint(offset << 1)
+        written += bytes((2 * (5 + len(delta)), 0, 0)) + delta + b"\x01\x01\x00"
+    assert records.parse(raw(count, body=bytes(written))).records == count
+    for attributes, codec in ((1, cramjam.gzip), (4, cramjam.zstd)):
+        assert (
+            records.parse(raw(count, body=bytes(codec.compress(bytes(written))), attributes=attributes)).records
+            == count
+        )
 
 
 @given(st.binary(max_size=200))

@@ -14,8 +14,8 @@ from tests.unit.broker.batches import batch
 ID = UUID(int=3)
 BATCHES = st.builds(
     batch,
-    st.integers(1, 1000),
-    body=st.binary(max_size=80),
+    st.integers(1, 8),
+    body=st.binary(min_size=56, max_size=120),
     producer=st.just(5),
     epoch=st.integers(0, 9),
     sequence=st.integers(0, 99),

@@ -3,6 +3,7 @@
 import asyncio
 
 from kio.schema.errors import ErrorCode
+from prometheus_client import REGISTRY
 
 from firn_broker.coordinates import NodeAddress, Partition
 from firn_broker.writer import Append
@@ -129,3 +130,15 @@ async def test_draining_answers_all() -> None:
         await parts.writer.drain()
         assert all(future.done() for future in futures)
         assert parts.writer.unfinished == 0
+
+
+async def test_records_are_counted_once() -> None:
+    def count() -> float:
+        return REGISTRY.get_sample_value("firn_broker_produced_records_total") or 0
+
+    async with rig() as parts:
+        before = count()
+        again = Append(FIRST, batch(3, producer=1, epoch=0, sequence=0), False)
+        await parts.writer.append([Append(FIRST, batch(4), False), again])
+        await parts.writer.append([again])
+        assert count() - before == 7

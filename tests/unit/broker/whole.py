@@ -19,6 +19,7 @@ from kio.static.primitive import i32Timedelta
 
 from firn_broker import table
 from firn_broker.broker import Broker, Ports
+from firn_broker.budget import Counted
 from firn_broker.coordinates import Endpoint, NodeAddress
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.router import Client
@@ -69,6 +70,8 @@ class Asked:
         if found is None:
             raise Silence
         answer = b"".join(found)
+        if isinstance(found, Counted):
+            found.share.give()
         return answer[len(headers.response(headers.read(frame))) :]
 
     async def ask(self, api: int, version: int, **fields: Any) -> Any:

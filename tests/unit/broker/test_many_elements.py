@@ -1,0 +1,84 @@
+"""Requests of many small elements: bounded over all arrays of a request, and others are served beside them."""
+
+import asyncio
+import struct
+
+import pytest
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from firn_broker.wire import fetch, messages, produce
+from firn_broker.wire.cursor import ELEMENTS, MalformedError, varint
+from tests.fakes.virtual_time import run
+from tests.unit.broker.whole import broker, create
+
+
+def produced(topics: int, partitions: int) -> bytes:
+    """Produce version 9 with null for the records of each partition."""
+    topic = b"\2t" + varint(partitions + 1) + b"".join(struct.pack(">ixx", it) for it in range(partitions)) + b"\0"
+    return b"\0" + struct.pack(">hi", -1, 1000) + varint(topics + 1) + topic * topics + b"\0"
+
+
+def fetched(topics: int, partitions: int) -> bytes:
+    """Fetch version 12."""
+    partition = struct.pack(">iiqiqix", 0, -1, 0, -1, -1, 1)
+    topic = b"\2t" + varint(partitions + 1) + partition * partitions + b"\0"
+    head = struct.pack(">iiiibii", -1, 0, 0, 1, 0, 0, -1)
+    return head + varint(topics + 1) + topic * topics + b"\1\1\0"
+
+
+def test_elements_are_counted_over_the_whole_request() -> None:
+    half = ELEMENTS // 2 - 1
+    assert len(produce.read(memoryview(produced(2, half)), 0, 9).topics[1][1]) == half
+    assert len(fetch.read(memoryview(fetched(2, half)), 0, 12).topics[1][1]) == half
+    with pytest.raises(MalformedError):
+        produce.read(memoryview(produced(3, half)), 0, 9)
+    with pytest.raises(MalformedError):
+        fetch.read(memoryview(fetched(3, half)), 0, 12)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "body"),
+    [
+        # DescribeGroups: names of no bytes. OffsetFetch: a group's topic of partitions.
+        (15, 5, varint(ELEMENTS + 2) + b"\1" * (ELEMENTS + 1) + b"\0\0"),
+        (9, 6, b"\2g\2\2t" + varint(ELEMENTS + 1) + bytes(4 * ELEMENTS) + b"\0\0\0"),
+        # Tagged fields of nothing.
+        (15, 5, b"\1\0" + varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)),
+    ],
+)
+def test_so_are_those_of_other_requests(api: int, version: int, body: bytes) -> None:
+    with pytest.raises(MalformedError):
+        messages.decode(api, version, memoryview(body), 0)
+
+
+def test_tagged_fields_are_counted_too() -> None:
+    tags = varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)
+    with pytest.raises(MalformedError):
+        produce.read(memoryview(b"\0" + struct.pack(">hi", -1, 1000) + b"\1" + tags), 0, 9)
+
+
+def test_many_batches_that_are_refused_let_others_in() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            count, turns = ELEMENTS - 10, 0
+            body = produced(1, count)
+
+            async def others() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(others())
+            answer = await asked.raw(0, 9, body)
+            beside.cancel()
+            found, _ = entity_reader(load_response_schema(0, 9))(answer, 0)
+            results = found.responses[0].partition_responses
+            assert len(results) == count
+            assert {it.error_code for it in results} == {ErrorCode.invalid_record}
+            assert turns > count / 300
+
+    run(story())
