@@ -149,7 +149,7 @@ def check(configs: Mapping[str, str | None]) -> None:
             raise InvalidConfigError(f"Unknown topic config name: {name}")
         if value is None:
             raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
-        if not definition.check(value.strip()):
+        if "\0" in value or not definition.check(value.strip()):
             raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
 
 

@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 CHECK_SECONDS = 1.0
+NAME_BYTES = 2_048
+"""A longer name of a group, or one with a zero byte, is no key that every coordinator can keep."""
 
 
 class GroupError(Exception):
@@ -306,6 +308,8 @@ class GroupCoordinator:
             raise GroupError(ErrorCode.coordinator_not_available) from error
 
     async def _find(self, name: str) -> tuple[Shard, Group | None]:
+        if "\0" in name or len(name.encode()) > NAME_BYTES:
+            raise GroupError(ErrorCode.invalid_group_id)
         shard = await self._own(self.shard(name))
         return shard, shard.groups.get(name)
 
