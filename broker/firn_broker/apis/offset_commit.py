@@ -3,7 +3,8 @@
 Of a KIP-848 group the generation is the member's epoch: STALE_MEMBER_EPOCH when it is not its present one.
 
 Metadata is kept as it is, up to 4,096 characters; with a zero byte it is INVALID_REQUEST, as not every coordinator can keep one. Retention
-times of the request are ignored: offsets stay until they, their group or their topic are deleted.
+times of the request are ignored: offsets stay until they, their group or their topic are deleted, or
+nobody has been in the group for `GroupSettings.offsets_seconds`.
 """
 
 from kio.schema.errors import ErrorCode
