@@ -204,10 +204,18 @@ class GroupCoordinator:
             ripe, self._ripe = self._ripe, []
             for shard, group in ripe:
                 if self._shards.get(shard.number) is shard and shard.groups.get(group.name) is group:
-                    await self._tick(shard, group)
+                    try:
+                        await self._tick(shard, group)
+                    except Exception:
+                        # Other groups' time goes on, and this one's.
+                        log.exception("a group's time failed", group=group.name)
+                        self._schedule(shard, group)
             if self._now() - checked >= CHECK_SECONDS:
                 checked = self._now()
-                await self._check()
+                try:
+                    await self._check()
+                except Exception:
+                    log.exception("shards could not be checked")
 
     def _schedule(self, shard: Shard, group: Group) -> None:
         """Look at the group when its next deadline is there. A look that comes too early only finds the next one."""
@@ -296,6 +304,8 @@ class GroupCoordinator:
                 except GroupError as error:
                     if error.code is not ErrorCode.not_coordinator:
                         log.warning("cannot expire groups", shard=number, error=str(error))
+                except Exception:
+                    log.exception("groups could not be expired", shard=number)
 
     async def _expire_shard(self, shard: Shard) -> None:
         """Once. Raises GroupError."""

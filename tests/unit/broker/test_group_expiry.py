@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn_broker.coordinates import CommittedOffset, Lease, Partition, StoredGroup
-from firn_broker.groups.coordinator import EXPIRE_SECONDS
+from firn_broker.groups import coordinator
 from firn_broker.settings import GroupSettings
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_group_coordination import (
@@ -25,10 +25,16 @@ from tests.unit.broker.test_group_coordination import (
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 LEAVE = 13
-RETENTION = 2_100.0
+EXPIRE_SECONDS = 60.0
+RETENTION = 350.0
 SETTINGS = GroupSettings(offsets_seconds=RETENTION)
 OVER = RETENTION * 8 / 7 + 2 * EXPIRE_SECONDS
 """Seconds after which a group whose time begins now is gone for sure."""
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "EXPIRE_SECONDS", EXPIRE_SECONDS)
 
 
 async def stored(shared: Shared) -> tuple[list[str], list[str]]:
@@ -184,6 +190,31 @@ def test_a_group_without_a_stored_time_begins_it_now() -> None:
             await asyncio.sleep(RETENTION)
             assert await read(asked, "old", None, -1) == (NONE, 5)
             await asyncio.sleep(OVER - RETENTION)
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+@pytest.mark.parametrize("broken", ["save_group", "delete_group"])
+def test_an_error_that_nobody_expected_ends_no_work_for_good(broken: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            await join(asked, "g", "m")
+            assert await commit(asked, "alone", "", -1) is NONE
+            failures: list[str] = []
+
+            async def fail(*_: object) -> None:
+                failures.append(broken)
+                raise RuntimeError("what is this")
+
+            setattr(shared.coordinator, broken, fail)
+            await asyncio.sleep(OVER)
+            assert failures
+            assert asked.broker.healthy
+            delattr(shared.coordinator, broken)
+            await asyncio.sleep(OVER)
             assert await stored(shared) == ([], [])
 
     run(story())
