@@ -106,6 +106,7 @@ class Broker:
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("upkeep", upkeep.run()),
             ("groups", self.groups.run()),
+            ("expiry of groups", self.groups.expire()),
         ):
             self._work(name, work)
         if settings.metrics_listen:

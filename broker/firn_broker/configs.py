@@ -100,6 +100,8 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 APPEND_TIME = "LogAppendTime"
+TIMESTAMP_BEFORE_MAX_MS = "message.timestamp.before.max.ms"
+TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
@@ -121,8 +123,8 @@ DEFINITIONS: Mapping[str, Definition] = {
     "local.retention.ms": _long(-2, -2),
     "max.compaction.lag.ms": _long(_LONG_MAX, 1),
     MAX_MESSAGE_BYTES: _int(1_048_588),
-    "message.timestamp.after.max.ms": _long(3_600_000),
-    "message.timestamp.before.max.ms": _long(_LONG_MAX),
+    TIMESTAMP_AFTER_MAX_MS: _long(3_600_000),
+    TIMESTAMP_BEFORE_MAX_MS: _long(_LONG_MAX),
     TIMESTAMP_TYPE: _one_of("CreateTime", "CreateTime", APPEND_TIME),
     MIN_DIRTY_RATIO: _ratio("0.5"),
     MIN_COMPACTION_LAG_MS: _long(0),
@@ -149,7 +151,7 @@ def check(configs: Mapping[str, str | None]) -> None:
             raise InvalidConfigError(f"Unknown topic config name: {name}")
         if value is None:
             raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
-        if not definition.check(value.strip()):
+        if "\0" in value or not definition.check(value.strip()):
             raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
 
 
@@ -183,6 +185,13 @@ class TopicConfigs:
     def max_message_bytes(self, topic: Topic) -> int:
         """The largest record batch."""
         return int(self.get(topic, MAX_MESSAGE_BYTES))
+
+    def timestamps(self, topic: Topic, now_ms: int) -> tuple[int, int] | None:
+        """The oldest and the newest that a producer may say, both in ms; None where its timestamps do not count."""
+        if self.append_time(topic):
+            return None
+        before, after = (int(self.get(topic, name)) for name in (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
+        return now_ms - before, now_ms + after
 
     def append_time(self, topic: Topic) -> bool:
         """Whether records get the time of their append."""

@@ -112,6 +112,8 @@ class GroupSettings(Settings):
     """How often members of consumer groups (KIP-848) are told to be heard of (``group.consumer.heartbeat.interval.ms``)."""
     consumer_session_ms: int = Field(default=45_000, ge=1)
     """When those that are not are out (``group.consumer.session.timeout.ms``)."""
+    offsets_seconds: float = Field(default=604_800, gt=0)
+    """A group that has no members and commits nothing for so long is deleted with its offsets (``offsets.retention.minutes``)."""
 
 
 class UpkeepSettings(Settings):

@@ -32,6 +32,7 @@ from firn_broker.apis import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    outage,
     produce,
     sync_group,
 )
@@ -50,7 +51,9 @@ DECODED = (
 def routes(broker: Broker) -> list[Route]:
     """All, in the order of their keys."""
     found = [Route(api.KEY, _name(api), api.VERSIONS, raw=partial(api.handle, broker)) for api in RAW]
-    found += [Route(api.KEY, _name(api), api.VERSIONS, handler=partial(api.handle, broker)) for api in DECODED]
+    for api in DECODED:
+        handler = outage.answered(api.KEY, _name(api), partial(api.handle, broker))
+        found.append(Route(api.KEY, _name(api), api.VERSIONS, handler=handler))
     return sorted(found, key=lambda route: route.key)
 
 

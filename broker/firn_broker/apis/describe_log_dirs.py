@@ -1,5 +1,7 @@
 """DescribeLogDirs (35), versions 1 to 4: one directory, the object store, with the bytes of the partitions that this broker leads."""
 
+from collections.abc import Sequence
+
 from kio.schema.errors import ErrorCode
 
 from firn_broker.broker import Broker
@@ -37,11 +39,10 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         ]
         if partitions:
             topics.append({"name": topic.name, "partitions": partitions})
-    return {
-        "error_code": ErrorCode.none,
-        "results": [
-            {
-                "error_code": ErrorCode.none, "log_dir": DIRECTORY, "topics": topics, "total_bytes": -1, "usable_bytes": -1,
-            }
-        ],
-    }  # fmt: skip
+    return answer(ErrorCode.none, topics)
+
+
+def answer(error: ErrorCode, topics: Sequence[Fields]) -> Fields:
+    """The one directory, with its topics or an error."""
+    directory = {"error_code": error, "log_dir": DIRECTORY, "topics": topics, "total_bytes": -1, "usable_bytes": -1}
+    return {"error_code": ErrorCode.none, "results": [directory]}

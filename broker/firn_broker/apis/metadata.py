@@ -4,16 +4,21 @@
 - Addresses are those of the listener that the client came through; a broker that has none there is not told.
 - A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
 - By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
+- While the coordinator cannot be reached, topics are told as they were last known; for one that is not, LEADER_NOT_AVAILABLE: clients ask again.
 """
 
+import structlog
 from kio.schema.errors import ErrorCode
 
+from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
 from firn_broker.coordinates import Partition, Topic
 from firn_broker.router import Call
 from firn_broker.topics import TopicError
 from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.messages import Fields
+
+log = structlog.get_logger()
 
 KEY = 3
 VERSIONS = (0, 12)
@@ -24,7 +29,10 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     wanted = getattr(request, "topics", None)
     if wanted is None or (call.version == 0 and not wanted):
-        await broker.catalogue.refresh()
+        try:
+            await broker.catalogue.refresh()
+        except UnavailableError as error:
+            log.warning("topics told as they were", client=call.client.id, error=str(error))
         topics = [_topic(broker, call, topic) for topic in broker.catalogue.by_name.values()]
     else:
         create = getattr(request, "allow_auto_topic_creation", True)
@@ -48,7 +56,10 @@ async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -
         raise MalformedError("a topic without a name")
     if name is None:
         id = getattr(wanted, "topic_id", None)
-        topic = None if id is None else await broker.catalogue.find_id(id)
+        try:
+            topic = None if id is None else await broker.catalogue.find_id(id)
+        except UnavailableError:
+            return _unknown(None, id, ErrorCode.leader_not_available)
         if topic is None:
             return _unknown(None, id, ErrorCode.unknown_topic_id)
         return _topic(broker, call, topic)
@@ -56,6 +67,8 @@ async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -
         topic = await (broker.topics.on_demand(name) if create else broker.catalogue.find(name))
     except TopicError as error:
         return _unknown(name, None, error.code)
+    except UnavailableError:
+        return _unknown(name, None, ErrorCode.leader_not_available)
     return _topic(broker, call, topic) if topic else _unknown(name, None, ErrorCode.unknown_topic_or_partition)
 
 

@@ -37,6 +37,9 @@ async def _group(broker: Broker, group: str, topics: object, member: str | None 
         offsets = await broker.groups.offsets(group, member, epoch)
     except GroupError as refused:
         error = refused.code
+        if error is ErrorCode.coordinator_not_available:
+            # Java before 3.9 takes that for fatal here, and looks for the group again after this.
+            error = ErrorCode.not_coordinator
     found: list[Fields] = []
     if topics is None:
         by_topic: dict[str, list[Fields]] = {}

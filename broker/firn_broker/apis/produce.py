@@ -7,6 +7,7 @@
 - Batches of a connection enter the log in the order of its requests.
 - When a batch of an idempotent producer has to come again, what follows it on the connection is refused until it comes: the client sent that
   before it knew, and a producer of which nothing is known yet may begin at any sequence.
+- Timestamps that a producer says are checked by those of the batch's header, the first and the greatest: INVALID_TIMESTAMP.
 - Records without a key are INVALID_RECORD for a compacted topic, the only one whose records are decoded here.
 - Transactional batches are refused: INVALID_TXN_STATE is fatal to every client, so none tries again.
 """
@@ -31,6 +32,7 @@ KEY = 0
 VERSIONS = (0, 11)
 LOWEST = 3
 _LARGEST = 1 << 31
+NO_TIMESTAMP = -1
 _AWAITED = 10_000
 """Batches of one connection that may be awaited; an older one is forgotten."""
 _IN_FLIGHT = 5
@@ -115,11 +117,12 @@ async def _check(
     except UnavailableError:
         topic, missing = None, ErrorCode.kafka_storage_error
     max_bytes = _LARGEST if topic is None else broker.configs.max_message_bytes(topic)
+    times = None if topic is None else broker.configs.timestamps(topic, int(broker.clock.now().timestamp() * 1000))
     compacted = topic is not None and broker.configs.compacted(topic)
     found: list[tuple[int, Batch | Refusal]] = []
     for number, one in enumerate(partitions, 1):
         try:
-            batch = _checked(one, max_bytes)
+            batch = _checked(one, max_bytes, times)
             if compacted:
                 keys.require(batch)
             found.append((one.index, batch))
@@ -155,14 +158,23 @@ def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool
     return False
 
 
-def _checked(partition: ProducePartition, max_bytes: int) -> Batch:
+def _checked(partition: ProducePartition, max_bytes: int, times: tuple[int, int] | None) -> Batch:
     if partition.records is None:
         raise InvalidBatchError(ErrorCode.invalid_record, "no records")
     if len(partition.records) > max_bytes:
         raise InvalidBatchError(
             ErrorCode.message_too_large, f"{len(partition.records)} bytes, more than max.message.bytes={max_bytes}"
         )
-    return records.parse(partition.records)
+    batch = records.parse(partition.records)
+    if times is not None:
+        for time in (batch.base_timestamp, batch.max_timestamp):
+            if time != NO_TIMESTAMP and not times[0] <= time <= times[1]:
+                raise InvalidBatchError(
+                    ErrorCode.invalid_timestamp,
+                    f"timestamp {time} is not from {times[0]} to {times[1]}, as message.timestamp.before.max.ms and"
+                    " message.timestamp.after.max.ms have it at this broker's time",
+                )
+    return batch
 
 
 def _answer(results: list[ProduceResult], index: int, outcome: BatchOutcome) -> None:

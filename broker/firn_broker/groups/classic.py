@@ -130,6 +130,7 @@ class Group:
     pending: dict[str, float] = field(default_factory=dict)
     """Ids that were given out and whose members have not come again, with the time when they are forgotten."""
     version: int = 0
+    empty_ms: int | None = None
     _rebalance_end: float = 0.0
     _initial_until: float = 0.0
 
@@ -137,6 +138,11 @@ class Group:
     def empty(self) -> bool:
         """See `groups.group.Group`."""
         return self.state is State.EMPTY
+
+    @property
+    def idle(self) -> bool:
+        """See `groups.group.Group`."""
+        return self.empty and not self.pending
 
     # Joining
 
@@ -488,6 +494,7 @@ class Group:
         return json.dumps(
             {
                 "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
+                "emptyMs": self.empty_ms,
                 "members": [
                     {
                         "id": it.id, "instance": it.instance, "client": it.client, "host": it.host,
@@ -504,6 +511,7 @@ class Group:
         kept = json.loads(text)
         self.protocol_type, self.protocol = kept["type"], kept["protocol"]
         self.generation, self.leader = kept["generation"], kept["leader"]
+        self.empty_ms = kept.get("emptyMs")
         for it in kept["members"]:
             self.members[it["id"]] = Member(
                 it["id"], it["instance"], it["client"], it["host"], it["session"], it["rebalance"],

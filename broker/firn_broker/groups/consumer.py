@@ -136,6 +136,7 @@ class Group:
     session_seconds: float
     max_members: int
     version: int = 0
+    empty_ms: int | None = None
     epoch: int = 0
     assignment_epoch: int = 0
     """The epoch that the members' targets are of."""
@@ -164,6 +165,11 @@ class Group:
     def empty(self) -> bool:
         """See `groups.group.Group`."""
         return not self.members and not self._dead
+
+    @property
+    def idle(self) -> bool:
+        """See `groups.group.Group`."""
+        return self.empty
 
     # Heartbeats
 
@@ -407,6 +413,7 @@ class Group:
         return json.dumps(
             {
                 "kind": self.kind, "epoch": self.epoch, "assignmentEpoch": self.assignment_epoch, "assignor": self.assignor,
+                "emptyMs": self.empty_ms,
                 "partitions": {topic.hex: count for topic, count in self.partitions.items()},
                 "members": [
                     {
@@ -425,6 +432,7 @@ class Group:
         """From JSON. Members have a whole session to be heard of, and as long as ever to give partitions up."""
         kept = json.loads(text)
         self.epoch, self.assignment_epoch, self.assignor = kept["epoch"], kept["assignmentEpoch"], kept["assignor"]
+        self.empty_ms = kept.get("emptyMs")
         self.partitions = {UUID(topic): count for topic, count in kept["partitions"].items()}
         for it in kept["members"]:
             member = self.members[it["id"]] = Member(

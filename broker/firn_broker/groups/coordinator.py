@@ -7,6 +7,10 @@ takes the shard's lease and loads its groups; every write says the lease's epoch
 could not renew its node lease in time forgets its groups, so it does not answer from memory what another may know better. When
 another broker becomes the one for a shard, its old one gives it back and sends members away with NOT_COORDINATOR; they find the new one,
 which knows their generation and assignments.
+
+A group lasts as long as somebody is in it, or was told to come again, or something of it is stored. What is stored of one that nobody is in,
+its offsets among it, is deleted after `GroupSettings.offsets_seconds` without a member or a commit. The time of that is stored with the group
+no more often than `_FRESH` of it passes, so it may be that much longer.
 """
 
 import asyncio
@@ -38,6 +42,14 @@ T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 CHECK_SECONDS = 1.0
+EXPIRE_SECONDS = 600.0
+"""How often groups are looked for that nobody needs any more."""
+EXPIRE_LIMIT = 1_000
+"""Groups that are written for that at a time, for each shard."""
+_FRESH = 1 / 7
+"""How much of a group's time may pass before commits store it anew."""
+NAME_BYTES = 2_048
+"""A longer name of a group, or one with a zero byte, is no key that every coordinator can keep."""
 
 
 class GroupError(Exception):
@@ -60,7 +72,9 @@ class Shard:
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     """When to look at a group, for those with something to wait for: no later than its next deadline."""
     kept: dict[str, int] = field(default_factory=dict)
-    """Versions of consumer groups that are stored."""
+    """Versions of groups that are stored. One whose write may have happened is here too."""
+    expiring: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Groups that are being deleted: who needs one waits for that, and begins anew."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a consumer group is stored or a group is deleted: meanwhile others gather what goes with the next write."""
 
@@ -145,6 +159,7 @@ class GroupCoordinator:
             for name in with_offsets:
                 if self.shard(name) == number:
                     shard.groups[name] = self._classic(name)
+                    shard.kept[name] = 0
             for kept in stored:
                 is_consumer = json.loads(kept.state).get("kind") == consumer.Group.kind
                 group: Group = self._consumer(kept.name) if is_consumer else self._classic(kept.name)
@@ -200,7 +215,10 @@ class GroupCoordinator:
                         self._schedule(shard, group)
             if self._now() - checked >= CHECK_SECONDS:
                 checked = self._now()
-                await self._check()
+                try:
+                    await self._check()
+                except Exception:
+                    log.exception("shards could not be checked")
 
     def _schedule(self, shard: Shard, group: Group) -> None:
         """Look at the group when its next deadline is there. A look that comes too early only finds the next one."""
@@ -224,11 +242,27 @@ class GroupCoordinator:
         if now >= group.next_deadline():
             was_empty = group.empty
             group.tick(now)
-            if isinstance(group, consumer.Group):
-                await self._store(shard, group)
-            elif group.empty and not was_empty:
-                await self._keep(shard, group)
+            if not self._forgotten(shard, group):
+                if isinstance(group, consumer.Group):
+                    await self._store(shard, group)
+                elif group.empty and not was_empty:
+                    await self._keep(shard, group)
         self._schedule(shard, group)
+
+    def _forgotten(self, shard: Shard, group: Group) -> bool:
+        """Whether the group is gone, as nobody is in it and nothing of it is stored."""
+        if not group.idle or group.name in shard.kept:
+            return False
+        self._remove(shard, group)
+        return True
+
+    def _remove(self, shard: Shard, group: Group) -> None:
+        if shard.groups.get(group.name) is not group:
+            return
+        del shard.groups[group.name]
+        shard.kept.pop(group.name, None)
+        if (timer := shard.timers.pop(group.name, None)) is not None:
+            timer.cancel()
 
     async def _check(self) -> None:
         membership = self._membership
@@ -261,6 +295,63 @@ class GroupCoordinator:
                 pass
             self._owed.pop(number, None)
 
+    # What nobody needs any more
+
+    async def expire(self) -> None:
+        """Delete groups whose time is over, for ever."""
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            for number in range(self.settings.shards):
+                try:
+                    await self._expire_shard(await self._own(number))
+                except GroupError as error:
+                    if error.code is not ErrorCode.not_coordinator:
+                        log.warning("cannot expire groups", shard=number, error=str(error))
+                except Exception:
+                    log.exception("groups could not be expired", shard=number)
+
+    async def _expire_shard(self, shard: Shard) -> None:
+        """Once. Raises GroupError."""
+        written = 0
+        for group in list(shard.groups.values()):
+            age = self._age(group)
+            if not group.idle or (age is not None and age < 1 + _FRESH):
+                continue
+            if written == EXPIRE_LIMIT or self._shards.get(shard.number) is not shard:
+                return
+            written += 1
+            if age is None:
+                # Of before this was stored, or only its offsets are.
+                if not await self._keep(shard, group):
+                    raise GroupError(ErrorCode.coordinator_not_available)
+            else:
+                await self._expire_group(shard, group)
+
+    async def _expire_group(self, shard: Shard, group: Group) -> None:
+        async with shard.storing:
+            age = self._age(group)
+            if shard.groups.get(group.name) is not group or not group.idle or age is None or age < 1 + _FRESH:
+                return
+            done = shard.expiring[group.name] = asyncio.Event()
+            try:
+                await self._guarded(
+                    shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, group.name))
+                )
+                self._remove(shard, group)
+                log.info("group expired", group=group.name)
+            finally:
+                del shard.expiring[group.name]
+                done.set()
+
+    def _age(self, group: Group) -> float | None:
+        """How much of its time an empty group has had; None if that is not stored."""
+        if group.empty_ms is None:
+            return None
+        return (self._wall_ms() - group.empty_ms) / 1000 / self.settings.offsets_seconds
+
+    def _wall_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
     def stop(self) -> None:
         """Answer no more: this broker ends. Its rights end with its node's lease."""
         self._stopping = True
@@ -269,17 +360,26 @@ class GroupCoordinator:
     async def _keep(self, shard: Shard, group: Group) -> bool:
         """Save the group; whether that worked."""
         group.version += 1
+        return not await self._save(shard, group)
+
+    async def _save(self, shard: Shard, group: Group) -> ErrorCode:
+        group.empty_ms = self._wall_ms() if group.empty else None
+        version = group.version
+        shard.kept.setdefault(group.name, 0)
         try:
             await self._coordinator.save_group(
-                shard.lease, shard.number, StoredGroup(group.name, group.version, group.save())
+                shard.lease, shard.number, StoredGroup(group.name, version, group.save())
             )
         except FencedError:
             self._lose(shard)
-            return False
+            return ErrorCode.not_coordinator
         except UnavailableError as error:
             log.warning("cannot save a group", group=group.name, error=str(error))
-            return False
-        return True
+            group.empty_ms = None
+            return ErrorCode.coordinator_not_available
+        if shard.groups.get(group.name) is group:
+            shard.kept[group.name] = max(shard.kept.get(group.name, 0), version)
+        return ErrorCode.none
 
     async def _store(self, shard: Shard, group: consumer.Group) -> ErrorCode:
         """Have a consumer group stored as it is now: what is answered from then on survives this broker. What happened while another
@@ -292,17 +392,7 @@ class GroupCoordinator:
                 return ErrorCode.coordinator_not_available
             if shard.kept.get(group.name, 0) >= version:
                 return ErrorCode.none
-            version, state = group.version, group.save()
-            try:
-                await self._coordinator.save_group(shard.lease, shard.number, StoredGroup(group.name, version, state))
-            except FencedError:
-                self._lose(shard)
-                return ErrorCode.not_coordinator
-            except UnavailableError as error:
-                log.warning("cannot save a group", group=group.name, error=str(error))
-                return ErrorCode.coordinator_not_available
-            shard.kept[group.name] = version
-            return ErrorCode.none
+            return await self._save(shard, group)
 
     async def _guarded(self, shard: Shard, work: Callable[[], "asyncio.Future[T]"]) -> T:
         try:
@@ -314,7 +404,12 @@ class GroupCoordinator:
             raise GroupError(ErrorCode.coordinator_not_available) from error
 
     async def _find(self, name: str) -> tuple[Shard, Group | None]:
+        if "\0" in name or len(name.encode()) > NAME_BYTES:
+            raise GroupError(ErrorCode.invalid_group_id)
         shard = await self._own(self.shard(name))
+        while (expiring := shard.expiring.get(name)) is not None:
+            await expiring.wait()
+            shard = await self._own(self.shard(name))
         return shard, shard.groups.get(name)
 
     async def _find_classic(self, name: str) -> tuple[Shard, classic.Group | None]:
@@ -369,10 +464,12 @@ class GroupCoordinator:
         elif request.member:
             return JoinReply(ErrorCode.unknown_member_id, request.member)
         else:
-            group = shard.groups[name] = self._classic(name, found.version if found else 0)
+            group = self._classic(name, found.version if found else 0)
         future: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         group.join(request, self._now(), future)
-        self._schedule(shard, group)
+        if group is found or not group.idle:
+            shard.groups[name] = group
+            self._schedule(shard, group)
         stable = group.state is State.STABLE
         reply = await future
         # A static member has a new id, which has to be known wherever the group goes, before it is told.
@@ -419,7 +516,7 @@ class GroupCoordinator:
             return [ErrorCode.unknown_member_id] * len(members)
         errors = [group.leave(id, instance, self._now()) for id, instance in members]
         self._schedule(shard, group)
-        if group.state is State.EMPTY:
+        if not self._forgotten(shard, group) and group.state is State.EMPTY:
             await self._keep(shard, group)
         return errors
 
@@ -438,9 +535,17 @@ class GroupCoordinator:
         if group is None:
             if generation >= 0:
                 return ErrorCode.illegal_generation
-            shard.groups[name] = self._classic(name)
+            if not offsets:
+                return ErrorCode.none
+            group = shard.groups[name] = self._classic(name)
         elif error := group.may_commit(member, instance, generation, self._now()):
             return error
+        if group.empty and ((age := self._age(group)) is None or age >= _FRESH):
+            # Before the offsets, so that they are never older than what is stored of their time.
+            if not await self._keep(shard, group):
+                raise GroupError(ErrorCode.coordinator_not_available)
+        else:
+            shard.kept.setdefault(name, 0)
         await self._guarded(
             shard, lambda: asyncio.ensure_future(self._coordinator.commit_offsets(shard.lease, name, offsets))
         )
@@ -495,7 +600,4 @@ class GroupCoordinator:
             await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, name)))
             # Who joined meanwhile joins again, and makes the group anew.
             group.disband(ErrorCode.coordinator_not_available)
-            shard.groups.pop(name, None)
-            shard.kept.pop(name, None)
-            if (timer := shard.timers.pop(name, None)) is not None:
-                timer.cancel()
+            self._remove(shard, group)

@@ -14,6 +14,8 @@ class Group(Protocol):
     name: str
     version: int
     """Of what `save` writes: it grows with each change."""
+    empty_ms: int | None
+    """Since when it is empty, by the wall clock, as it was last saved; None while somebody is in it."""
 
     @property
     def protocol_type(self) -> str | None:
@@ -28,6 +30,11 @@ class Group(Protocol):
     @property
     def empty(self) -> bool:
         """Nobody is in it: it may be deleted, and become a group of the other kind."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is in it or was told to come again."""
         ...
 
     def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:

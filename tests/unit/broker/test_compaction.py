@@ -14,15 +14,17 @@ from firn_broker.coordinates import Found, Partition, Rewrite, Wanted
 from firn_broker.storage import wal
 from firn_broker.wire import keys, records
 from tests.fakes.virtual_time import run
+from tests.gen import NOW
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_keys import record
 from tests.unit.broker.test_whole_brokers import fetch, produce
 from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
 UPKEEP = {"upkeep": {"interval_seconds": 30, "grace_seconds": 60}}
+NOW_MS = int(NOW.timestamp() * 1000)
 
 
-def batch(*pairs: tuple[bytes | None, bytes | None], time: int = 1 << 50) -> memoryview:
+def batch(*pairs: tuple[bytes | None, bytes | None], time: int = NOW_MS) -> memoryview:
     of = [record(number, key, value, time) for number, (key, value) in enumerate(pairs)]
     (made,) = keys.encode(of, 0, len(of) - 1, compressed=False, batch_bytes=1 << 20)
     return memoryview(made)

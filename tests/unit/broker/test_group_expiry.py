@@ -1,0 +1,246 @@
+"""Groups in whole brokers that nobody needs any more: when they go, and what they never take along."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn_broker.coordinates import CommittedOffset, Lease, Partition, StoredGroup
+from firn_broker.groups import coordinator
+from firn_broker.settings import GroupSettings
+from tests.fakes.virtual_time import run
+from tests.unit.broker.test_group_coordination import (
+    JOIN_GROUP,
+    NONE,
+    beat,
+    commit,
+    join,
+    join_classic,
+    listed,
+    read,
+    seconds,
+)  # fmt: skip
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+LEAVE = 13
+EXPIRE_SECONDS = 60.0
+RETENTION = 350.0
+SETTINGS = GroupSettings(offsets_seconds=RETENTION)
+OVER = RETENTION * 8 / 7 + 2 * EXPIRE_SECONDS
+"""Seconds after which a group whose time begins now is gone for sure."""
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "EXPIRE_SECONDS", EXPIRE_SECONDS)
+
+
+async def stored(shared: Shared) -> tuple[list[str], list[str]]:
+    """Names of groups that have a state, and of those that have offsets."""
+    return [it.name for it in await shared.coordinator.groups()], list(await shared.coordinator.offset_groups())
+
+
+async def join_first(asked: Asked, group: str, version: int, *protocols: str) -> Any:
+    return await asked.ask(
+        JOIN_GROUP, version, group_id=group, session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id="",
+        protocol_type="consumer", protocols=[{"name": it, "metadata": b""} for it in protocols],
+    )  # fmt: skip
+
+
+def test_a_refused_join_makes_no_group() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            assert (await join_first(asked, "g", 3)).error_code is ErrorCode.inconsistent_group_protocol
+            assert await listed(asked) == {}
+
+    run(story())
+
+
+def test_a_group_that_nobody_came_back_to_is_gone_with_the_last_id() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            told = await join_first(asked, "g", 4, "range")
+            assert told.error_code is ErrorCode.member_id_required
+            assert list(await listed(asked)) == ["g"]
+            await asyncio.sleep(11)
+            assert await listed(asked) == {}
+            told = await join_first(asked, "h", 4, "range")
+            left = await asked.ask(LEAVE, 3, group_id="h", members=[{"member_id": told.member_id}])
+            assert left.members[0].error_code is NONE
+            assert await listed(asked) == {}
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+def test_a_group_whose_members_never_got_anything_leaves_nothing() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            joined = await join_classic(asked, "g")
+            left = await asked.ask(LEAVE, 3, group_id="g", members=[{"member_id": joined.member_id}])
+            assert left.members[0].error_code is NONE
+            await asyncio.sleep(11)
+            assert await listed(asked) == {}
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+@pytest.mark.parametrize("kind", ["alone", "consumer", "classic"])
+def test_a_group_that_nobody_uses_expires_with_its_offsets(kind: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            if kind == "consumer":
+                await join(asked, "g", "m")
+                assert await commit(asked, "g", "m", 1) is NONE
+                assert (await beat(asked, "g", "m", -1)).error_code is NONE
+            elif kind == "classic":
+                await be_classic(asked, "g")
+            else:
+                assert await commit(asked, "g", "", -1) is NONE
+            await asyncio.sleep(RETENTION)
+            assert await stored(shared) == (["g"], ["g"])
+            assert await read(asked, "g", None, -1) == (NONE, 1)
+            await asyncio.sleep(OVER - RETENTION)
+            assert await stored(shared) == ([], [])
+            assert await listed(asked) == {}
+            assert await commit(asked, "g", "", -1, 7) is NONE
+            assert await read(asked, "g", None, -1) == (NONE, 7)
+
+    run(story())
+
+
+async def be_classic(asked: Asked, group: str) -> None:
+    """A member gets its part, commits and leaves."""
+    joined = await join_classic(asked, group)
+    synced = await asked.ask(
+        14, 3, group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
+        assignments=[{"member_id": joined.member_id, "assignment": b"x"}],
+    )  # fmt: skip
+    assert (synced.error_code, synced.assignment) == (NONE, b"x")
+    assert await commit(asked, group, joined.member_id, joined.generation_id) is NONE
+    left = await asked.ask(LEAVE, 3, group_id=group, members=[{"member_id": joined.member_id}])
+    assert left.members[0].error_code is NONE
+
+
+def test_members_and_commits_keep_a_group_at_few_writes() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            await join(asked, "member", "m")
+            assert await commit(asked, "member", "m", 1) is NONE
+            states: list[str] = []
+            save = shared.coordinator.save_group
+
+            async def count(held: Lease, shard: int, group: StoredGroup) -> None:
+                states.append(group.name)
+                await save(held, shard, group)
+
+            shared.coordinator.save_group = count  # type: ignore[method-assign]
+            deleted: list[str] = []
+
+            async def delete(held: Lease, name: str) -> None:
+                deleted.append(name)
+
+            shared.coordinator.delete_group = delete  # type: ignore[method-assign]
+            for offset in range(int(OVER / 20)):
+                assert await commit(asked, "alone", "", -1, offset) is NONE
+                assert (await beat(asked, "member", "m", 1)).error_code is NONE
+                await asyncio.sleep(20)
+            assert await read(asked, "alone", None, -1) == (NONE, offset)
+            assert await read(asked, "member", "m", 1) == (NONE, 1)
+            assert set(states) == {"alone"}
+            assert len(states) <= OVER / (RETENTION / 7) + 1
+            assert not deleted
+
+    run(story())
+
+
+def test_another_broker_goes_on_with_the_time() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            assert await commit(asked, "g", "", -1) is NONE
+            await asyncio.sleep(RETENTION)
+        async with broker(shared, groups=SETTINGS) as asked:
+            assert await read(asked, "g", None, -1) == (NONE, 1)
+            await asyncio.sleep(OVER - RETENTION)
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+def test_a_group_without_a_stored_time_begins_it_now() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            topic = await create(asked, "t")
+            old: Mapping[Partition, CommittedOffset] = {Partition(topic, 0): CommittedOffset(5)}
+            await shared.coordinator.commit_offsets(None, "old", old)
+            await asyncio.sleep(EXPIRE_SECONDS + 1)
+            assert await stored(shared) == (["old"], ["old"])
+            await asyncio.sleep(RETENTION)
+            assert await read(asked, "old", None, -1) == (NONE, 5)
+            await asyncio.sleep(OVER - RETENTION)
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+@pytest.mark.parametrize("broken", ["save_group", "delete_group"])
+def test_an_error_that_nobody_expected_ends_no_work_for_good(broken: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            await join(asked, "g", "m")
+            assert await commit(asked, "alone", "", -1) is NONE
+            failures: list[str] = []
+
+            async def fail(*_: object) -> None:
+                failures.append(broken)
+                raise RuntimeError("what is this")
+
+            setattr(shared.coordinator, broken, fail)
+            await asyncio.sleep(OVER)
+            assert failures
+            assert asked.broker.healthy
+            delattr(shared.coordinator, broken)
+            await asyncio.sleep(OVER)
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+def test_a_commit_during_the_deletion_is_kept() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            assert await commit(asked, "g", "", -1) is NONE
+            delete = shared.coordinator.delete_group
+            begun, go = asyncio.Event(), asyncio.Event()
+
+            async def slow(held: Lease, name: str) -> None:
+                begun.set()
+                await go.wait()
+                await delete(held, name)
+
+            shared.coordinator.delete_group = slow  # type: ignore[method-assign]
+            await begun.wait()
+            late = asyncio.ensure_future(commit(asked, "g", "", -1, 9))
+            await asyncio.sleep(1)
+            go.set()
+            assert await late is NONE
+            assert await read(asked, "g", None, -1) == (NONE, 9)
+            assert await stored(shared) == (["g"], ["g"])
+
+    run(story())

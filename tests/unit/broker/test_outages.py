@@ -1,0 +1,222 @@
+"""Brokers that cannot reach their coordinator: clients are told to try again, and then it works."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn_broker import table
+from firn_broker.ports import Coordinator
+from tests.fakes.virtual_time import run
+from tests.unit.broker.test_whole_brokers import COMMON, GIVEN
+from tests.unit.broker.whole import Asked, Shared, broker, create, zero
+
+
+@contextmanager
+def outage(shared: Shared) -> Iterator[None]:
+    """Whoever asks the coordinator hears nothing."""
+
+    async def nothing(*_: Any, **__: Any) -> Any:
+        raise UnavailableError("no way there")
+
+    names = [name for name in vars(Coordinator) if not name.startswith("_") and name != "close"]
+    for name in names:
+        setattr(shared.coordinator, name, nothing)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(shared.coordinator, name)
+
+
+API_VERSIONS = 18
+PARTITION = {"partition_index": 0}
+ASKED: dict[str, tuple[int, dict[str, Any], ErrorCode]] = {
+    "latest offset": (
+        2,
+        {"replica_id": -1, "topics": [{"name": "t", "partitions": [{**PARTITION, "timestamp": -1}]}]},
+        ErrorCode.kafka_storage_error,
+    ),
+    "first offset of an unknown topic": (
+        2,
+        {"replica_id": -1, "topics": [{"name": "new", "partitions": [{**PARTITION, "timestamp": -2}]}]},
+        ErrorCode.kafka_storage_error,
+    ),
+    "end of an epoch": (
+        23,
+        {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1}]}]},
+        ErrorCode.kafka_storage_error,
+    ),
+    "deletion of records": (
+        21, {"topics": [{"name": "t", "partitions": [{**PARTITION, "offset": -1}]}]}, ErrorCode.kafka_storage_error,
+    ),
+    "producer id": (22, {}, ErrorCode.coordinator_load_in_progress),
+    "metadata of an unknown topic": (
+        3, {"topics": [{"name": "new"}], "allow_auto_topic_creation": False}, ErrorCode.leader_not_available,
+    ),
+    "metadata of a topic to be made": (
+        3, {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}, ErrorCode.leader_not_available,
+    ),
+    "creation of a topic": (
+        19,
+        {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}]},
+        ErrorCode.not_controller,
+    ),
+    "deletion of a topic": (
+        20, {"topics": [{"name": "t", "topic_id": None}], "topic_names": ("t",)}, ErrorCode.not_controller,
+    ),
+    "growth of a topic": (
+        37, {"topics": [{"name": "t", "count": 3, "assignments": None}], "validate_only": False}, ErrorCode.not_controller,
+    ),
+    "replacement of configs": (
+        33, {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}, ErrorCode.request_timed_out,
+    ),
+    "change of configs": (
+        44, {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}, ErrorCode.request_timed_out,
+    ),
+    "configs of an unknown topic": (
+        32, {"resources": [{"resource_type": 2, "resource_name": "new", "configuration_keys": None}]},
+        ErrorCode.request_timed_out,
+    ),
+    "sizes": (35, {"topics": None}, ErrorCode.kafka_storage_error),
+    "commit for an unknown topic": (
+        8,
+        {"generation_id_or_member_epoch": -1, "topics": [{"name": "new", "partitions": [{**PARTITION, "committed_offset": 1}]}]},
+        ErrorCode.coordinator_not_available,
+    ),
+    "commit": (
+        8,
+        {"generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": [{**PARTITION, "committed_offset": 1}]}]},
+        ErrorCode.coordinator_not_available,
+    ),
+    "offsets of a group": (
+        9,
+        {
+            "groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": (0,)}]}],
+            "topics": [{"name": "t", "partition_indexes": (0,)}],
+        },
+        ErrorCode.not_coordinator,
+    ),
+    "deletion of offsets": (
+        47, {"topics": [{"name": "t", "partitions": [PARTITION]}]}, ErrorCode.coordinator_not_available,
+    ),
+    "join": (11, {"protocols": [{"name": "range", "metadata": b""}]}, ErrorCode.coordinator_not_available),
+    "description of groups": (15, {"groups": ("g",)}, ErrorCode.coordinator_not_available),
+    "list of groups": (16, {}, ErrorCode.coordinator_not_available),
+    "deletion of groups": (42, {"groups_names": ("g",)}, ErrorCode.coordinator_not_available),
+}  # fmt: skip
+
+
+def codes(found: Any) -> set[ErrorCode]:
+    """All errors of an answer."""
+    if isinstance(found, tuple):
+        return set().union(*map(codes, found)) if found else set()
+    if isinstance(found, ErrorCode):
+        return {found}
+    fields = getattr(found, "__dataclass_fields__", ())
+    return set().union(*(codes(getattr(found, name)) for name in fields)) if fields else set()
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_clients_are_told_to_try_again_and_succeed_later(what: str) -> None:
+    api, fields, expected = ASKED[what]
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t")
+            low, high = next(route.versions for route in asked.broker.routes if route.key == api)
+            given = {**COMMON, "validate_only": False, **fields}
+            with outage(shared):
+                for version in range(low, high + 1):
+                    if version > 3 or "allow_auto_topic_creation" not in fields:
+                        assert codes(await asked.ask(api, version, **given)) - {ErrorCode.none} == {expected}, version
+            await asked.broker.catalogue.refresh()
+            assert expected not in codes(await asked.ask(api, high, **given))
+
+    run(story())
+
+
+def test_no_request_loses_its_connection() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            with outage(shared):
+                for route in table.routes(asked.broker):
+                    given = next((fields for key, fields, _ in ASKED.values() if key == route.key), {})
+                    given = {**COMMON, **GIVEN.get(route.key, {}), **given}
+                    low, high = route.versions
+                    for version in range(max(low, {0: 3}.get(route.key, 0)), high + 1):
+                        if route.key != API_VERSIONS:
+                            await asked.ask(route.key, version, **given)
+
+    run(story())
+
+
+def test_topics_are_told_as_they_were_last_known() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            id = await create(asked, "t")
+            with outage(shared):
+                everything = await asked.ask(3, 12, topics=None, allow_auto_topic_creation=True)
+                assert [(it.name, it.error_code, len(it.partitions)) for it in everything.topics] == [
+                    ("t", ErrorCode.none, 1)
+                ]
+                assert len(everything.brokers) == 1
+                found = await asked.ask(
+                    3, 12, topics=[{"name": None, "topic_id": id}, {"name": None, "topic_id": UUID(int=7)}],
+                    allow_auto_topic_creation=True,
+                )  # fmt: skip
+                assert [it.error_code for it in found.topics] == [ErrorCode.none, ErrorCode.leader_not_available]
+
+    run(story())
+
+
+def test_offsets_that_cannot_be_read_now_are_asked_for_again_by_old_consumers() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t")
+            await asked.ask(15, 5, groups=("g",))
+            with outage(shared):
+                found = await asked.ask(9, 9, groups=[{"group_id": "g", "topics": None}])
+                assert found.groups[0].error_code is ErrorCode.not_coordinator
+
+    run(story())
+
+
+@pytest.mark.parametrize("group", ["a\0b", "g" * 3_000])
+def test_a_group_whose_name_cannot_be_kept_is_refused(group: str) -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            assert codes(await commit(asked, group, "")) == {ErrorCode.invalid_group_id}
+            found = await asked.ask(9, 9, groups=[{"group_id": group, "topics": None}])
+            assert codes(found) == {ErrorCode.invalid_group_id}
+
+    run(story())
+
+
+def test_a_zero_byte_in_metadata_or_a_config_is_refused() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            assert codes(await commit(asked, "g", "a\0b")) == {ErrorCode.invalid_request}
+            config = {"name": "leader.replication.throttled.replicas", "value": "a\0b"}
+            topic = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [config]}
+            made = await asked.ask(19, 7, topics=[topic], timeout=zero(), validate_only=False)
+            assert codes(made) == {ErrorCode.invalid_config}
+
+    run(story())
+
+
+async def commit(asked: Asked, group: str, metadata: str) -> Any:
+    return await asked.ask(
+        8, 9, group_id=group, generation_id_or_member_epoch=-1, member_id="",
+        topics=[{"name": "t", "partitions": [{**PARTITION, "committed_offset": 1, "committed_metadata": metadata}]}],
+    )  # fmt: skip
