@@ -71,6 +71,8 @@ class _Group:
         self.future = future
 
     def answer(self, index: int, outcome: BatchOutcome) -> None:
+        if self.outcomes[index] is not None:
+            return
         self.outcomes[index] = outcome
         self.missing -= 1
         if not self.missing and not self.future.done():
@@ -230,6 +232,10 @@ class WalWriter:
             file = await self._queue.get()
             try:
                 await self._finish(file)
+            except Exception:
+                # Nobody may wait for ever, and files that follow must come to their turn.
+                log.exception("file failed", key=file.key)
+                self._fail(file, file.entries)
             finally:
                 self._unfinished -= 1
                 if not self._unfinished:
@@ -276,7 +282,10 @@ class WalWriter:
             except UnavailableError as error:
                 # Whether it happened is not known: only the same question again, with the same key, tells.
                 log.warning("commit not answered", key=file.key, attempt=attempt, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+            except Exception:
+                # As little is known.
+                log.exception("commit not answered", key=file.key, attempt=attempt)
+            await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return None
 
     def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:

@@ -38,8 +38,10 @@ from firn_broker.settings import PostgresSettings, secret
 T = TypeVar("T")
 
 FENCED = "FN001"
-PASSING = ("08", "40", "53", "55", "57", "58", "XX")
-"""Classes of SQLSTATE that may be gone later: connection, rollback (deadlock), resources, locks, shutdown, I/O."""
+PASSING = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
+"""Beginnings of SQLSTATEs that may be gone later: connection, a server that only reads since another leads, a password that is rotated, a
+database or a right that is being restored, rollback (deadlock), resources, locks, shutdown, I/O."""
+READ_ONLY = "25006"
 
 
 class PostgresCoordinator:
@@ -86,10 +88,14 @@ class PostgresCoordinator:
             state = error.sqlstate or ""
             if state == FENCED:
                 raise FencedError(str(error)) from error
-            if state[:2] in PASSING:
+            if state == READ_ONLY:
+                # Every connection may lead to the server that was the primary until now.
+                await self._pool.expire_connections()
+            if state.startswith(PASSING):
                 raise UnavailableError(f"coordinator: {error}") from error
             raise
-        except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # The last: a connection that the server ended at a bad moment.
             raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
 
     async def _rows(self, sql: str, *values: Any) -> Sequence[Any]:

@@ -189,10 +189,17 @@ class GroupCoordinator:
             ripe, self._ripe = self._ripe, []
             for shard, group in ripe:
                 if self._shards.get(shard.number) is shard and shard.groups.get(group.name) is group:
-                    await self._tick(shard, group)
+                    try:
+                        await self._tick(shard, group)
+                    except Exception:
+                        log.exception("cannot look at a group", group=group.name)
+                        self._ripe.append((shard, group))
             if self._now() - checked >= CHECK_SECONDS:
                 checked = self._now()
-                await self._check()
+                try:
+                    await self._check()
+                except Exception:
+                    log.exception("cannot check which groups are ours")
 
     def _schedule(self, shard: Shard, group: Group) -> None:
         """Look at the group when its next deadline is there. A look that comes too early only finds the next one."""

@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from firn.model.errors import UnavailableError
 from firn_broker.coordination.postgres import PostgresCoordinator
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.ports import Coordinator
@@ -106,3 +107,38 @@ class TestPostgres(CoordinatorContract):
         await other.start()
         assert await other.cluster_id() == await coordinator.cluster_id()
         await other.close()
+
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            pytest.param("ALTER ROLE {role} SET default_transaction_read_only = on", id="the server only reads"),
+            pytest.param("ALTER ROLE {role} PASSWORD 'another'", id="the password was rotated"),
+            pytest.param("REVOKE UPDATE ON {schema}.counter FROM {role}", id="a right is missing"),
+        ],
+    )
+    async def test_what_may_be_mended_outside_is_passing(
+        self, settings: PostgresSettings, database: Postgres, coordinator: Coordinator, trouble: str, tmp_path: Path
+    ) -> None:
+        role, schema = f"role_{settings.schema_name}", settings.schema_name
+        admin: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'first'")
+        await admin.execute(f"GRANT ALL ON DATABASE postgres TO {role}")
+        await admin.execute(f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        (tmp_path / "first").write_text("first")
+        theirs = PostgresCoordinator(
+            settings.model_copy(update={"user_file": "", "user": role, "password_file": str(tmp_path / "first")})
+        )
+        await theirs.start()
+        first = await theirs.producer_ids(1)
+        await admin.execute(trouble.format(role=role, schema=schema))
+        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
+        for _ in range(4):
+            with pytest.raises(UnavailableError):
+                await theirs.producer_ids(1)
+        await admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+        await admin.execute(f"ALTER ROLE {role} PASSWORD 'first'")
+        await admin.execute(f"GRANT UPDATE ON {schema}.counter TO {role}")
+        assert await theirs.producer_ids(1) == first + 1
+        await theirs.close()
+        await admin.close()

@@ -4,6 +4,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from firn_broker.blocks import Block
 from firn_broker.coordinates import NodeAddress, Partition
 from firn_broker.writer import Append
 from tests.unit.broker.batches import batch
@@ -67,6 +68,28 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         assert len(parts.coordinator.commits) == 4
         (after,) = await parts.writer.append([append()])
         assert after.base_offset == 4
+
+
+async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() -> None:
+    async with rig() as parts:
+        parts.coordinator.trouble = [RuntimeError("unheard of")] * 2
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.base_offset == 0
+        assert len(set(parts.coordinator.commits)) == 1
+        await parts.writer.drain()
+
+
+async def test_a_file_that_fails_in_a_way_nobody_foresaw_holds_up_no_other() -> None:
+    async with rig() as parts:
+
+        def wrote(key: str, block: Block) -> None:
+            raise RuntimeError(key)
+
+        parts.cache.wrote = wrote  # type: ignore[method-assign]
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.error is ErrorCode.kafka_storage_error
+        del parts.cache.wrote
+        assert (await parts.writer.append([append()]))[0].error is ErrorCode.none
 
 
 async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
