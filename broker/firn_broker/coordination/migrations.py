@@ -1,4 +1,5 @@
-"""The schema of the PostgreSQL coordinator, one script a version. Never change one that was released: add another.
+"""The schema of the PostgreSQL coordinator: tables by scripts, one a version, and functions, which are replaced with every new version.
+Never change a script that was released: add another, also (an empty one) when only a function changes.
 
 Lock order, everywhere: the object (wal), then logs by (topic, partition), then the rest. `now_ms` is the only clock.
 """
@@ -35,14 +36,25 @@ SCRIPTS = (
       leader_epoch int NOT NULL, metadata text NOT NULL, committed_ms bigint NOT NULL, PRIMARY KEY(grp, topic_id, part))
       WITH (fillfactor = 70);
     CREATE INDEX grp_offset_topic ON grp_offset(topic_id);
+    """,
+    """
+    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
+    """,
+    """
+    DROP INDEX wal_reply;
+    CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
+    """,
+)
+"""`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given."""
 
-    CREATE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
+FUNCTIONS = """
+    CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
       INSERT INTO counter AS c VALUES (p_name, p_step)
       ON CONFLICT (name) DO UPDATE SET value = c.value + p_step RETURNING value - p_step
     $$;
 
     -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch.
-    CREATE FUNCTION commit_wal(
+    CREATE OR REPLACE FUNCTION commit_wal(
       p_key text, p_node int, p_epoch int, p_size bigint, p_topic uuid[], p_part int[], p_pos bigint[], p_len int[],
       p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
     ) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -163,11 +175,11 @@ SCRIPTS = (
       INSERT INTO run SELECT it.log, it.last, it.base, w.id, it.pos, it.len, it.ts, it.at
         FROM unnest(r_log, r_last, r_base, r_pos, r_len, r_ts, r_at) AS it(log, last, base, pos, len, ts, at);
       UPDATE wal SET state = CASE WHEN n > 0 THEN 1 ELSE 2 END, size = p_size, runs = n,
-        dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, reply = to_jsonb(replies) WHERE id = w.id;
+        dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, made_ms = now_at, reply = to_jsonb(replies) WHERE id = w.id;
       RETURN to_jsonb(replies);
     END $$;
 
-    CREATE FUNCTION expire_logs(p_topic uuid, p_age bigint, p_bytes bigint, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION expire_logs(p_topic uuid, p_age bigint, p_bytes bigint, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE
       it record;
       one record;
@@ -194,7 +206,7 @@ SCRIPTS = (
       RETURN moved;
     END $$;
 
-    CREATE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE
       v_log bigint[]; v_last bigint[]; v_wal bigint[]; v_len bigint[];
     BEGIN
@@ -224,8 +236,4 @@ SCRIPTS = (
       DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
-    """,
-    """
-    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
-    """,
-)
+"""

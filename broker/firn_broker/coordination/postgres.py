@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -32,7 +33,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination.migrations import SCRIPTS
+from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
@@ -78,6 +79,8 @@ class PostgresCoordinator:
             for number, script in enumerate(SCRIPTS[version:], version + 1):
                 await db.execute(script)
                 await db.execute("INSERT INTO schema_version VALUES ($1)", number)
+            if version < len(SCRIPTS):
+                await db.execute(FUNCTIONS)
             await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
 
     async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
@@ -386,15 +389,26 @@ class PostgresCoordinator:
 
     async def abandon(self, age_ms: int, limit: int) -> int:
         """See `Coordinator.abandon`."""
-        # Who is gone does not ask again what came of a commit.
+        # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask. (A volatile now_ms() uses no index.)
         await self._rows(
-            "UPDATE wal SET reply = NULL WHERE id IN (SELECT id FROM wal WHERE reply IS NOT NULL AND made_ms <= now_ms() - $1"
-            " AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch) LIMIT $2)",
+            f"""
+            UPDATE wal SET reply = NULL WHERE id IN (
+              SELECT old.id FROM node CROSS JOIN LATERAL (
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1) AND made_ms < (
+                    SELECT made_ms FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                    ORDER BY made_ms DESC OFFSET {KEPT_REPLIES - 1} LIMIT 1)
+                UNION ALL
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch < node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1)
+                LIMIT $2
+              ) old LIMIT $2)
+            """,
             age_ms, limit,
         )  # fmt: skip
         rows = await self._rows(
             "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
-            " AND made_ms <= now_ms() - $1 AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
+            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
             " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
             age_ms, limit,
         )  # fmt: skip
@@ -403,7 +417,7 @@ class PostgresCoordinator:
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
         """See `Coordinator.dead_objects`."""
         rows = await self._rows(
-            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= now_ms() - $1 ORDER BY dead_ms LIMIT $2",
+            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= (SELECT now_ms() - $1) ORDER BY dead_ms LIMIT $2",
             grace_ms,
             limit,
         )
@@ -565,8 +579,8 @@ async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
         added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
         await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
     await db.execute(
-        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END, reply = to_jsonb($5::boolean)"
-        " WHERE id = $1",
+        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END,"
+        " made_ms = now_ms(), reply = to_jsonb($5::boolean) WHERE id = $1",
         own["id"], 1 if done else 2, rewrite.size, len(rewrite.new) if done else 0, done,
     )  # fmt: skip
     return done

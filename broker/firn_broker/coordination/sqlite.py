@@ -18,6 +18,7 @@ from firn.model.clock import Clock
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -76,8 +77,15 @@ MIGRATIONS = (
     ALTER TABLE node ADD COLUMN external_host TEXT;
     ALTER TABLE node ADD COLUMN external_port INTEGER;
     """,
+    """
+    DROP INDEX wal_reply;
+    CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
+    """,
 )
-"""One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another."""
+"""One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another.
+
+`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given.
+"""
 
 
 class Inline(Executor):
@@ -414,8 +422,8 @@ class SqliteCoordinator:
                      for pid in log.touched],
                 )  # fmt: skip
         self._db.execute(
-            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, reply=? WHERE id=?",
-            (LIVE if runs else DEAD, commit.size, runs, None if runs else now, json.dumps(outcomes), wal),
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
+            (LIVE if runs else DEAD, commit.size, runs, None if runs else now, now, json.dumps(outcomes), wal),
         )
         return outcomes
 
@@ -460,12 +468,13 @@ class SqliteCoordinator:
             added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
             self._db.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
         self._db.execute(
-            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, reply=? WHERE id=?",
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
             (
                 LIVE if done else DEAD,
                 rewrite.size,
                 len(rewrite.new) if done else 0,
                 None if done else now,
+                now,
                 json.dumps(done),
                 wal,
             ),
@@ -627,12 +636,18 @@ class SqliteCoordinator:
 
         def work() -> int:
             now = self._now()
-            # Who is gone does not ask again what came of a commit.
-            self._db.execute(
-                "UPDATE wal SET reply=NULL WHERE id IN (SELECT id FROM wal WHERE reply IS NOT NULL AND made_ms<=? AND NOT EXISTS"
-                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch) LIMIT ?)",
-                (now - age_ms, limit),
-            )
+            # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask.
+            for node, epoch in self._db.execute("SELECT id, epoch FROM node").fetchall():
+                theirs = "SELECT id FROM wal WHERE reply IS NOT NULL AND node=?1 AND made_ms<=?3"
+                newest = (
+                    "SELECT made_ms FROM wal WHERE reply IS NOT NULL AND node=?1 AND node_epoch=?2 ORDER BY made_ms DESC"
+                    f" LIMIT 1 OFFSET {KEPT_REPLIES - 1}"
+                )
+                for which in (f"node_epoch=?2 AND made_ms<({newest})", "node_epoch<?2"):
+                    self._db.execute(
+                        f"UPDATE wal SET reply=NULL WHERE id IN ({theirs} AND {which} LIMIT ?4)",
+                        (node, epoch, now - age_ms, limit),
+                    )
             return self._db.execute(
                 "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
                 " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",

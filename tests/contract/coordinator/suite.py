@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.coordinates import (
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchEntry,
@@ -278,6 +279,41 @@ class CoordinatorContract:
         assert await log.coordinator.dead_objects(5_000, 10) == [key]
         await log.coordinator.forget_objects([key])
         assert await log.coordinator.dead_objects(0, 10) == []
+
+    async def test_replies_that_nobody_asks_for_any_more_are_forgotten(self, log: Log, advance: Advance) -> None:
+        keys = []
+        for _ in range(KEPT_REPLIES + 3):
+            keys.append(await log.key())
+            await log.commit(batch(), key=keys[-1])
+            await advance(0.01)
+        assert await log.coordinator.abandon(5_000, 1000) == 0
+        assert offsets(await log.commit(batch(), key=keys[0])) == [0], "too young"
+        await advance(6)
+        await log.coordinator.renew(log.lease, TTL)
+        await log.coordinator.abandon(5_000, 2)
+        assert offsets(await log.commit(batch(), key=keys[2])) == [2], "not more than the limit"
+        await log.coordinator.abandon(5_000, 1000)
+        for key in keys[:3]:
+            with pytest.raises(FencedError):
+                await log.commit(batch(), key=key)
+        for offset, key in enumerate(keys[3:], 3):
+            assert offsets(await log.commit(batch(), key=key)) == [offset]
+        await log.coordinator.join(ADDRESS, TTL, log.lease.node)
+        await log.coordinator.abandon(5_000, 1000)
+        with pytest.raises(FencedError):
+            await log.commit(batch(), key=keys[-1])
+
+    async def test_an_object_that_was_reserved_long_ago_is_young_once_it_is_committed(
+        self, log: Log, advance: Advance
+    ) -> None:
+        key = await log.key()
+        for _ in range(KEPT_REPLIES):
+            await log.commit(batch(SECOND))
+        await advance(6)
+        await log.coordinator.renew(log.lease, TTL)
+        await log.commit(batch(), key=key)
+        await log.coordinator.abandon(5_000, 1000)
+        assert offsets(await log.commit(batch(), key=key)) == [0]
 
     async def test_an_object_without_accepted_batches_is_dead(self, log: Log) -> None:
         await log.commit(produced(0))

@@ -1,6 +1,7 @@
 """The contract, on SQLite in memory (which simulations use), SQLite on disk, and PostgreSQL."""
 
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import asyncpg
 import pytest
 
 from firn.model.errors import UnavailableError
+from firn_broker.coordinates import Topic
+from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.coordination.postgres import PostgresCoordinator
-from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
+from firn_broker.coordination.sqlite import MIGRATIONS, Inline, SqliteCoordinator
 from firn_broker.ports import Coordinator
 from firn_broker.settings import PostgresSettings
-from tests.contract.coordinator.suite import Advance, CoordinatorContract
+from tests.contract.coordinator.suite import ADDRESS, TOPIC, TTL, Advance, CoordinatorContract, Log, batch, produced
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import Postgres
 
@@ -59,6 +62,33 @@ class TestSqliteOnDisk(OverSqlite):
         assert await again.cluster_id() == "cluster"
         assert await again.producer_ids(5) == first + 5
         await again.close()
+
+    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        path = str(tmp_path / "earlier.db")
+        db = sqlite3.connect(path)
+        for script in MIGRATIONS[:2]:
+            db.executescript(script)
+        db.execute("PRAGMA user_version=2")
+        db.execute("INSERT INTO cluster VALUES ('earlier')")
+        db.commit()
+        db.close()
+        coordinator = SqliteCoordinator(path, clock, "another name")
+        await coordinator.start()
+        await works(coordinator, "earlier")
+        await coordinator.close()
+
+
+async def works(coordinator: Coordinator, cluster: str) -> None:
+    """A few calls of all kinds."""
+    assert await coordinator.cluster_id() == cluster
+    log = Log(coordinator, await coordinator.join(ADDRESS, TTL))
+    await coordinator.create_topic(Topic(TOPIC, "t", 2, {}))
+    assert [it.base_offset for it in await log.commit(batch(), batch(), produced(0))] == [0, 1, 2]
+    assert await coordinator.expire(TOPIC, -1, 0, 10) == 1
+    assert await coordinator.drop_runs(10) == 1
+    assert await coordinator.abandon(0, 10) == 0
 
 
 class TestPostgres(CoordinatorContract):
@@ -107,6 +137,28 @@ class TestPostgres(CoordinatorContract):
         await other.start()
         assert await other.cluster_id() == await coordinator.cluster_id()
         await other.close()
+
+    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        name = f"{settings.schema_name}_earlier"
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"CREATE SCHEMA {name}; SET search_path = {name}")
+        await db.execute(
+            "CREATE TABLE schema_version(version int NOT NULL); INSERT INTO schema_version VALUES (1), (2)"
+        )
+        for script in SCRIPTS[:2]:
+            await db.execute(script)
+        # An earlier version had its functions in the first script.
+        await db.execute(FUNCTIONS.replace("made_ms = now_at, ", ""))
+        await db.execute("INSERT INTO cluster VALUES ('earlier')")
+        coordinator = PostgresCoordinator(settings.model_copy(update={"schema_name": name}))
+        await coordinator.start()
+        await works(coordinator, "earlier")
+        source = await db.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'commit_wal'::regproc")
+        assert "made_ms = now_at" in source
+        await coordinator.close()
+        await db.close()
 
     @pytest.mark.parametrize(
         "trouble",
