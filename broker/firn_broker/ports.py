@@ -163,8 +163,12 @@ class Coordinator(Protocol):
         ...
 
     async def abandon(self, age_ms: int, limit: int) -> int:
-        """Withdraw reservations that are older than ``age_ms`` and whose node is gone; how many. Also forget up to ``limit`` replies that are
-        older than that, save the newest `KEPT_REPLIES` of each node's present epoch: a commit of those could still be asked again."""
+        """Withdraw reservations that are older than ``age_ms`` and whose node's epoch is over; how many."""
+        ...
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """Forget up to ``limit`` replies to commits that are older than ``age_ms``, save the newest `KEPT_REPLIES` of each node's present
+        epoch, as these may be asked for again; how many."""
         ...
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:

@@ -389,8 +389,18 @@ class PostgresCoordinator:
 
     async def abandon(self, age_ms: int, limit: int) -> int:
         """See `Coordinator.abandon`."""
+        rows = await self._rows(
+            "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
+            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
+            " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_replies`."""
         # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask. (A volatile now_ms() uses no index.)
-        await self._rows(
+        rows = await self._rows(
             f"""
             UPDATE wal SET reply = NULL WHERE id IN (
               SELECT old.id FROM node CROSS JOIN LATERAL (
@@ -402,14 +412,8 @@ class PostgresCoordinator:
                 SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch < node.epoch
                   AND made_ms <= (SELECT now_ms() - $1)
                 LIMIT $2
-              ) old LIMIT $2)
+              ) old LIMIT $2) RETURNING id
             """,
-            age_ms, limit,
-        )  # fmt: skip
-        rows = await self._rows(
-            "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
-            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
-            " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
             age_ms, limit,
         )  # fmt: skip
         return len(rows)

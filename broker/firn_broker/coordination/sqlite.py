@@ -636,6 +636,19 @@ class SqliteCoordinator:
 
         def work() -> int:
             now = self._now()
+            return self._db.execute(
+                "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
+                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",
+                (now, now - age_ms, now, limit),
+            ).rowcount
+
+        return await self._run(work)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_replies`."""
+
+        def work() -> int:
+            forgotten = 0
             # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask.
             for node, epoch in self._db.execute("SELECT id, epoch FROM node").fetchall():
                 theirs = "SELECT id FROM wal WHERE reply IS NOT NULL AND node=?1 AND made_ms<=?3"
@@ -644,15 +657,11 @@ class SqliteCoordinator:
                     f" LIMIT 1 OFFSET {KEPT_REPLIES - 1}"
                 )
                 for which in (f"node_epoch=?2 AND made_ms<({newest})", "node_epoch<?2"):
-                    self._db.execute(
+                    forgotten += self._db.execute(
                         f"UPDATE wal SET reply=NULL WHERE id IN ({theirs} AND {which} LIMIT ?4)",
-                        (node, epoch, now - age_ms, limit),
-                    )
-            return self._db.execute(
-                "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
-                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",
-                (now, now - age_ms, now, limit),
-            ).rowcount
+                        (node, epoch, self._now() - age_ms, limit - forgotten),
+                    ).rowcount
+            return forgotten
 
         return await self._run(work)
 

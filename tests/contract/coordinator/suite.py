@@ -286,20 +286,21 @@ class CoordinatorContract:
             keys.append(await log.key())
             await log.commit(batch(), key=keys[-1])
             await advance(0.01)
-        assert await log.coordinator.abandon(5_000, 1000) == 0
+        assert await log.coordinator.forget_replies(5_000, 1000) == 0
         assert offsets(await log.commit(batch(), key=keys[0])) == [0], "too young"
         await advance(6)
         await log.coordinator.renew(log.lease, TTL)
-        await log.coordinator.abandon(5_000, 2)
+        assert await log.coordinator.forget_replies(5_000, 2) == 2
         assert offsets(await log.commit(batch(), key=keys[2])) == [2], "not more than the limit"
-        await log.coordinator.abandon(5_000, 1000)
+        assert await log.coordinator.forget_replies(5_000, 1000) == 1
+        assert await log.coordinator.forget_replies(5_000, 1000) == 0
         for key in keys[:3]:
             with pytest.raises(FencedError):
                 await log.commit(batch(), key=key)
         for offset, key in enumerate(keys[3:], 3):
             assert offsets(await log.commit(batch(), key=key)) == [offset]
         await log.coordinator.join(ADDRESS, TTL, log.lease.node)
-        await log.coordinator.abandon(5_000, 1000)
+        await log.coordinator.forget_replies(5_000, 1000)
         with pytest.raises(FencedError):
             await log.commit(batch(), key=keys[-1])
 
@@ -312,7 +313,7 @@ class CoordinatorContract:
         await advance(6)
         await log.coordinator.renew(log.lease, TTL)
         await log.commit(batch(), key=key)
-        await log.coordinator.abandon(5_000, 1000)
+        await log.coordinator.forget_replies(5_000, 1000)
         assert offsets(await log.commit(batch(), key=key)) == [0]
 
     async def test_an_object_without_accepted_batches_is_dead(self, log: Log) -> None:

@@ -88,7 +88,7 @@ async def works(coordinator: Coordinator, cluster: str) -> None:
     assert [it.base_offset for it in await log.commit(batch(), batch(), produced(0))] == [0, 1, 2]
     assert await coordinator.expire(TOPIC, -1, 0, 10) == 1
     assert await coordinator.drop_runs(10) == 1
-    assert await coordinator.abandon(0, 10) == 0
+    assert await coordinator.forget_replies(0, 10) == 0
 
 
 class TestPostgres(CoordinatorContract):
