@@ -11,7 +11,8 @@ Order: a producer with several requests in flight has consecutive sequences in c
 file whose upload is late makes the following wait. Where a file fails for good, later batches of the same producers that were already
 accepted must not get in front of the retry: they fail with it (`_Failed`).
 
-Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here.
+Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here:
+the key of an upload that is given up is committed with nothing in it, so that it is dead.
 """
 
 import asyncio
@@ -250,6 +251,9 @@ class WalWriter:
             uploaded = False
         if not uploaded:
             self._fail(file, file.entries)
+            if file.key:
+                # Something may lie there all the same, or arrive late: a commit of nothing gives the key up, and upkeep deletes it.
+                await self._commit(file, ())
             return
         banned = frozenset[_Producer]().union(*(one.producers for one in self._failed if file.number <= one.last))
         self._failed = [one for one in self._failed if file.number < one.last]

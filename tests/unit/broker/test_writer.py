@@ -101,6 +101,17 @@ async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
         assert (await parts.writer.append([append()]))[0].base_offset == 0
 
 
+async def test_an_upload_that_is_given_up_leaves_no_object_behind() -> None:
+    async with rig() as parts:
+        parts.objects.broken = True
+        await parts.writer.append([append()])
+        parts.objects.broken = False
+        await parts.writer.append([append()])
+        given_up, used = parts.coordinator.commits
+        assert await parts.coordinator.dead_objects(0, 10) == [given_up]
+        assert (await parts.coordinator.objects())[used][1] == 1
+
+
 async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:
     async with rig(flush_bytes=1024) as parts:
         gate = asyncio.Event()
