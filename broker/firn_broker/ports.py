@@ -109,8 +109,8 @@ class Coordinator(Protocol):
         """Have at least so many partitions; False when there is no such topic."""
         ...
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
-        """Replace the topic's own configs; False when there is no such topic."""
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+        """Replace the topic's own configs if they are as ``known``; False when they are others, or there is no such topic."""
         ...
 
     async def delete_topic(self, topic: UUID) -> bool:
@@ -154,7 +154,7 @@ class Coordinator(Protocol):
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
         """Move the log starts of a topic past runs that are too old or too many (-1: no bound), looking at ``limit`` runs of each
-        partition at most; how many partitions moved."""
+        partition at most; how many partitions moved. None is too many while ``limit`` runs wait to be dropped."""
         ...
 
     async def drop_runs(self, limit: int) -> int:

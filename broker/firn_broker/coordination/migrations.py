@@ -185,13 +185,19 @@ FUNCTIONS = """
       one record;
       excess bigint;
       upto bigint;
-      moved int := 0;
+      v_below bigint; v_runs int;
+      v_log bigint[] := '{}'; v_upto bigint[] := '{}';
     BEGIN
-      -- Candidates without locks; only the short update of one row at a time has one.
+      -- Candidates without locks; these are held for the short update at the end.
       FOR it IN SELECT id, log_start, bytes FROM log WHERE topic_id = p_topic AND NOT deleted AND hw > log_start ORDER BY part LOOP
         upto := it.log_start;
-        excess := CASE WHEN p_bytes < 0 THEN 0 ELSE it.bytes - p_bytes -
-          (SELECT coalesce(sum(len), 0) FROM run WHERE log = it.id AND last_offset < it.log_start) END;
+        excess := 0;
+        IF p_bytes >= 0 THEN
+          -- Bytes count runs that are still there; those below the start are on their way out already. While they are too many, none follow.
+          SELECT coalesce(sum(len), 0), count(*) INTO v_below, v_runs
+            FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit) below;
+          excess := CASE WHEN v_runs < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
+        END IF;
         FOR one IN SELECT last_offset, len, max_ts FROM run WHERE log = it.id AND last_offset >= it.log_start
           ORDER BY last_offset LIMIT p_limit LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
@@ -199,11 +205,13 @@ FUNCTIONS = """
           upto := one.last_offset + 1;
         END LOOP;
         IF upto > it.log_start THEN
-          UPDATE log SET log_start = greatest(log_start, upto) WHERE id = it.id;
-          moved := moved + 1;
+          v_log := v_log || it.id; v_upto := v_upto || upto;
         END IF;
       END LOOP;
-      RETURN moved;
+      PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
+      UPDATE log SET log_start = greatest(log_start, moved.upto) FROM unnest(v_log, v_upto) AS moved(id, upto)
+        WHERE log.id = moved.id;
+      RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
 
     CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$

@@ -265,11 +265,12 @@ class PostgresCoordinator:
         )
         return row is not None
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         """See `Coordinator.configure_topic`."""
         row = await self._change_topics(
-            "UPDATE topic SET configs = $2 WHERE id = $1 RETURNING id", topic, json.dumps(dict(configs))
-        )
+            "UPDATE topic SET configs = $3 WHERE id = $1 AND configs = $2 RETURNING id",
+            topic, json.dumps(dict(known)), json.dumps(dict(configs)),
+        )  # fmt: skip
         return row is not None
 
     async def delete_topic(self, topic: UUID) -> bool:

@@ -326,16 +326,16 @@ class SqliteCoordinator:
 
         return await self._run(work)
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         """See `Coordinator.configure_topic`."""
 
         def work() -> bool:
-            changed = self._db.execute(
-                "UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes)
-            ).rowcount
-            if changed:
-                self._count("topics")
-            return bool(changed)
+            row = self._one("SELECT configs FROM topic WHERE id=?", topic.bytes)
+            if row is None or json.loads(row[0]) != dict(known):
+                return False
+            self._db.execute("UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes))
+            self._count("topics")
+            return True
 
         return await self._run(work)
 
@@ -590,9 +590,15 @@ class SqliteCoordinator:
                 (topic.bytes,),
             ).fetchall()
             for log, start, size in logs:
-                # Bytes count runs that are still there; those below the start are on their way out already.
-                below = self._one("SELECT coalesce(sum(len), 0) FROM run WHERE log=? AND last_offset<?", log, start)[0]
-                excess = size - below - retention_bytes if retention_bytes >= 0 else 0
+                excess = 0
+                if retention_bytes >= 0:
+                    # Bytes count runs that are still there; those below the start are on their way out already. While they are too many,
+                    # none follow.
+                    below, runs = self._one(
+                        "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
+                        log, start, limit,
+                    )  # fmt: skip
+                    excess = size - below - retention_bytes if runs < limit else 0
                 end = start
                 for last, length, newest in self._db.execute(
                     "SELECT last_offset, len, max_ts FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",

@@ -193,7 +193,7 @@ class CoordinatorContract:
         version = -1
         for change in (
             coordinator.grow_topic(TOPIC, 4),
-            coordinator.configure_topic(TOPIC, {"a": "b"}),
+            coordinator.configure_topic(TOPIC, {}, {"a": "b"}),
             coordinator.delete_topic(TOPIC),
         ):
             assert await change
@@ -202,8 +202,18 @@ class CoordinatorContract:
             assert found.version > version
             version = found.version
         assert not await coordinator.grow_topic(TOPIC, 5)
-        assert not await coordinator.configure_topic(TOPIC, {})
+        assert not await coordinator.configure_topic(TOPIC, {"a": "b"}, {})
         assert not await coordinator.delete_topic(TOPIC)
+
+    async def test_configs_are_replaced_by_who_knows_them(self, coordinator: Coordinator) -> None:
+        first, second = {"a": "1", "b": "2"}, {"c": "3"}
+        await coordinator.create_topic(Topic(TOPIC, "orders", 1, first))
+        assert await coordinator.configure_topic(TOPIC, {"b": "2", "a": "1"}, second)
+        before = await coordinator.topics()
+        assert before is not None
+        assert not await coordinator.configure_topic(TOPIC, first, {})
+        assert await coordinator.topics(before.version) is None
+        assert before.topics[0].configs == second
 
     async def test_a_grown_topic_has_its_new_partitions(self, log: Log) -> None:
         await log.coordinator.grow_topic(TOPIC, 3)
@@ -628,6 +638,24 @@ class CoordinatorContract:
         (state,) = await log.coordinator.states([FIRST])
         assert state is not None
         assert state.log_start == 2
+
+    async def test_logs_shrink_no_further_while_many_runs_wait_to_be_dropped(self, log: Log) -> None:
+        for _ in range(8):
+            await log.commit(batch())
+        for dropped, start in ((0, 3), (0, 3), (1, 5)):
+            if dropped:
+                assert await log.coordinator.drop_runs(dropped) == dropped
+            await log.coordinator.expire(TOPIC, -1, 300, 3)
+            (state,) = await log.coordinator.states([FIRST])
+            assert state is not None
+            assert state.log_start == start
+
+    async def test_all_partitions_of_a_topic_expire_at_once(self, log: Log) -> None:
+        for partition in (FIRST, SECOND):
+            for _ in range(3):
+                await log.commit(batch(partition))
+        assert await log.coordinator.expire(TOPIC, 0, -1, 10) == 2
+        assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == [3, 3]
 
     async def test_objects_are_listed_with_their_runs(self, log: Log) -> None:
         key, unused = await log.key(), await log.key()
