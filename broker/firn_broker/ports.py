@@ -190,7 +190,8 @@ class Coordinator(Protocol):
         ...
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
-        """Forget what is known of up to ``limit`` producers in partitions to which they sent nothing for ``age_ms``; how many."""
+        """Forget what is known of producers in partitions to which they sent nothing for ``age_ms``; how many. Each call looks at ``limit``
+        producers at most, where the last one ended, and begins anew after the last of all."""
         ...
 
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:

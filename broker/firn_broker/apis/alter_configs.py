@@ -36,6 +36,8 @@ async def alter(broker: Broker, resource: object, change: object, *, validate_on
     """Answer for one resource: ``change(topic, resource)`` gives the new configs."""
     kind: int = resource.resource_type  # type: ignore[attr-defined]
     name: str = resource.resource_name  # type: ignore[attr-defined]
+    error: ErrorCode
+    message: str | None
     if kind != TOPIC:
         error, message = ErrorCode.invalid_request, "Only configs of topics can be altered here."
     else:

@@ -43,6 +43,8 @@ PASSING = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
 """Beginnings of SQLSTATEs that may be gone later: connection, a server that only reads since another leads, a password that is rotated, a
 database or a right that is being restored, rollback (deadlock), resources, locks, shutdown, I/O."""
 READ_ONLY = "25006"
+BEGINNING = (-1, -1)
+"""Before all (log, producer)."""
 
 
 class PostgresCoordinator:
@@ -53,6 +55,7 @@ class PostgresCoordinator:
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
+        self._walked = BEGINNING
 
     async def start(self) -> None:
         """See `Coordinator.start`."""
@@ -444,13 +447,21 @@ class PostgresCoordinator:
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
         """See `Coordinator.forget_producers`."""
-        # Never waits for a commit: who is being written to is not old.
+        # A walk, as an index on touched_ms would make every commit write to indexes. Never waits for a commit: who is being written to is not
+        # old.
         rows = await self._rows(
-            "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms <= now_ms() - $1 LIMIT $2"
-            " FOR UPDATE SKIP LOCKED) RETURNING pid",
-            age_ms, limit,
+            "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
+            " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
+            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING 1)"
+            " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
+            age_ms, limit, *self._walked,
         )  # fmt: skip
-        return len(rows)
+        if not rows:
+            self._walked = BEGINNING
+            return 0
+        log, pid, forgotten, seen = rows[0]
+        self._walked = (log, pid) if seen == limit else BEGINNING
+        return int(forgotten)
 
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         """See `Coordinator.groups`."""

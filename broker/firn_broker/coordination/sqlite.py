@@ -46,6 +46,10 @@ from firn_broker.coordination.idempotence import KnownBatch, ProducerState
 T = TypeVar("T")
 
 RESERVED, LIVE, DEAD = 0, 1, 2
+BEGINNING = (-1, -1)
+"""Before all (log, producer)."""
+TIMED_RUNS = 5_000
+"""Runs whose times are compared without a commit in between, a few milliseconds."""
 
 MIGRATIONS = (
     """
@@ -110,6 +114,7 @@ class SqliteCoordinator:
         self._new_cluster_id = new_cluster_id
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
         self._db: sqlite3.Connection
+        self._walked = BEGINNING
 
     async def _run(self, work: Callable[[], T], *, write: bool = True) -> T:
         """``work`` in the worker, inside one transaction."""
@@ -552,20 +557,34 @@ class SqliteCoordinator:
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
         """See `Coordinator.find_by_time`."""
 
-        def work() -> Run | None:
+        found: tuple[Any, ...] | None = None
+        offset: int | None = since
+
+        def step() -> None:
+            nonlocal found, offset
             log = self._log(partition)
             if log is None:
-                return None
-            sql = f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=?"
+                found = offset = None
+                return
+            # Its own transaction, so that commits come in between.
+            start = max(log.start, offset or 0)
+            some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
+            (offset,) = self._one(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RUNS)
+            sql = f"SELECT {_RUN} FROM ({some}) run JOIN wal ON wal.id=run.wal"
             if timestamp == MAX_TIMESTAMP:
-                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, max(log.start, since))
+                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RUNS)
+                if row and (found is None or row[5] > found[5]):
+                    found = row
             else:
-                row = self._one(
-                    f"{sql} AND max_ts>=? ORDER BY last_offset LIMIT 1", log.id, max(log.start, since), timestamp
+                found = self._one(
+                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RUNS, timestamp
                 )
-            return _run(row) if row else None
+                if found:
+                    offset = None
 
-        return await self._run(work, write=False)
+        while offset is not None:
+            await self._run(step, write=False)
+        return _run(found) if found else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         """See `Coordinator.advance_start`."""
@@ -709,10 +728,15 @@ class SqliteCoordinator:
         """See `Coordinator.forget_producers`."""
 
         def work() -> int:
-            return self._db.execute(
-                "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms<=? LIMIT ?)",
-                (self._now() - age_ms, limit),
-            ).rowcount
+            # A walk, as an index on touched_ms would make every commit write to it.
+            seen = self._db.execute(
+                "SELECT log, pid, touched_ms FROM producer WHERE (log, pid) > (?, ?) ORDER BY log, pid LIMIT ?",
+                (*self._walked, limit),
+            ).fetchall()
+            old = [(log, pid) for log, pid, touched in seen if touched <= self._now() - age_ms]
+            self._db.executemany("DELETE FROM producer WHERE log=? AND pid=?", old)
+            self._walked = seen[-1][:2] if len(seen) == limit else BEGINNING
+            return len(old)
 
         return await self._run(work)
 

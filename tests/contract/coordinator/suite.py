@@ -29,6 +29,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
+from firn_broker.coordination import sqlite
 from firn_broker.ports import Coordinator
 
 TOPIC = UUID(int=7)
@@ -511,6 +512,15 @@ class CoordinatorContract:
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
         assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
 
+    async def test_silent_producers_are_looked_for_step_by_step(self, log: Log, advance: Advance) -> None:
+        await log.commit(*(produced(0, producer=number) for number in range(5)))
+        await advance(8)
+        await log.commit(*(produced(1, producer=number) for number in (0, 1, 4)))
+        await advance(3)
+        assert [await log.coordinator.forget_producers(10_000, 2) for _ in range(3)] == [0, 2, 0]
+        await advance(10)
+        assert [await log.coordinator.forget_producers(10_000, 2) for _ in range(3)] == [2, 1, 0]
+
     async def test_producer_ids_are_given_once(self, coordinator: Coordinator) -> None:
         first = await coordinator.producer_ids(10)
         assert await coordinator.producer_ids(1) >= first + 10
@@ -574,6 +584,25 @@ class CoordinatorContract:
         later = await log.coordinator.find_by_time(FIRST, 1000, 2)
         assert later is not None
         assert later.base_offset == 2
+
+    async def test_runs_are_found_by_time_among_many(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite, "TIMED_RUNS", 2)
+        for time in (1000, 3000, 2000, 5000, 5000, 4000):
+            await log.commit(batch(time=time))
+        for wanted, since, base in (
+            (0, 0, 0),
+            (3000, 0, 1),
+            (3001, 0, 3),
+            (4000, 5, 5),
+            (MAX_TIMESTAMP, 0, 3),
+            (MAX_TIMESTAMP, 4, 4),
+        ):
+            run = await log.coordinator.find_by_time(FIRST, wanted, since)
+            assert run is not None
+            assert run.base_offset == base
+        assert await log.coordinator.find_by_time(FIRST, 5001) is None
+        assert await log.coordinator.find_by_time(FIRST, 0, 6) is None
+        assert await log.coordinator.find_by_time(Partition(TOPIC, 99), 0) is None
 
     # What goes
 
