@@ -60,7 +60,8 @@ class Coordinator(Protocol):
     """
 
     async def start(self) -> None:
-        """Connect, and bring the schema to this version."""
+        """Connect, and bring the schema to this version. One that was made to change nothing (``migrates=False``) raises `InvalidSpecError`
+        instead when it has another."""
         ...
 
     async def close(self) -> None:

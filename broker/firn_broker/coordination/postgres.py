@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import asyncpg
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import FencedError, UnavailableError
+from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
     KEPT_REPLIES,
@@ -33,7 +33,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
+from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS, mismatch
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
@@ -50,8 +50,9 @@ BEGINNING = (-1, -1)
 class PostgresCoordinator:
     """`Coordinator` over a PostgreSQL schema that all brokers share."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
         self._settings = settings
+        self._migrates = migrates
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
@@ -68,7 +69,11 @@ class PostgresCoordinator:
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise UnavailableError(f"coordinator: {error}") from error
-        await self._use(self._migrate)
+        try:
+            await self._use(self._migrate if self._migrates else self._check)
+        except InvalidSpecError:
+            await self._pool.close()
+            raise
 
     async def _migrate(self, db: Any) -> None:
         schema = self._settings.schema_name
@@ -85,6 +90,13 @@ class PostgresCoordinator:
             if version < len(SCRIPTS):
                 await db.execute(FUNCTIONS)
             await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+
+    async def _check(self, db: Any) -> None:
+        schema = self._settings.schema_name
+        there = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
+        version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if there else 0
+        if version != len(SCRIPTS):
+            raise InvalidSpecError(mismatch(f"schema {schema!r} at {self._settings.uri}", version, len(SCRIPTS)))
 
     async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
         try:

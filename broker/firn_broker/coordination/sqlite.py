@@ -9,13 +9,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
-from firn.model.errors import FencedError, UnavailableError
+from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
     KEPT_REPLIES,
@@ -42,6 +43,7 @@ from firn_broker.coordinates import (
 )
 from firn_broker.coordination import idempotence
 from firn_broker.coordination.idempotence import KnownBatch, ProducerState
+from firn_broker.coordination.migrations import mismatch
 
 T = TypeVar("T")
 
@@ -108,8 +110,11 @@ class Inline(Executor):
 class SqliteCoordinator:
     """`Coordinator` over one file, for one process at a time."""
 
-    def __init__(self, path: str, clock: Clock, new_cluster_id: str, executor: Executor | None = None) -> None:
+    def __init__(
+        self, path: str, clock: Clock, new_cluster_id: str, executor: Executor | None = None, *, migrates: bool = True
+    ) -> None:
         self._path = path
+        self._migrates = migrates
         self._clock = clock
         self._new_cluster_id = new_cluster_id
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
@@ -147,8 +152,11 @@ class SqliteCoordinator:
         """See `Coordinator.start`."""
 
         def connect() -> None:
+            if not self._migrates and not Path(self._path).is_file():
+                raise InvalidSpecError(mismatch(self._path, 0, len(MIGRATIONS)))
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, cached_statements=256)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            if self._migrates:
+                self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA busy_timeout=5000")
 
@@ -156,6 +164,10 @@ class SqliteCoordinator:
 
         def migrate() -> None:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if not self._migrates:
+                if version != len(MIGRATIONS):
+                    raise InvalidSpecError(mismatch(self._path, version, len(MIGRATIONS)))
+                return
             for number, script in enumerate(MIGRATIONS[version:], version + 1):
                 for statement in script.split(";"):
                     self._db.execute(statement)
@@ -163,7 +175,7 @@ class SqliteCoordinator:
             if not self._db.execute("SELECT 1 FROM cluster").fetchone():
                 self._db.execute("INSERT INTO cluster VALUES (?)", (self._new_cluster_id,))
 
-        await self._run(migrate)
+        await self._run(migrate, write=self._migrates)
 
     async def close(self) -> None:
         """See `Coordinator.close`."""

@@ -1,5 +1,6 @@
 """The contract, on SQLite in memory (which simulations use), SQLite on disk, and PostgreSQL."""
 
+import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator
@@ -9,14 +10,25 @@ from typing import Any
 import asyncpg
 import pytest
 
-from firn.model.errors import UnavailableError
+from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.coordinates import Topic
+from firn_broker.coordination import sqlite
 from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.coordination.postgres import PostgresCoordinator
 from firn_broker.coordination.sqlite import MIGRATIONS, Inline, SqliteCoordinator
 from firn_broker.ports import Coordinator
 from firn_broker.settings import PostgresSettings
-from tests.contract.coordinator.suite import ADDRESS, TOPIC, TTL, Advance, CoordinatorContract, Log, batch, produced
+from tests.contract.coordinator.suite import (
+    ADDRESS,
+    FIRST,
+    TOPIC,
+    TTL,
+    Advance,
+    CoordinatorContract,
+    Log,
+    batch,
+    produced,
+)
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import Postgres
 
@@ -34,6 +46,26 @@ class OverSqlite(CoordinatorContract):
             clock.advance(seconds)
 
         return advance
+
+    async def test_a_look_through_a_long_log_lets_commits_in_between(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite, "TIMED_RUNS", 2)
+        for _ in range(12):
+            await log.commit(batch())
+        key = await log.key()
+        order: list[str] = []
+
+        async def look() -> None:
+            assert await log.coordinator.find_by_time(FIRST, 5000) is None
+            order.append("looked")
+
+        async def commit() -> None:
+            await log.commit(batch(), key=key)
+            order.append("committed")
+
+        await asyncio.gather(look(), commit())
+        assert order == ["committed", "looked"]
 
 
 class TestSqliteInMemory(OverSqlite):
@@ -78,6 +110,29 @@ class TestSqliteOnDisk(OverSqlite):
         await coordinator.start()
         await works(coordinator, "earlier")
         await coordinator.close()
+
+    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        path = tmp_path / "coordinator.db"
+        with pytest.raises(InvalidSpecError, match=r"coordinator\.db is not there"):
+            await SqliteCoordinator(str(path), clock, "name", migrates=False).start()
+        assert not path.exists()
+        db = sqlite3.connect(path)
+        db.execute("PRAGMA user_version=1")
+        db.close()
+        before = path.read_bytes()
+        with pytest.raises(InvalidSpecError, match="has version 1"):
+            await SqliteCoordinator(str(path), clock, "name", migrates=False).start()
+        assert path.read_bytes() == before
+        path.unlink()
+        serving = SqliteCoordinator(str(path), clock, "cluster")
+        await serving.start()
+        looking = SqliteCoordinator(str(path), clock, "name", migrates=False)
+        await looking.start()
+        assert await looking.cluster_id() == "cluster"
+        await looking.close()
+        await serving.close()
 
 
 async def works(coordinator: Coordinator, cluster: str) -> None:
@@ -158,6 +213,24 @@ class TestPostgres(CoordinatorContract):
         source = await db.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'commit_wal'::regproc")
         assert "made_ms = now_at" in source
         await coordinator.close()
+        await db.close()
+
+    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+        self, settings: PostgresSettings, database: Postgres, coordinator: Coordinator
+    ) -> None:
+        looking = PostgresCoordinator(settings, migrates=False)
+        await looking.start()
+        assert await looking.cluster_id() == await coordinator.cluster_id()
+        await looking.close()
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        wrong = settings.model_copy(update={"schema_name": "misspelt"})
+        with pytest.raises(InvalidSpecError, match="'misspelt' .* is not there"):
+            await PostgresCoordinator(wrong, migrates=False).start()
+        assert await db.fetchval("SELECT to_regnamespace('misspelt')") is None
+        await db.execute(f"DELETE FROM {settings.schema_name}.schema_version WHERE version > 2")
+        with pytest.raises(InvalidSpecError, match="has version 2"):
+            await PostgresCoordinator(settings, migrates=False).start()
+        assert await db.fetchval(f"SELECT max(version) FROM {settings.schema_name}.schema_version") == 2
         await db.close()
 
     @pytest.mark.parametrize(
