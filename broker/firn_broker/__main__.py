@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     telemetry.log_as_json()
     try:
         if options.data_dir is not None:
-            options.data_dir.mkdir(parents=True, exist_ok=True)
-            lock = (options.data_dir / "lock").open("w")
             if options.command == SERVE:
+                options.data_dir.mkdir(parents=True, exist_ok=True)
+                lock = (options.data_dir / "lock").open("w")
                 try:
                     # Held until the process ends, however it does.
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,13 +103,13 @@ def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
     return Endpoint(*(_place(listener.advertised) if listener.advertised else bound))
 
 
-def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random) -> Ports:
+def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
     coordinator: Coordinator
     if isinstance(settings.coordinator, SqliteSettings):
         cluster = str(Identifiers(clock, chance).uuid4())
-        coordinator = SqliteCoordinator(settings.coordinator.path, clock, cluster)
+        coordinator = SqliteCoordinator(settings.coordinator.path, clock, cluster, migrates=migrates)
     else:
-        coordinator = PostgresCoordinator(settings.coordinator)
+        coordinator = PostgresCoordinator(settings.coordinator, migrates=migrates)
     objects: ObjectStore
     if isinstance(settings.objects, DirectorySettings):
         objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
@@ -159,7 +159,7 @@ async def _serve(settings: BrokerSettings) -> int:
 
 
 async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
-    ports = _ports(settings, SystemClock(), random.Random())
+    ports = _ports(settings, SystemClock(), random.Random(), migrates=False)
     await ports.coordinator.start()
     try:
         found = await fsck.check(ports.coordinator, ports.objects, read=read)

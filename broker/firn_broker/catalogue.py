@@ -46,6 +46,8 @@ class Catalogue:
                 await self.refresh()
             except UnavailableError as error:
                 log.warning("cannot refresh topics", error=str(error))
+            except Exception:
+                log.exception("cannot refresh topics")
 
     async def find(self, name: str) -> Topic | None:
         """The topic of that name; asked for anew when it is not known."""

@@ -18,6 +18,10 @@ RUN_BYTES = 1 << 20
 """A run of batches ends before it grows past this, so that a reader need not load much more than it wants."""
 
 
+KEPT_REPLIES = 64
+"""Replies to the newest commits of a node that are kept for as long as its epoch lasts. It commits in order and asks again until it is
+answered, so that only its last ones may be in doubt: one of its writer, one of its compaction."""
+
 FOUND_RUNS = 256
 """Runs of a partition that one look gives at most."""
 

@@ -75,17 +75,17 @@ class Membership:
         while True:
             await asyncio.sleep(self._ttl_ms / 5000)
             try:
-                await self._renew()
-            except FencedError:
-                log.warning("node lease lost", node=self.lease.node, epoch=self.lease.epoch)
-                self._wanted = None
                 try:
+                    await self._renew()
+                except FencedError:
+                    log.warning("node lease lost", node=self.lease.node, epoch=self.lease.epoch)
+                    self._wanted = None
                     await self.join()
-                except UnavailableError as error:
-                    log.warning("cannot join", error=str(error))
             except UnavailableError as error:
                 # Others may take us for dead by now. We serve what we can, and commits are refused if our place was taken.
-                log.warning("cannot renew the node lease", error=str(error))
+                log.warning("cannot keep the node lease", error=str(error))
+            except Exception:
+                log.exception("cannot keep the node lease")
 
     async def leave(self) -> None:
         """Be gone, as far as the coordinator can be told."""

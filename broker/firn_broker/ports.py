@@ -60,7 +60,8 @@ class Coordinator(Protocol):
     """
 
     async def start(self) -> None:
-        """Connect, and bring the schema to this version."""
+        """Connect, and bring the schema to this version. One that was made to change nothing (``migrates=False``) raises `InvalidSpecError`
+        instead when it has another."""
         ...
 
     async def close(self) -> None:
@@ -109,8 +110,8 @@ class Coordinator(Protocol):
         """Have at least so many partitions; False when there is no such topic."""
         ...
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
-        """Replace the topic's own configs; False when there is no such topic."""
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+        """Replace the topic's own configs if they are as ``known``; False when they are others, or there is no such topic."""
         ...
 
     async def delete_topic(self, topic: UUID) -> bool:
@@ -154,7 +155,7 @@ class Coordinator(Protocol):
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
         """Move the log starts of a topic past runs that are too old or too many (-1: no bound), looking at ``limit`` runs of each
-        partition at most; how many partitions moved."""
+        partition at most; how many partitions moved. None is too many while ``limit`` runs wait to be dropped."""
         ...
 
     async def drop_runs(self, limit: int) -> int:
@@ -164,6 +165,11 @@ class Coordinator(Protocol):
 
     async def abandon(self, age_ms: int, limit: int) -> int:
         """Withdraw reservations that are older than ``age_ms`` and whose node's epoch is over; how many."""
+        ...
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """Forget up to ``limit`` replies to commits that are older than ``age_ms``, save the newest `KEPT_REPLIES` of each node's present
+        epoch, as these may be asked for again; how many."""
         ...
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
@@ -185,7 +191,8 @@ class Coordinator(Protocol):
         ...
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
-        """Forget what is known of up to ``limit`` producers in partitions to which they sent nothing for ``age_ms``; how many."""
+        """Forget what is known of producers in partitions to which they sent nothing for ``age_ms``; how many. Each call looks at ``limit``
+        producers at most, where the last one ended, and begins anew after the last of all."""
         ...
 
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:

@@ -246,6 +246,9 @@ class Reader:
             except UnavailableError as error:
                 log.warning("cannot poll high watermarks", error=str(error))
                 continue
+            except Exception:
+                log.exception("cannot poll high watermarks")
+                continue
             for partition, state in zip(partitions, states, strict=True):
                 if state is None:
                     self._watermarks.gone(partition)

@@ -123,14 +123,14 @@ class UpkeepSettings(Settings):
     grace_seconds: float = Field(default=600, gt=0)
     """A dead object is deleted this much later: longer than any fetch holds its coordinates."""
     round_runs: int = Field(default=10_000, ge=1)
-    """Runs that one round looks at, and forgets, at most."""
+    """Runs that one step of a round looks at, and forgets, at most: commits wait for no more than one step."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
     """What the newest records of a partition of a compacted topic may take in memory, each about 280 bytes beside its own; a partition that
     has outgrown this is not compacted. Also how much one round compacts."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)
-    """Reservations of brokers that are gone are withdrawn after this."""
+    """Reservations of brokers that are gone are withdrawn after this, and what was answered to older commits is forgotten."""
 
 
 class Listener(Settings):

@@ -1,6 +1,8 @@
 """Background work on what is stored: retention, runs that nobody can read any more, dead objects. One broker at a time does it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -50,6 +52,7 @@ class Upkeep:
                 else:
                     self._compaction.rest()
                     await self._compaction.settle()
+                    metrics.UPKEEP_BEHIND.set(0)
             except (UnavailableError, FencedError) as error:
                 log.warning("upkeep postponed", error=str(error))
             except Exception:
@@ -61,20 +64,34 @@ class Upkeep:
         for topic in list(self._catalogue.by_id.values()):
             if "delete" not in self._configs.get(topic, configs.CLEANUP_POLICY):
                 continue
-            age = int(self._configs.get(topic, configs.RETENTION_MS))
+            oldest = int(self._configs.get(topic, configs.RETENTION_MS))
             size = int(self._configs.get(topic, configs.RETENTION_BYTES))
-            if age >= 0 or size >= 0:
-                moved = await self._coordinator.expire(topic.id, age, size, limit)
+            if oldest >= 0 or size >= 0:
+                moved = await self._coordinator.expire(topic.id, oldest, size, limit)
                 metrics.UPKEEP.labels("expired partitions").inc(moved)
-        dropped = await self._coordinator.drop_runs(limit)
-        metrics.UPKEEP.labels("dropped runs").inc(dropped)
-        abandoned = await self._coordinator.abandon(int(self._settings.abandon_seconds * 1000), limit)
+        dropped = await self._steps("dropped runs", self._coordinator.drop_runs)
+        metrics.UPKEEP_BEHIND.set(dropped == limit)
+        age = int(self._settings.abandon_seconds * 1000)
+        await self._steps("forgotten replies", partial(self._coordinator.forget_replies, age))
+        abandoned = await self._coordinator.abandon(age, limit)
         metrics.UPKEEP.labels("withdrawn reservations").inc(abandoned)
         forgotten = await self._coordinator.forget_producers(int(self._settings.producer_seconds * 1000), limit)
         metrics.UPKEEP.labels("forgotten producers").inc(forgotten)
         await self._bury(int(self._settings.grace_seconds * 1000))
         # Last: it is the most that can fail, and room is made whatever becomes of it.
         await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
+
+    async def _steps(self, name: str, step: Callable[[int], Awaitable[int]]) -> int:
+        """Take bounded steps until nothing is left, but no longer than a round is: whatever is written a second, as much may go. What the
+        last step did; the limit, if something may be left."""
+        limit = self._settings.round_runs
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._settings.interval_seconds
+        done = limit
+        while done == limit and clock() < end:
+            done = await step(limit)
+            metrics.UPKEEP.labels(name).inc(done)
+        return done
 
     async def _bury(self, grace_ms: int) -> None:
         while keys := await self._coordinator.dead_objects(grace_ms, OBJECTS_AT_ONCE):

@@ -11,7 +11,8 @@ Order: a producer with several requests in flight has consecutive sequences in c
 file whose upload is late makes the following wait. Where a file fails for good, later batches of the same producers that were already
 accepted must not get in front of the retry: they fail with it (`_Failed`).
 
-Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here.
+Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here:
+the key of an upload that is given up is committed with nothing in it, so that it is dead.
 """
 
 import asyncio
@@ -71,6 +72,8 @@ class _Group:
         self.future = future
 
     def answer(self, index: int, outcome: BatchOutcome) -> None:
+        if self.outcomes[index] is not None:
+            return
         self.outcomes[index] = outcome
         self.missing -= 1
         if not self.missing and not self.future.done():
@@ -230,6 +233,10 @@ class WalWriter:
             file = await self._queue.get()
             try:
                 await self._finish(file)
+            except Exception:
+                # Nobody may wait for ever, and files that follow must come to their turn.
+                log.exception("file failed", key=file.key)
+                self._fail(file, file.entries)
             finally:
                 self._unfinished -= 1
                 if not self._unfinished:
@@ -244,6 +251,9 @@ class WalWriter:
             uploaded = False
         if not uploaded:
             self._fail(file, file.entries)
+            if file.key:
+                # Something may lie there all the same, or arrive late: a commit of nothing gives the key up, and upkeep deletes it.
+                await self._commit(file, ())
             return
         banned = frozenset[_Producer]().union(*(one.producers for one in self._failed if file.number <= one.last))
         self._failed = [one for one in self._failed if file.number < one.last]
@@ -276,7 +286,10 @@ class WalWriter:
             except UnavailableError as error:
                 # Whether it happened is not known: only the same question again, with the same key, tells.
                 log.warning("commit not answered", key=file.key, attempt=attempt, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+            except Exception:
+                # As little is known.
+                log.exception("commit not answered", key=file.key, attempt=attempt)
+            await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return None
 
     def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:

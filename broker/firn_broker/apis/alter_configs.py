@@ -13,6 +13,8 @@ from firn_broker.wire.messages import Fields
 KEY = 33
 VERSIONS = (0, 2)
 TOPIC = 2
+ATTEMPTS = 20
+"""Each one that fails is another's change that was made."""
 
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
@@ -32,24 +34,35 @@ def replaced(topic: Topic, resource: object) -> dict[str, str | None]:
 
 async def alter(broker: Broker, resource: object, change: object, *, validate_only: bool) -> Fields:
     """Answer for one resource: ``change(topic, resource)`` gives the new configs."""
-    error, message = ErrorCode.none, None
     kind: int = resource.resource_type  # type: ignore[attr-defined]
     name: str = resource.resource_name  # type: ignore[attr-defined]
-    await broker.catalogue.refresh()
-    topic = broker.catalogue.by_name.get(name)
+    error: ErrorCode
+    message: str | None
     if kind != TOPIC:
         error, message = ErrorCode.invalid_request, "Only configs of topics can be altered here."
-    elif topic is None:
-        error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
     else:
+        error, message = await _alter(broker, name, resource, change, validate_only=validate_only)
+    return {"error_code": error, "error_message": message, "resource_type": kind, "resource_name": name}
+
+
+async def _alter(
+    broker: Broker, name: str, resource: object, change: object, *, validate_only: bool
+) -> tuple[ErrorCode, str | None]:
+    for _ in range(ATTEMPTS):
+        await broker.catalogue.refresh()
+        topic = broker.catalogue.by_name.get(name)
+        if topic is None:
+            return ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         try:
             wanted = change(topic, resource)  # type: ignore[operator]
             configs.check(wanted)
             broker.topics.check_compacted(topic.partitions, wanted)
         except (InvalidConfigError, TopicError) as invalid:
-            error, message = ErrorCode.invalid_config, str(invalid)
-        else:
-            if not validate_only and not await broker.coordinator.configure_topic(topic.id, wanted):
-                error = ErrorCode.unknown_topic_or_partition
-    await broker.catalogue.refresh()
-    return {"error_code": error, "error_message": message, "resource_type": kind, "resource_name": name}
+            return ErrorCode.invalid_config, str(invalid)
+        if validate_only:
+            return ErrorCode.none, None
+        if await broker.coordinator.configure_topic(topic.id, topic.configs, wanted):
+            await broker.catalogue.refresh()
+            return ErrorCode.none, None
+        # Somebody else changed it meanwhile, and that must not be lost.
+    return ErrorCode.request_timed_out, f"The configs of topic '{name}' are changed by others all the time: try again."

@@ -1,4 +1,5 @@
-"""The schema of the PostgreSQL coordinator, one script a version. Never change one that was released: add another.
+"""The schema of the PostgreSQL coordinator: tables by scripts, one a version, and functions, which are replaced with every new version.
+Never change a script that was released: add another, also (an empty one) when only a function changes.
 
 Lock order, everywhere: the object (wal), then logs by (topic, partition), then the rest. `now_ms` is the only clock.
 """
@@ -35,14 +36,25 @@ SCRIPTS = (
       leader_epoch int NOT NULL, metadata text NOT NULL, committed_ms bigint NOT NULL, PRIMARY KEY(grp, topic_id, part))
       WITH (fillfactor = 70);
     CREATE INDEX grp_offset_topic ON grp_offset(topic_id);
+    """,
+    """
+    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
+    """,
+    """
+    DROP INDEX wal_reply;
+    CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
+    """,
+)
+"""`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given."""
 
-    CREATE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
+FUNCTIONS = """
+    CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
       INSERT INTO counter AS c VALUES (p_name, p_step)
       ON CONFLICT (name) DO UPDATE SET value = c.value + p_step RETURNING value - p_step
     $$;
 
     -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch.
-    CREATE FUNCTION commit_wal(
+    CREATE OR REPLACE FUNCTION commit_wal(
       p_key text, p_node int, p_epoch int, p_size bigint, p_topic uuid[], p_part int[], p_pos bigint[], p_len int[],
       p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
     ) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -163,23 +175,29 @@ SCRIPTS = (
       INSERT INTO run SELECT it.log, it.last, it.base, w.id, it.pos, it.len, it.ts, it.at
         FROM unnest(r_log, r_last, r_base, r_pos, r_len, r_ts, r_at) AS it(log, last, base, pos, len, ts, at);
       UPDATE wal SET state = CASE WHEN n > 0 THEN 1 ELSE 2 END, size = p_size, runs = n,
-        dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, reply = to_jsonb(replies) WHERE id = w.id;
+        dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, made_ms = now_at, reply = to_jsonb(replies) WHERE id = w.id;
       RETURN to_jsonb(replies);
     END $$;
 
-    CREATE FUNCTION expire_logs(p_topic uuid, p_age bigint, p_bytes bigint, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION expire_logs(p_topic uuid, p_age bigint, p_bytes bigint, p_limit int) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE
       it record;
       one record;
       excess bigint;
       upto bigint;
-      moved int := 0;
+      v_below bigint; v_runs int;
+      v_log bigint[] := '{}'; v_upto bigint[] := '{}';
     BEGIN
-      -- Candidates without locks; only the short update of one row at a time has one.
+      -- Candidates without locks; these are held for the short update at the end.
       FOR it IN SELECT id, log_start, bytes FROM log WHERE topic_id = p_topic AND NOT deleted AND hw > log_start ORDER BY part LOOP
         upto := it.log_start;
-        excess := CASE WHEN p_bytes < 0 THEN 0 ELSE it.bytes - p_bytes -
-          (SELECT coalesce(sum(len), 0) FROM run WHERE log = it.id AND last_offset < it.log_start) END;
+        excess := 0;
+        IF p_bytes >= 0 THEN
+          -- Bytes count runs that are still there; those below the start are on their way out already. While they are too many, none follow.
+          SELECT coalesce(sum(len), 0), count(*) INTO v_below, v_runs
+            FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit) below;
+          excess := CASE WHEN v_runs < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
+        END IF;
         FOR one IN SELECT last_offset, len, max_ts FROM run WHERE log = it.id AND last_offset >= it.log_start
           ORDER BY last_offset LIMIT p_limit LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
@@ -187,14 +205,16 @@ SCRIPTS = (
           upto := one.last_offset + 1;
         END LOOP;
         IF upto > it.log_start THEN
-          UPDATE log SET log_start = greatest(log_start, upto) WHERE id = it.id;
-          moved := moved + 1;
+          v_log := v_log || it.id; v_upto := v_upto || upto;
         END IF;
       END LOOP;
-      RETURN moved;
+      PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
+      UPDATE log SET log_start = greatest(log_start, moved.upto) FROM unnest(v_log, v_upto) AS moved(id, upto)
+        WHERE log.id = moved.id;
+      RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
 
-    CREATE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE
       v_log bigint[]; v_last bigint[]; v_wal bigint[]; v_len bigint[];
     BEGIN
@@ -224,8 +244,13 @@ SCRIPTS = (
       DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
-    """,
-    """
-    ALTER TABLE node ADD COLUMN external_host text, ADD COLUMN external_port int;
-    """,
-)
+"""
+
+
+def mismatch(where: str, version: int, wanted: int) -> str:
+    """Why a coordinator that changes nothing cannot work with what is there."""
+    found = f"has version {version}" if version else "is not there, or empty"
+    return (
+        f"coordinator: {where} {found}, and this program needs version {wanted}: correct the configuration, or use the program of the"
+        " version that brokers run"
+    )

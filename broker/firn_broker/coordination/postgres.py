@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 import asyncpg
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import FencedError, UnavailableError
+from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -32,24 +33,30 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination.migrations import SCRIPTS
+from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS, mismatch
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
 
 FENCED = "FN001"
-PASSING = ("08", "40", "53", "55", "57", "58", "XX")
-"""Classes of SQLSTATE that may be gone later: connection, rollback (deadlock), resources, locks, shutdown, I/O."""
+PASSING = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
+"""Beginnings of SQLSTATEs that may be gone later: connection, a server that only reads since another leads, a password that is rotated, a
+database or a right that is being restored, rollback (deadlock), resources, locks, shutdown, I/O."""
+READ_ONLY = "25006"
+BEGINNING = (-1, -1)
+"""Before all (log, producer)."""
 
 
 class PostgresCoordinator:
     """`Coordinator` over a PostgreSQL schema that all brokers share."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
         self._settings = settings
+        self._migrates = migrates
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
+        self._walked = BEGINNING
 
     async def start(self) -> None:
         """See `Coordinator.start`."""
@@ -62,7 +69,11 @@ class PostgresCoordinator:
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise UnavailableError(f"coordinator: {error}") from error
-        await self._use(self._migrate)
+        try:
+            await self._use(self._migrate if self._migrates else self._check)
+        except InvalidSpecError:
+            await self._pool.close()
+            raise
 
     async def _migrate(self, db: Any) -> None:
         schema = self._settings.schema_name
@@ -76,7 +87,16 @@ class PostgresCoordinator:
             for number, script in enumerate(SCRIPTS[version:], version + 1):
                 await db.execute(script)
                 await db.execute("INSERT INTO schema_version VALUES ($1)", number)
+            if version < len(SCRIPTS):
+                await db.execute(FUNCTIONS)
             await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+
+    async def _check(self, db: Any) -> None:
+        schema = self._settings.schema_name
+        there = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
+        version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if there else 0
+        if version != len(SCRIPTS):
+            raise InvalidSpecError(mismatch(f"schema {schema!r} at {self._settings.uri}", version, len(SCRIPTS)))
 
     async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
         try:
@@ -86,10 +106,14 @@ class PostgresCoordinator:
             state = error.sqlstate or ""
             if state == FENCED:
                 raise FencedError(str(error)) from error
-            if state[:2] in PASSING:
+            if state == READ_ONLY:
+                # Every connection may lead to the server that was the primary until now.
+                await self._pool.expire_connections()
+            if state.startswith(PASSING):
                 raise UnavailableError(f"coordinator: {error}") from error
             raise
-        except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # The last: a connection that the server ended at a bad moment.
             raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
 
     async def _rows(self, sql: str, *values: Any) -> Sequence[Any]:
@@ -256,11 +280,12 @@ class PostgresCoordinator:
         )
         return row is not None
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         """See `Coordinator.configure_topic`."""
         row = await self._change_topics(
-            "UPDATE topic SET configs = $2 WHERE id = $1 RETURNING id", topic, json.dumps(dict(configs))
-        )
+            "UPDATE topic SET configs = $3 WHERE id = $1 AND configs = $2 RETURNING id",
+            topic, json.dumps(dict(known)), json.dumps(dict(configs)),
+        )  # fmt: skip
         return row is not None
 
     async def delete_topic(self, topic: UUID) -> bool:
@@ -380,16 +405,31 @@ class PostgresCoordinator:
 
     async def abandon(self, age_ms: int, limit: int) -> int:
         """See `Coordinator.abandon`."""
-        # Who is gone does not ask again what came of a commit.
-        await self._rows(
-            "UPDATE wal SET reply = NULL WHERE id IN (SELECT id FROM wal WHERE reply IS NOT NULL AND made_ms <= now_ms() - $1"
-            " AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch) LIMIT $2)",
-            age_ms, limit,
-        )  # fmt: skip
         rows = await self._rows(
             "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
-            " AND made_ms <= now_ms() - $1 AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
+            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
             " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_replies`."""
+        # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask. (A volatile now_ms() uses no index.)
+        rows = await self._rows(
+            f"""
+            UPDATE wal SET reply = NULL WHERE id IN (
+              SELECT old.id FROM node CROSS JOIN LATERAL (
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1) AND made_ms < (
+                    SELECT made_ms FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                    ORDER BY made_ms DESC OFFSET {KEPT_REPLIES - 1} LIMIT 1)
+                UNION ALL
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch < node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1)
+                LIMIT $2
+              ) old LIMIT $2) RETURNING id
+            """,
             age_ms, limit,
         )  # fmt: skip
         return len(rows)
@@ -397,7 +437,7 @@ class PostgresCoordinator:
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
         """See `Coordinator.dead_objects`."""
         rows = await self._rows(
-            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= now_ms() - $1 ORDER BY dead_ms LIMIT $2",
+            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= (SELECT now_ms() - $1) ORDER BY dead_ms LIMIT $2",
             grace_ms,
             limit,
         )
@@ -419,13 +459,21 @@ class PostgresCoordinator:
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
         """See `Coordinator.forget_producers`."""
-        # Never waits for a commit: who is being written to is not old.
+        # A walk, as an index on touched_ms would make every commit write to indexes. Never waits for a commit: who is being written to is not
+        # old.
         rows = await self._rows(
-            "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms <= now_ms() - $1 LIMIT $2"
-            " FOR UPDATE SKIP LOCKED) RETURNING pid",
-            age_ms, limit,
+            "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
+            " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
+            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING 1)"
+            " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
+            age_ms, limit, *self._walked,
         )  # fmt: skip
-        return len(rows)
+        if not rows:
+            self._walked = BEGINNING
+            return 0
+        log, pid, forgotten, seen = rows[0]
+        self._walked = (log, pid) if seen == limit else BEGINNING
+        return int(forgotten)
 
     async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         """See `Coordinator.groups`."""
@@ -559,8 +607,8 @@ async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
         added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
         await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
     await db.execute(
-        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END, reply = to_jsonb($5::boolean)"
-        " WHERE id = $1",
+        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END,"
+        " made_ms = now_ms(), reply = to_jsonb($5::boolean) WHERE id = $1",
         own["id"], 1 if done else 2, rewrite.size, len(rewrite.new) if done else 0, done,
     )  # fmt: skip
     return done

@@ -9,15 +9,17 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
-from firn.model.errors import FencedError, UnavailableError
+from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker.coordinates import (
     FOUND_RUNS,
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchOutcome,
@@ -41,10 +43,15 @@ from firn_broker.coordinates import (
 )
 from firn_broker.coordination import idempotence
 from firn_broker.coordination.idempotence import KnownBatch, ProducerState
+from firn_broker.coordination.migrations import mismatch
 
 T = TypeVar("T")
 
 RESERVED, LIVE, DEAD = 0, 1, 2
+BEGINNING = (-1, -1)
+"""Before all (log, producer)."""
+TIMED_RUNS = 5_000
+"""Runs whose times are compared without a commit in between, a few milliseconds."""
 
 MIGRATIONS = (
     """
@@ -76,8 +83,15 @@ MIGRATIONS = (
     ALTER TABLE node ADD COLUMN external_host TEXT;
     ALTER TABLE node ADD COLUMN external_port INTEGER;
     """,
+    """
+    DROP INDEX wal_reply;
+    CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
+    """,
 )
-"""One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another."""
+"""One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another.
+
+`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given.
+"""
 
 
 class Inline(Executor):
@@ -96,12 +110,16 @@ class Inline(Executor):
 class SqliteCoordinator:
     """`Coordinator` over one file, for one process at a time."""
 
-    def __init__(self, path: str, clock: Clock, new_cluster_id: str, executor: Executor | None = None) -> None:
+    def __init__(
+        self, path: str, clock: Clock, new_cluster_id: str, executor: Executor | None = None, *, migrates: bool = True
+    ) -> None:
         self._path = path
+        self._migrates = migrates
         self._clock = clock
         self._new_cluster_id = new_cluster_id
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
         self._db: sqlite3.Connection
+        self._walked = BEGINNING
 
     async def _run(self, work: Callable[[], T], *, write: bool = True) -> T:
         """``work`` in the worker, inside one transaction."""
@@ -134,8 +152,11 @@ class SqliteCoordinator:
         """See `Coordinator.start`."""
 
         def connect() -> None:
+            if not self._migrates and not Path(self._path).is_file():
+                raise InvalidSpecError(mismatch(self._path, 0, len(MIGRATIONS)))
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, cached_statements=256)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            if self._migrates:
+                self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA busy_timeout=5000")
 
@@ -143,6 +164,10 @@ class SqliteCoordinator:
 
         def migrate() -> None:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if not self._migrates:
+                if version != len(MIGRATIONS):
+                    raise InvalidSpecError(mismatch(self._path, version, len(MIGRATIONS)))
+                return
             for number, script in enumerate(MIGRATIONS[version:], version + 1):
                 for statement in script.split(";"):
                     self._db.execute(statement)
@@ -150,7 +175,7 @@ class SqliteCoordinator:
             if not self._db.execute("SELECT 1 FROM cluster").fetchone():
                 self._db.execute("INSERT INTO cluster VALUES (?)", (self._new_cluster_id,))
 
-        await self._run(migrate)
+        await self._run(migrate, write=self._migrates)
 
     async def close(self) -> None:
         """See `Coordinator.close`."""
@@ -318,16 +343,16 @@ class SqliteCoordinator:
 
         return await self._run(work)
 
-    async def configure_topic(self, topic: UUID, configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         """See `Coordinator.configure_topic`."""
 
         def work() -> bool:
-            changed = self._db.execute(
-                "UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes)
-            ).rowcount
-            if changed:
-                self._count("topics")
-            return bool(changed)
+            row = self._one("SELECT configs FROM topic WHERE id=?", topic.bytes)
+            if row is None or json.loads(row[0]) != dict(known):
+                return False
+            self._db.execute("UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes))
+            self._count("topics")
+            return True
 
         return await self._run(work)
 
@@ -414,8 +439,8 @@ class SqliteCoordinator:
                      for pid in log.touched],
                 )  # fmt: skip
         self._db.execute(
-            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, reply=? WHERE id=?",
-            (LIVE if runs else DEAD, commit.size, runs, None if runs else now, json.dumps(outcomes), wal),
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
+            (LIVE if runs else DEAD, commit.size, runs, None if runs else now, now, json.dumps(outcomes), wal),
         )
         return outcomes
 
@@ -460,12 +485,13 @@ class SqliteCoordinator:
             added = sum(it.place.length for it in rewrite.new) - sum(it.place.length for it in rewrite.old)
             self._db.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
         self._db.execute(
-            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, reply=? WHERE id=?",
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
             (
                 LIVE if done else DEAD,
                 rewrite.size,
                 len(rewrite.new) if done else 0,
                 None if done else now,
+                now,
                 json.dumps(done),
                 wal,
             ),
@@ -543,20 +569,34 @@ class SqliteCoordinator:
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
         """See `Coordinator.find_by_time`."""
 
-        def work() -> Run | None:
+        found: tuple[Any, ...] | None = None
+        offset: int | None = since
+
+        def step() -> None:
+            nonlocal found, offset
             log = self._log(partition)
             if log is None:
-                return None
-            sql = f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=?"
+                found = offset = None
+                return
+            # Its own transaction, so that commits come in between.
+            start = max(log.start, offset or 0)
+            some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
+            (offset,) = self._one(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RUNS)
+            sql = f"SELECT {_RUN} FROM ({some}) run JOIN wal ON wal.id=run.wal"
             if timestamp == MAX_TIMESTAMP:
-                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, max(log.start, since))
+                row = self._one(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RUNS)
+                if row and (found is None or row[5] > found[5]):
+                    found = row
             else:
-                row = self._one(
-                    f"{sql} AND max_ts>=? ORDER BY last_offset LIMIT 1", log.id, max(log.start, since), timestamp
+                found = self._one(
+                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RUNS, timestamp
                 )
-            return _run(row) if row else None
+                if found:
+                    offset = None
 
-        return await self._run(work, write=False)
+        while offset is not None:
+            await self._run(step, write=False)
+        return _run(found) if found else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         """See `Coordinator.advance_start`."""
@@ -581,9 +621,15 @@ class SqliteCoordinator:
                 (topic.bytes,),
             ).fetchall()
             for log, start, size in logs:
-                # Bytes count runs that are still there; those below the start are on their way out already.
-                below = self._one("SELECT coalesce(sum(len), 0) FROM run WHERE log=? AND last_offset<?", log, start)[0]
-                excess = size - below - retention_bytes if retention_bytes >= 0 else 0
+                excess = 0
+                if retention_bytes >= 0:
+                    # Bytes count runs that are still there; those below the start are on their way out already. While they are too many,
+                    # none follow.
+                    below, runs = self._one(
+                        "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
+                        log, start, limit,
+                    )  # fmt: skip
+                    excess = size - below - retention_bytes if runs < limit else 0
                 end = start
                 for last, length, newest in self._db.execute(
                     "SELECT last_offset, len, max_ts FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
@@ -627,17 +673,32 @@ class SqliteCoordinator:
 
         def work() -> int:
             now = self._now()
-            # Who is gone does not ask again what came of a commit.
-            self._db.execute(
-                "UPDATE wal SET reply=NULL WHERE id IN (SELECT id FROM wal WHERE reply IS NOT NULL AND made_ms<=? AND NOT EXISTS"
-                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch) LIMIT ?)",
-                (now - age_ms, limit),
-            )
             return self._db.execute(
                 "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
                 " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",
                 (now, now - age_ms, now, limit),
             ).rowcount
+
+        return await self._run(work)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        """See `Coordinator.forget_replies`."""
+
+        def work() -> int:
+            forgotten = 0
+            # Only an epoch's newest replies may be asked for again; whose epoch is over does not ask.
+            for node, epoch in self._db.execute("SELECT id, epoch FROM node").fetchall():
+                theirs = "SELECT id FROM wal WHERE reply IS NOT NULL AND node=?1 AND made_ms<=?3"
+                newest = (
+                    "SELECT made_ms FROM wal WHERE reply IS NOT NULL AND node=?1 AND node_epoch=?2 ORDER BY made_ms DESC"
+                    f" LIMIT 1 OFFSET {KEPT_REPLIES - 1}"
+                )
+                for which in (f"node_epoch=?2 AND made_ms<({newest})", "node_epoch<?2"):
+                    forgotten += self._db.execute(
+                        f"UPDATE wal SET reply=NULL WHERE id IN ({theirs} AND {which} LIMIT ?4)",
+                        (node, epoch, self._now() - age_ms, limit - forgotten),
+                    ).rowcount
+            return forgotten
 
         return await self._run(work)
 
@@ -679,10 +740,15 @@ class SqliteCoordinator:
         """See `Coordinator.forget_producers`."""
 
         def work() -> int:
-            return self._db.execute(
-                "DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM producer WHERE touched_ms<=? LIMIT ?)",
-                (self._now() - age_ms, limit),
-            ).rowcount
+            # A walk, as an index on touched_ms would make every commit write to it.
+            seen = self._db.execute(
+                "SELECT log, pid, touched_ms FROM producer WHERE (log, pid) > (?, ?) ORDER BY log, pid LIMIT ?",
+                (*self._walked, limit),
+            ).fetchall()
+            old = [(log, pid) for log, pid, touched in seen if touched <= self._now() - age_ms]
+            self._db.executemany("DELETE FROM producer WHERE log=? AND pid=?", old)
+            self._walked = seen[-1][:2] if len(seen) == limit else BEGINNING
+            return len(old)
 
         return await self._run(work)
 

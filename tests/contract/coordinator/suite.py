@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.coordinates import (
+    KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
     BatchEntry,
@@ -28,6 +29,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
+from firn_broker.coordination import sqlite
 from firn_broker.ports import Coordinator
 
 TOPIC = UUID(int=7)
@@ -192,7 +194,7 @@ class CoordinatorContract:
         version = -1
         for change in (
             coordinator.grow_topic(TOPIC, 4),
-            coordinator.configure_topic(TOPIC, {"a": "b"}),
+            coordinator.configure_topic(TOPIC, {}, {"a": "b"}),
             coordinator.delete_topic(TOPIC),
         ):
             assert await change
@@ -201,8 +203,18 @@ class CoordinatorContract:
             assert found.version > version
             version = found.version
         assert not await coordinator.grow_topic(TOPIC, 5)
-        assert not await coordinator.configure_topic(TOPIC, {})
+        assert not await coordinator.configure_topic(TOPIC, {"a": "b"}, {})
         assert not await coordinator.delete_topic(TOPIC)
+
+    async def test_configs_are_replaced_by_who_knows_them(self, coordinator: Coordinator) -> None:
+        first, second = {"a": "1", "b": "2"}, {"c": "3"}
+        await coordinator.create_topic(Topic(TOPIC, "orders", 1, first))
+        assert await coordinator.configure_topic(TOPIC, {"b": "2", "a": "1"}, second)
+        before = await coordinator.topics()
+        assert before is not None
+        assert not await coordinator.configure_topic(TOPIC, first, {})
+        assert await coordinator.topics(before.version) is None
+        assert before.topics[0].configs == second
 
     async def test_a_grown_topic_has_its_new_partitions(self, log: Log) -> None:
         await log.coordinator.grow_topic(TOPIC, 3)
@@ -278,6 +290,42 @@ class CoordinatorContract:
         assert await log.coordinator.dead_objects(5_000, 10) == [key]
         await log.coordinator.forget_objects([key])
         assert await log.coordinator.dead_objects(0, 10) == []
+
+    async def test_replies_that_nobody_asks_for_any_more_are_forgotten(self, log: Log, advance: Advance) -> None:
+        keys = []
+        for _ in range(KEPT_REPLIES + 3):
+            keys.append(await log.key())
+            await log.commit(batch(), key=keys[-1])
+            await advance(0.01)
+        assert await log.coordinator.forget_replies(5_000, 1000) == 0
+        assert offsets(await log.commit(batch(), key=keys[0])) == [0], "too young"
+        await advance(6)
+        await log.coordinator.renew(log.lease, TTL)
+        assert await log.coordinator.forget_replies(5_000, 2) == 2
+        assert offsets(await log.commit(batch(), key=keys[2])) == [2], "not more than the limit"
+        assert await log.coordinator.forget_replies(5_000, 1000) == 1
+        assert await log.coordinator.forget_replies(5_000, 1000) == 0
+        for key in keys[:3]:
+            with pytest.raises(FencedError):
+                await log.commit(batch(), key=key)
+        for offset, key in enumerate(keys[3:], 3):
+            assert offsets(await log.commit(batch(), key=key)) == [offset]
+        await log.coordinator.join(ADDRESS, TTL, log.lease.node)
+        await log.coordinator.forget_replies(5_000, 1000)
+        with pytest.raises(FencedError):
+            await log.commit(batch(), key=keys[-1])
+
+    async def test_an_object_that_was_reserved_long_ago_is_young_once_it_is_committed(
+        self, log: Log, advance: Advance
+    ) -> None:
+        key = await log.key()
+        for _ in range(KEPT_REPLIES):
+            await log.commit(batch(SECOND))
+        await advance(6)
+        await log.coordinator.renew(log.lease, TTL)
+        await log.commit(batch(), key=key)
+        await log.coordinator.forget_replies(5_000, 1000)
+        assert offsets(await log.commit(batch(), key=key)) == [0]
 
     async def test_an_object_without_accepted_batches_is_dead(self, log: Log) -> None:
         await log.commit(produced(0))
@@ -464,6 +512,15 @@ class CoordinatorContract:
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
         assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
 
+    async def test_silent_producers_are_looked_for_step_by_step(self, log: Log, advance: Advance) -> None:
+        await log.commit(*(produced(0, producer=number) for number in range(5)))
+        await advance(8)
+        await log.commit(*(produced(1, producer=number) for number in (0, 1, 4)))
+        await advance(3)
+        assert [await log.coordinator.forget_producers(10_000, 2) for _ in range(3)] == [0, 2, 0]
+        await advance(10)
+        assert [await log.coordinator.forget_producers(10_000, 2) for _ in range(3)] == [2, 1, 0]
+
     async def test_producer_ids_are_given_once(self, coordinator: Coordinator) -> None:
         first = await coordinator.producer_ids(10)
         assert await coordinator.producer_ids(1) >= first + 10
@@ -528,6 +585,25 @@ class CoordinatorContract:
         assert later is not None
         assert later.base_offset == 2
 
+    async def test_runs_are_found_by_time_among_many(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite, "TIMED_RUNS", 2)
+        for time in (1000, 3000, 2000, 5000, 5000, 4000):
+            await log.commit(batch(time=time))
+        for wanted, since, base in (
+            (0, 0, 0),
+            (3000, 0, 1),
+            (3001, 0, 3),
+            (4000, 5, 5),
+            (MAX_TIMESTAMP, 0, 3),
+            (MAX_TIMESTAMP, 4, 4),
+        ):
+            run = await log.coordinator.find_by_time(FIRST, wanted, since)
+            assert run is not None
+            assert run.base_offset == base
+        assert await log.coordinator.find_by_time(FIRST, 5001) is None
+        assert await log.coordinator.find_by_time(FIRST, 0, 6) is None
+        assert await log.coordinator.find_by_time(Partition(TOPIC, 99), 0) is None
+
     # What goes
 
     async def test_the_log_start_moves_up_only(self, log: Log) -> None:
@@ -591,6 +667,24 @@ class CoordinatorContract:
         (state,) = await log.coordinator.states([FIRST])
         assert state is not None
         assert state.log_start == 2
+
+    async def test_logs_shrink_no_further_while_many_runs_wait_to_be_dropped(self, log: Log) -> None:
+        for _ in range(8):
+            await log.commit(batch())
+        for dropped, start in ((0, 3), (0, 3), (1, 5)):
+            if dropped:
+                assert await log.coordinator.drop_runs(dropped) == dropped
+            await log.coordinator.expire(TOPIC, -1, 300, 3)
+            (state,) = await log.coordinator.states([FIRST])
+            assert state is not None
+            assert state.log_start == start
+
+    async def test_all_partitions_of_a_topic_expire_at_once(self, log: Log) -> None:
+        for partition in (FIRST, SECOND):
+            for _ in range(3):
+                await log.commit(batch(partition))
+        assert await log.coordinator.expire(TOPIC, 0, -1, 10) == 2
+        assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == [3, 3]
 
     async def test_objects_are_listed_with_their_runs(self, log: Log) -> None:
         key, unused = await log.key(), await log.key()

@@ -9,7 +9,17 @@ from uuid import UUID
 
 from firn.model.errors import UnavailableError
 from firn_broker.blocks import BlockCache
-from firn_broker.coordinates import BatchOutcome, Commit, NodeAddress, Partition, Topic
+from firn_broker.coordinates import (
+    BatchOutcome,
+    Commit,
+    LogState,
+    Node,
+    NodeAddress,
+    NodeLease,
+    Partition,
+    Topic,
+    Topics,
+)
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.identifiers import Identifiers
 from firn_broker.membership import Membership
@@ -58,14 +68,32 @@ class Objects(MemoryObjects):
 
 
 class Coordinator(SqliteCoordinator):
-    """Loses the answers of the next ``lost`` commits, after they have happened."""
+    """Loses the answers of the next ``lost`` commits, after they have happened. ``trouble`` is raised by what would be asked next."""
 
     def __init__(self) -> None:
         super().__init__(":memory:", FakeClock(), "cluster", Inline())
         self.lost = 0
+        self.trouble: list[Exception] = []
         self.commits: list[str] = []
 
+    def _troubled(self) -> None:
+        if self.trouble:
+            raise self.trouble.pop(0)
+
+    async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
+        self._troubled()
+        return await super().renew(lease, ttl_ms)
+
+    async def topics(self, known: int = -1) -> Topics | None:
+        self._troubled()
+        return await super().topics(known)
+
+    async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+        self._troubled()
+        return await super().states(partitions)
+
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        self._troubled()
         self.commits.append(commit.key)
         outcomes = await super().commit(commit)
         if self.lost:

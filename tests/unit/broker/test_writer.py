@@ -5,6 +5,7 @@ import asyncio
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
+from firn_broker.blocks import Block
 from firn_broker.coordinates import NodeAddress, Partition
 from firn_broker.writer import Append
 from tests.unit.broker.batches import batch
@@ -70,6 +71,28 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         assert after.base_offset == 4
 
 
+async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() -> None:
+    async with rig() as parts:
+        parts.coordinator.trouble = [RuntimeError("unheard of")] * 2
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.base_offset == 0
+        assert len(set(parts.coordinator.commits)) == 1
+        await parts.writer.drain()
+
+
+async def test_a_file_that_fails_in_a_way_nobody_foresaw_holds_up_no_other() -> None:
+    async with rig() as parts:
+
+        def wrote(key: str, block: Block) -> None:
+            raise RuntimeError(key)
+
+        parts.cache.wrote = wrote  # type: ignore[method-assign]
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.error is ErrorCode.kafka_storage_error
+        del parts.cache.wrote
+        assert (await parts.writer.append([append()]))[0].error is ErrorCode.none
+
+
 async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
     async with rig() as parts:
         parts.objects.broken = True
@@ -77,6 +100,17 @@ async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
         assert outcome.error is ErrorCode.kafka_storage_error
         parts.objects.broken = False
         assert (await parts.writer.append([append()]))[0].base_offset == 0
+
+
+async def test_an_upload_that_is_given_up_leaves_no_object_behind() -> None:
+    async with rig() as parts:
+        parts.objects.broken = True
+        await parts.writer.append([append()])
+        parts.objects.broken = False
+        await parts.writer.append([append()])
+        given_up, used = parts.coordinator.commits
+        assert await parts.coordinator.dead_objects(0, 10) == [given_up]
+        assert (await parts.coordinator.objects())[used][1] == 1
 
 
 async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:

@@ -1,0 +1,73 @@
+"""Hours of writing, at a rate that one step of upkeep does not keep up with: what a cluster keeps grows with retention, and not with time."""
+
+import asyncio
+
+from firn_broker import metrics
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import batch
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+HOURS = 2
+PARTITIONS, RETENTION_SECONDS, REPLY_SECONDS, GRACE_SECONDS, ROUND_SECONDS, STEP_RUNS = 20, 600, 300, 60, 30, 5
+SETTINGS = {
+    "upkeep": {
+        "interval_seconds": ROUND_SECONDS, "grace_seconds": GRACE_SECONDS, "abandon_seconds": REPLY_SECONDS,
+        "round_runs": STEP_RUNS, "producer_seconds": RETENTION_SECONDS,
+    }
+}  # fmt: skip
+AHEAD = 2 * 64
+"""Reserved keys, and newest replies, of two brokers."""
+
+
+def counts(shared: Shared) -> dict[str, int]:
+    """What is kept, by its name."""
+    tables = {
+        "runs": "run", "objects known": "wal", "replies": "wal WHERE reply IS NOT NULL", "producers": "producer",
+    }  # fmt: skip
+    one = shared.coordinator._one
+    return {name: one(f"SELECT count(*) FROM {table}")[0] for name, table in tables.items()} | {
+        "objects": len(shared.objects.objects)
+    }
+
+
+def test_what_is_kept_stays_within_bounds() -> None:
+    async def write(asked: Asked, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        for count in range(HOURS * 3600 // 2):
+            # Each producer writes a few batches, and then another comes.
+            data = batch(producer=count // 10 * 2 + number, epoch=0, sequence=count % 10).data
+            answer = await produce(asked, "t", (count // 10 + number) % PARTITIONS, data)
+            assert not answer.error_code
+            await asyncio.sleep(2 - loop.time() % 2)
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **SETTINGS) as one, broker(shared, 2, **SETTINGS) as two:
+            await create(
+                one, "t", PARTITIONS, retention_ms=f"{RETENTION_SECONDS * 1000}", message_timestamp_type="LogAppendTime"
+            )
+            await one.broker.catalogue.refresh()
+            await two.broker.catalogue.refresh()
+            writing = asyncio.gather(write(one, 0), write(two, 1))
+            # One run, in an object of its own, a second; so many runs that upkeep has two rounds for each step.
+            rounds = 3 * ROUND_SECONDS
+            bounds = {
+                "runs": RETENTION_SECONDS + rounds,
+                "objects": RETENTION_SECONDS + GRACE_SECONDS + rounds,
+                "objects known": RETENTION_SECONDS + GRACE_SECONDS + rounds + AHEAD,
+                "replies": REPLY_SECONDS + rounds + AHEAD,
+                "producers": RETENTION_SECONDS // 10 + rounds,
+            }
+            seen = []
+            while not writing.done():
+                await asyncio.sleep(1000)
+                seen.append(counts(shared))
+            await writing
+            assert ROUND_SECONDS > STEP_RUNS, "one step is not enough"
+            assert len(seen) == HOURS * 3600 // 1000 + 1
+            for kept in seen:
+                assert all(kept[name] <= bound for name, bound in bounds.items()), (kept, bounds)
+            assert metrics.UPKEEP_BEHIND._value.get() == 0
+
+    run(story())

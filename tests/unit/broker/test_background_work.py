@@ -1,0 +1,32 @@
+"""What a broker does for ever goes on, whatever the coordinator answers."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from firn_broker.catalogue import Catalogue
+from tests.fakes.virtual_time import run
+from tests.unit.broker.rig import FIRST, Rig, rig
+
+WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
+    "the node's lease": lambda parts: parts.membership.keep(),
+    "topics": lambda parts: Catalogue(parts.coordinator, parts.watermarks).keep(),
+    "high watermarks": lambda parts: parts.reader.poll(lambda: False),
+}
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_it_goes_on_after_an_error_nobody_foresaw(what: str) -> None:
+    async def story() -> None:
+        async with rig() as parts:
+            with parts.watermarks.watch([FIRST]):
+                parts.coordinator.trouble = [RuntimeError("unheard of")] * 2
+                task = asyncio.create_task(WORK[what](parts))
+                await asyncio.sleep(60)
+                assert not parts.coordinator.trouble
+                assert not task.done()
+                task.cancel()
+
+    run(story())

@@ -1,0 +1,35 @@
+"""Configs of a topic that several change at a time, through brokers that hear of each other's changes late."""
+
+import asyncio
+
+from kio.schema.errors import ErrorCode
+
+from tests.fakes.virtual_time import run
+from tests.unit.broker.test_compaction import alter
+from tests.unit.broker.whole import Shared, broker, create
+
+
+def test_no_change_is_lost() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as one, broker(shared, 2) as two:
+            await create(one, "t")
+            changes = {
+                "retention_ms": "1000",
+                "retention_bytes": "2000",
+                "segment_ms": "3000",
+                "segment_bytes": "40000",
+            }
+            found = await asyncio.gather(
+                *(
+                    alter((one, two)[number % 2], "t", **{name: value})
+                    for number, (name, value) in enumerate(changes.items())
+                )
+            )
+            assert set(found) == {ErrorCode.none}
+            for asked in (one, two):
+                await asked.broker.catalogue.refresh()
+                configs = asked.broker.catalogue.by_name["t"].configs
+                assert configs == {name.replace("_", "."): value for name, value in changes.items()}
+
+    run(story())
