@@ -50,9 +50,9 @@ class Upkeep:
                 if await self._coordinator.take(LEASE, self._membership.lease) is not None:
                     await self.round()
                 else:
+                    metrics.UPKEEP_BEHIND.set(0)
                     self._compaction.rest()
                     await self._compaction.settle()
-                    metrics.UPKEEP_BEHIND.set(0)
             except (UnavailableError, FencedError) as error:
                 log.warning("upkeep postponed", error=str(error))
             except Exception:
