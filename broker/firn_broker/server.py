@@ -27,8 +27,10 @@ SMALL = 1 << 16
 """Requests below this are not counted unless they produce: nobody should wait with a heartbeat because others produce. Bytes of an answer
 that may be on their way to the client while the next one is sent."""
 PRODUCE = 0
+SIZE = 4
+"""Bytes of the size of a request."""
 PREFIX = 6
-"""Bytes that are received before there is room for the others: size of the request, which its API (int16) belongs to."""
+"""Bytes that are received before there is room for the others: the size of the request, and its API (int16), which is counted by it."""
 LOOK_SECONDS = 1.0
 """How often connections are looked at, at most this much after their time is over."""
 Buffers = Sequence[bytes | memoryview]
@@ -94,6 +96,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         self._filled += nbytes
+        if not self._body and self._filled >= SIZE:
+            # As soon as that is known: what is no request may send no more.
+            size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
+            if not 8 <= size <= self._settings.max_request_bytes:
+                self._refuse("size", f"a request of {size} bytes")
+                return
         if self._filled < len(self._target):
             return
         if self._body:
@@ -102,9 +110,8 @@ class Connection(asyncio.BufferedProtocol):
             self._received(frame, counted)
         else:
             self._active = asyncio.get_running_loop().time()
-            size = int.from_bytes(self._prefix[:4], "big", signed=True)
-            produces = self._prefix[4] == 0 and self._prefix[5] == PRODUCE
-            if not 8 <= size <= (self._settings.max_request_bytes if produces else REQUEST_LIMIT):
+            produces = self._prefix[SIZE] == 0 and self._prefix[SIZE + 1] == PRODUCE
+            if size > REQUEST_LIMIT and not produces:
                 self._refuse("size", f"a request of {size} bytes")
                 return
             self._admit(size, counted=produces or size >= SMALL)
@@ -158,9 +165,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, size: int) -> None:
         data = bytearray(size)
-        data[: PREFIX - 4] = self._prefix[4:]
+        data[: PREFIX - SIZE] = self._prefix[SIZE:]
         self._expect(memoryview(data), body=True)
-        self._filled = PREFIX - 4
+        self._filled = PREFIX - SIZE
         self._begun = asyncio.get_running_loop().time()
 
     def look(self, now: float) -> None:
