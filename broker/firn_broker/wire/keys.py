@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from firn_broker.wire import records
 from firn_broker.wire.contents import MAX_TIME, UndecodableError, opened, zigzag
+from firn_broker.wire.cursor import varint
 from firn_broker.wire.records import Batch, InvalidBatchError
 
 GZIP = 1
@@ -192,10 +193,4 @@ def _batch(group: Sequence[Record], base: int, last: int, *, compressed: bool) -
 
 
 def _zigzagged(value: int) -> bytes:
-    value = value << 1 if value >= 0 else (-value << 1) - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)

@@ -3,7 +3,6 @@
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.test_fleet import all_of, fleet_of
-from tests.integration.broker.test_java_clients import CONSUMER, FLAGS, GROUPS, PRODUCER, TOPICS, attempt, call, table
+from tests.integration.broker.test_java_clients import GROUPS, PRODUCER, attempt, call, console_consumers, table
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, take
 from tests.servers.firn_broker import FirnBroker, embedded
-from tests.servers.kafka import program
 from tests.servers.postgres import Postgres
-from tests.servers.process import await_true, running, stop
+from tests.servers.process import await_true, stop
 from tests.servers.s3 import S3
 
 
@@ -235,18 +233,7 @@ def ids(broker: FirnBroker, name: str) -> list[str]:
 
 @pytest.fixture
 def java(firn: FirnBroker, name: str, tmp_path: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Two console consumers in a group, while they are not stopped."""
-    call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
-    with ExitStack() as stack:
-        processes = []
-        for number in range(2):
-            command = program(
-                CONSUMER, "--bootstrap-server", firn.bootstrap, "--topic", name, "--group", name, "--from-beginning",
-                "--command-property", "group.protocol=consumer", "--command-property", "auto.commit.interval.ms=200",
-                flags=FLAGS,
-            )  # fmt: skip
-            log = tmp_path / f"consumer-{number}.log"
-            processes.append(stack.enter_context(running(command, log.exists, log)))
+    with console_consumers(firn, name, tmp_path, "group.protocol=consumer") as processes:
         yield processes
 
 

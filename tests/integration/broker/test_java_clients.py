@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -115,19 +115,28 @@ def test_offsets_are_listed_and_records_deleted(firn: FirnBroker, name: str, tmp
         assert answer is None or listed == f"{name}:{partition}:{answer}", asked
 
 
-@pytest.fixture
-def members(firn: FirnBroker, name: str, tmp_path: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Two consumers in a group, while they are not stopped."""
-    call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
+@contextmanager
+def console_consumers(
+    broker: FirnBroker, name: str, directory: Path, *properties: str
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Two consumers in a group of a new topic of that name, while they are not stopped; what they read is in consumer-N.log."""
+    call(broker, TOPICS, "--create", "--topic", name, "--partitions", "4")
+    chosen = [part for it in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", it)]
     with ExitStack() as stack:
         processes = []
         for number in range(2):
             command = program(
-                CONSUMER, "--bootstrap-server", firn.bootstrap, "--topic", name, "--group", name, "--from-beginning",
-                "--command-property", "auto.commit.interval.ms=200", flags=FLAGS,
+                CONSUMER, "--bootstrap-server", broker.bootstrap, "--topic", name, "--group", name, "--from-beginning", *chosen,
+                flags=FLAGS,
             )  # fmt: skip
-            log = tmp_path / f"consumer-{number}.log"
+            log = directory / f"consumer-{number}.log"
             processes.append(stack.enter_context(running(command, log.exists, log)))
+        yield processes
+
+
+@pytest.fixture
+def members(firn: FirnBroker, name: str, tmp_path: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    with console_consumers(firn, name, tmp_path) as processes:
         yield processes
 
 
