@@ -1,64 +1,89 @@
 """OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 where there is none. All partitions since 2.
 
 Since 9 a member of a KIP-848 group says its epoch: STALE_MEMBER_EPOCH when that is not its present one.
+
+What cannot be told now is never answered with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: librdkafka (2.16) then leaves the partitions without
+an offset, and so without records, until the next rebalance, and Java before 3.9 takes the latter for fatal. Both ask again after
+UNSTABLE_OFFSET_COMMIT, which those know who ask for stable offsets (KIP-447), and others after COORDINATOR_LOAD_IN_PROGRESS. A member whose
+group has moved meanwhile hears of that by its heartbeat.
 """
 
 from collections.abc import Mapping
 
+import structlog
 from kio.schema.errors import ErrorCode
 
-from firn_broker import catalogue
+from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
 from firn_broker.coordinates import CommittedOffset, Partition
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.router import Call
 from firn_broker.wire.messages import Fields
 
+log = structlog.get_logger()
+
 KEY = 9
 VERSIONS = (1, 9)
 NONE = CommittedOffset(-1)
+_LATER = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
 
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
+    stable = getattr(request, "require_stable", False)
     if call.version < 8:
-        return await _group(broker, request.group_id, request.topics)  # type: ignore[attr-defined]
-    groups = [
-        await _group(broker, it.group_id, it.topics, getattr(it, "member_id", None), getattr(it, "member_epoch", -1))
-        for it in request.groups  # type: ignore[attr-defined]
-    ]
-    return {"groups": groups}
+        return await _group(broker, request, stable, call)
+    return {"groups": [await _group(broker, it, stable, call) for it in request.groups]}  # type: ignore[attr-defined]
 
 
-async def _group(broker: Broker, group: str, topics: object, member: str | None = None, epoch: int = -1) -> Fields:
-    error = ErrorCode.none
-    offsets: Mapping[Partition, CommittedOffset] = {}
-    try:
-        offsets = await broker.groups.offsets(group, member, epoch)
-    except GroupError as refused:
-        error = refused.code
-        if error is ErrorCode.coordinator_not_available:
-            # Java before 3.9 takes that for fatal here, and looks for the group again after this.
-            error = ErrorCode.not_coordinator
+async def _group(broker: Broker, asked: object, stable: bool, call: Call) -> Fields:
+    group: str = asked.group_id  # type: ignore[attr-defined]
+    topics = asked.topics  # type: ignore[attr-defined]
     found: list[Fields] = []
-    if topics is None:
-        by_topic: dict[str, list[Fields]] = {}
-        for partition, offset in sorted(offsets.items()):
-            if (topic := broker.catalogue.by_id.get(partition.topic)) is not None:
-                by_topic.setdefault(topic.name, []).append(_partition(partition.index, offset, error))
-        found = [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
-    else:
-        for wanted in topics:  # type: ignore[attr-defined]
-            known = await broker.catalogue.find(wanted.name)
-            partitions = []
-            for index in wanted.partition_indexes:
-                place = None if known is None else catalogue.partition(known, index)
-                partitions.append(_partition(index, offsets.get(place, NONE) if place else NONE, error))
-            found.append({"name": wanted.name, "partitions": partitions})
-    return {"group_id": group, "topics": found, "error_code": error}
+    try:
+        offsets = await broker.groups.offsets(
+            group, getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+        )
+        if topics is None:
+            found = _all(broker, offsets)
+        else:
+            for wanted in topics:
+                topic = await broker.catalogue.find(wanted.name)
+                places = {it: Partition(topic.id, it) for it in wanted.partition_indexes} if topic else {}
+                partitions = [
+                    _partition(it, offsets.get(places[it], NONE) if topic else NONE) for it in wanted.partition_indexes
+                ]
+                found.append({"name": wanted.name, "partitions": partitions})
+    except UnavailableError as error:
+        log.warning("client told to try again", api="OffsetFetch", client=call.client.id, error=str(error))
+        return _refused(group, topics, ErrorCode.coordinator_not_available, stable)
+    except GroupError as refused:
+        return _refused(group, topics, refused.code, stable)
+    return {"group_id": group, "topics": found, "error_code": ErrorCode.none}
 
 
-def _partition(index: int, offset: CommittedOffset, error: ErrorCode) -> Fields:
+def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[Fields]:
+    by_topic: dict[str, list[Fields]] = {}
+    for partition, offset in sorted(offsets.items()):
+        if (topic := broker.catalogue.by_id.get(partition.topic)) is not None:
+            by_topic.setdefault(topic.name, []).append(_partition(partition.index, offset))
+    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
+
+
+def _refused(group: str, topics: object, error: ErrorCode, stable: bool) -> Fields:
+    of_group = error
+    if error in _LATER and stable and topics is not None:
+        error, of_group = ErrorCode.unstable_offset_commit, ErrorCode.none
+    elif error in _LATER:
+        error = of_group = ErrorCode.coordinator_load_in_progress
+    found = [
+        {"name": it.name, "partitions": [_partition(index, NONE, error) for index in it.partition_indexes]}
+        for it in topics or ()  # type: ignore[attr-defined]
+    ]
+    return {"group_id": group, "topics": found, "error_code": of_group}
+
+
+def _partition(index: int, offset: CommittedOffset, error: ErrorCode = ErrorCode.none) -> Fields:
     return {
         "partition_index": index, "committed_offset": offset.offset, "committed_leader_epoch": offset.leader_epoch,
         "metadata": offset.metadata, "error_code": error,

@@ -4,13 +4,13 @@ The codes are those that clients (Java's and librdkafka) try again for by themse
 
 - partitions: KAFKA_STORAGE_ERROR, after which a client asks for metadata and tries again;
 - CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the one code of a topic for which Java repeats the request;
-- groups: COORDINATOR_NOT_AVAILABLE; but NOT_COORDINATOR for OffsetFetch, where Java before 3.9 takes the former for fatal;
+- groups: COORDINATOR_NOT_AVAILABLE;
 - InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer asks again; others send it to look for the coordinator of
   transactions;
 - configs: REQUEST_TIMED_OUT, as with a Kafka whose controller is not there.
 
-The whole request is answered so, though some of it may have happened: whoever repeats it learns that. Metadata, Produce, Fetch and requests
-about whole groups tell outages themselves, as they still have something to say.
+The whole request is answered so, though some of it may have happened: whoever repeats it learns that. Metadata, Produce, Fetch, OffsetFetch
+and requests about whole groups tell outages themselves, as they still have something to say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,6 @@ from firn_broker.apis import (
     list_offsets,
     offset_commit,
     offset_delete,
-    offset_fetch,
     offset_for_leader_epoch,
 )
 from firn_broker.router import Call, Handler
@@ -101,30 +100,6 @@ def _of_epochs(request: Any) -> Fields:
     return {"topics": topics}
 
 
-def _fetched(request: Any) -> Fields:
-    if not hasattr(request, "groups"):
-        return _fetched_group(request)
-    return {"groups": [_fetched_group(it) for it in request.groups]}
-
-
-def _fetched_group(group: Any) -> Fields:
-    error = ErrorCode.not_coordinator
-    topics = [
-        {
-            "name": it.name,
-            "partitions": [
-                {
-                    "partition_index": index, "committed_offset": -1, "committed_leader_epoch": -1, "metadata": "",
-                    "error_code": error,
-                }
-                for index in it.partition_indexes
-            ],
-        }
-        for it in group.topics or ()
-    ]  # fmt: skip
-    return {"group_id": group.group_id, "topics": topics, "error_code": error}
-
-
 def _created(request: Any) -> Fields:
     topics = [
         {
@@ -168,7 +143,6 @@ _ANSWERS: Mapping[int, Callable[[Any], Fields]] = {
     offset_for_leader_epoch.KEY: _of_epochs,
     delete_records.KEY: lambda request: {"topics": _DELETED(request)},
     offset_commit.KEY: lambda request: {"topics": _COMMITTED(request)},
-    offset_fetch.KEY: _fetched,
     offset_delete.KEY: lambda request: {"error_code": ErrorCode.coordinator_not_available, "topics": ()},
     init_producer_id.KEY: lambda request: {
         "error_code": ErrorCode.coordinator_load_in_progress,

@@ -60,6 +60,11 @@ class GroupError(Exception):
         self.code = code
 
 
+def _check(name: str) -> None:
+    if "\0" in name or len(name.encode()) > NAME_BYTES:
+        raise GroupError(ErrorCode.invalid_group_id)
+
+
 @dataclass(slots=True)
 class Shard:
     """A part of all groups, ours by ``lease``, in the ``term`` of the node's."""
@@ -404,8 +409,7 @@ class GroupCoordinator:
             raise GroupError(ErrorCode.coordinator_not_available) from error
 
     async def _find(self, name: str) -> tuple[Shard, Group | None]:
-        if "\0" in name or len(name.encode()) > NAME_BYTES:
-            raise GroupError(ErrorCode.invalid_group_id)
+        _check(name)
         shard = await self._own(self.shard(name))
         while (expiring := shard.expiring.get(name)) is not None:
             await expiring.wait()
@@ -554,11 +558,16 @@ class GroupCoordinator:
     async def offsets(
         self, name: str, member: str | None = None, epoch: int = -1
     ) -> Mapping[Partition, CommittedOffset]:
-        """All offsets of a group, for a member of this epoch or for anybody. Raises GroupError."""
-        shard, group = await self._find(name)
-        if group is not None and (error := group.may_read(member, epoch)):
-            raise GroupError(error)
-        return await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.offsets(name)))
+        """All offsets of a group, for a member of this epoch or for anybody. Raises GroupError, UnavailableError.
+
+        Who does not ask as a member is answered by any broker: they are read from where they are kept, never from memory.
+        """
+        _check(name)
+        if member or epoch >= 0:
+            _, group = await self._find(name)
+            if group is not None and (error := group.may_read(member, epoch)):
+                raise GroupError(error)
+        return await self._coordinator.offsets(name)
 
     async def delete_offsets(self, name: str, partitions: Sequence[Partition]) -> None:
         """Forget offsets of partitions. Raises GroupError."""

@@ -4,19 +4,28 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import await_true, free_port
+from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3
 
 _numbers = itertools.count()
+
+
+OF: dict[str, dict[str, str | int]] = {
+    "classic": {"auto.offset.reset": "earliest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 300},
+    "consumer": {"auto.offset.reset": "earliest", "group.protocol": "consumer"},
+}
+"""Settings of a consumer, by the protocol of its group."""
 
 
 @contextmanager
@@ -147,6 +156,46 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     assert found.coordinator.id != coordinator
     member.close()
     fleet[coordinator].start()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consumers_that_start_around_an_outage_of_the_database_read_everything(
+    tmp_path: Path, database: Postgres, storage: S3, name: str, protocol: str
+) -> None:
+    with Proxy(database.port) as way, fleet_of(1, tmp_path, replace(database, port=way.port), storage) as brokers:
+        (broker,) = brokers
+        create(broker, name, 3)
+        produce(broker, name, [{"value": b"%d" % number} for number in range(300)])
+        members: list[Consumer] = []
+        found: list[list[bytes]] = []
+
+        def look(seconds: float = 0) -> None:
+            """At all of them in turn: when their way is cut, and when it is there again, some are at each step of their start."""
+            for member, values in zip(members, found, strict=True):
+                values += [it.value() for it in member.consume(300, seconds) if it.error() is None]
+
+        for number in range(60):
+            if number == 20:
+                way.cut()
+            elif number == 45:
+                way.mend()
+            members.append(
+                Consumer({**OF[protocol], "bootstrap.servers": broker.bootstrap, "group.id": f"{name}-{number}"})
+            )
+            members[-1].subscribe([name])
+            found.append([])
+            look(0.001)
+
+        def all_read() -> bool:
+            look(0.01)
+            return all(len(set(it)) == 300 for it in found)
+
+        try:
+            await_true("all consumers have read everything", all_read)
+        finally:
+            for member in members:
+                member.close()
+        assert all(len(it) == 300 for it in found), "each record once"
 
 
 def test_a_database_that_restarts_loses_nothing(tmp_path: Path, storage: S3, name: str) -> None:

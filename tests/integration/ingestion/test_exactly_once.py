@@ -14,10 +14,10 @@ from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork
 from firn_spark import failpoints
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.leases import Files, Leases
-from tests.integration.ingestion.proxy import Proxy
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
+from tests.servers.proxy import Proxy
 
 
 def audit(world: World, job: IngestJob, ends: dict[int, int]) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from firn.model.jobs import CatalogConnection
 from firn_controllers.ingestion_group.stateful_set import GRACE_SECONDS
-from tests.integration.ingestion.proxy import Proxy
 from tests.integration.ingestion.test_exactly_once import audit, await_all, some
 from tests.integration.ingestion.world import World
 from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
 
 
 def test_sigterm_in_the_middle_of_a_commit_lets_the_commit_end(

@@ -30,12 +30,12 @@ from firn.model.errors import ExitCode
 from firn_spark.driver import Driver
 from firn_spark.jobs import DirectoryJobs
 from tests import apiserver
-from tests.integration.ingestion.proxy import Proxy
 from tests.integration.ingestion.stage import WAIT, Pod, Secrets, Stage, driver_settings
 from tests.integration.operator.conftest import SYSTEM, World, install_crds
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, tail
+from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3
 
 ROOT = Path(__file__).parents[3]

@@ -16,12 +16,12 @@ from firn_spark import failpoints
 from firn_spark.commits import newest
 from firn_spark.maintenance import retention
 from firn_spark.maintenance.leases import Files, Lease, Leases, Record
-from tests.integration.ingestion.proxy import Proxy
 from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic, ago
 from tests.integration.maintenance.test_compaction import while_rewriting
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
+from tests.servers.proxy import Proxy
 
 NOW = CompactionWork(open_grace_ms=0)
 ALL = {
