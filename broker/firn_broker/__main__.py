@@ -139,7 +139,15 @@ async def _serve(settings: BrokerSettings) -> int:
     if settings.external is not None:
         bound = await server.bind(*_place(settings.external.bind), external=True)
         outside = _advertised(settings.external, bound)
-    await broker.start(NodeAddress(*inside, settings.zone, outside), table.routes(broker))
+    starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), table.routes(broker)))
+    told = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        log.info("stopping before the cluster was joined")
+        starting.cancel()
+        await asyncio.wait({starting})
+        return ExitCode.DONE
+    starting.result()
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _place, broker) if settings.metrics_listen else None
     # What was made so far stays, and what comes after is freed by its references: collecting often only costs.
@@ -148,7 +156,7 @@ async def _serve(settings: BrokerSettings) -> int:
     gc.set_threshold(50_000, 20, 50)
     print(f"ready {host}:{port}", flush=True)
     log.info("ready", host=host, port=port, node=broker.membership.lease.node, cluster=broker.cluster_id)
-    await stop.wait()
+    await told
     log.info("stopping")
     await broker.leave_service()
     await server.stop(DRAIN_SECONDS, broker.wake)

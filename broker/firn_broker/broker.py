@@ -1,14 +1,15 @@
 """One broker, put together from its ports: what handlers of APIs work with, and the background work around them."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from firn.model.clock import Clock
+from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.blocks import BlockCache
 from firn_broker.catalogue import Catalogue
@@ -30,6 +31,10 @@ from firn_broker.watermarks import Watermarks
 from firn_broker.writer import WalWriter
 
 log = structlog.get_logger()
+T = TypeVar("T")
+
+JOIN_SECONDS = 1.0
+"""How long a broker that cannot reach the coordinator yet waits before it tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +74,15 @@ class Broker:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
-        """Become a node that clients reach at ``address``, and begin to work."""
-        await self.coordinator.start()
-        self.cluster_id = await self.coordinator.cluster_id()
+        """Become a node that clients reach at ``address``, as soon as the coordinator can be reached, and begin to work."""
+        await _reached(self.coordinator.start)
+        self.cluster_id = await _reached(self.coordinator.cluster_id)
         settings = self.settings
         self.membership = Membership(
             self.coordinator, address, ttl_ms=int(settings.lease_seconds * 1000), wanted=settings.node_id
         )
-        await self.membership.join()
-        await self.catalogue.refresh()
+        await _reached(self.membership.join)
+        await _reached(self.catalogue.refresh)
         self.writer = WalWriter(
             self.coordinator,
             self.objects,
@@ -166,6 +171,16 @@ class Broker:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.coordinator.close()
         await self.objects.close()
+
+
+async def _reached(step: Callable[[], Awaitable[T]]) -> T:
+    """What the step gives once the coordinator can be reached. Fleet and database may begin at the same time."""
+    while True:
+        try:
+            return await step()
+        except UnavailableError as error:
+            log.warning("cannot join the cluster yet", error=str(error))
+            await asyncio.sleep(JOIN_SECONDS)
 
 
 def _ended(task: "asyncio.Task[None]") -> None:

@@ -2,8 +2,8 @@
 
 Of a KIP-848 group the generation is the member's epoch: STALE_MEMBER_EPOCH when it is not its present one.
 
-Metadata is kept as it is, up to 4,096 characters; with a zero byte it is INVALID_REQUEST, as not every coordinator can keep one. Retention
-times of the request are ignored: offsets stay until they, their group or their topic are deleted, or
+Metadata is kept as it is, up to 4,096 characters; with a zero byte it is INVALID_REQUEST, as not every coordinator can keep one, and so is an
+offset below 0. Retention times of the request are ignored: offsets stay until they, their group or their topic are deleted, or
 nobody has been in the group for `GroupSettings.offsets_seconds`.
 """
 
@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
                 error = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > METADATA_LIMIT:
                 error = ErrorCode.offset_metadata_too_large
-            elif "\0" in metadata:
+            elif one.committed_offset < 0 or "\0" in metadata:
                 error = ErrorCode.invalid_request
             else:
                 epoch = getattr(one, "committed_leader_epoch", -1)

@@ -67,12 +67,13 @@ class PostgresCoordinator:
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
             )  # fmt: skip
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise UnavailableError(f"coordinator: {error}") from error
         try:
             await self._use(self._migrate if self._migrates else self._check)
-        except InvalidSpecError:
-            await self._pool.close()
+        except BaseException:
+            # Who begins anew makes another.
+            self._pool.terminate()
             raise
 
     async def _migrate(self, db: Any) -> None:

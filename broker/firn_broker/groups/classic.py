@@ -132,6 +132,8 @@ class Group:
     version: int = 0
     empty_ms: int | None = None
     _rebalance_end: float = 0.0
+    _first: bool = False
+    """Whether the rebalance is one of a group that was empty: it ends with `_initial_until`, whoever was told to come again, as with Kafka."""
     _initial_until: float = 0.0
 
     @property
@@ -261,18 +263,21 @@ class Group:
             for member in self.members.values():
                 _answer(member.syncing, SyncReply(ErrorCode.rebalance_in_progress))
                 member.syncing = None
-            first = self.state is State.EMPTY
+            self._first = self.state is State.EMPTY
             self.state = State.PREPARING
             self._rebalance_end = now + max((it.rebalance_seconds for it in self.members.values()), default=0.0)
-            self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if first else now
+            self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if self._first else now
         self._try_complete(now)
 
     def _try_complete(self, now: float) -> None:
         if self.state is not State.PREPARING:
             return
-        waited = [it for it in self.members.values() if it.joining is None]
-        if now >= self._rebalance_end or (now >= self._initial_until and not waited and not self.pending):
+        if now >= self._rebalance_end or (now >= self._initial_until and self._all_there()):
             self._complete(now)
+
+    def _all_there(self) -> bool:
+        """Whether a rebalance need not wait for anybody."""
+        return all(it.joining is not None for it in self.members.values()) and (self._first or not self.pending)
 
     def _complete(self, now: float) -> None:
         for member in list(self.members.values()):
@@ -476,7 +481,7 @@ class Group:
         times += [it.deadline for it in self.members.values() if it.joining is None and it.syncing is None]
         if self.state is State.PREPARING:
             times.append(self._rebalance_end)
-            if all(it.joining is not None for it in self.members.values()) and not self.pending:
+            if self._all_there():
                 times.append(self._initial_until)
         return min(times, default=float("inf"))
 

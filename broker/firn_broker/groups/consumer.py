@@ -208,7 +208,7 @@ class Group:
         if member is not None:
             if member.instance != request.instance:
                 raise _RefusedError(ErrorCode.fenced_instance_id, f"member {member.id} has another instance id")
-            self._check_epoch(member, request)
+            # Whatever its epoch is: who did not hear the answer, or was fenced, has given up everything and begins anew (KAFKA-19233).
             return member
         if len(self.members) >= self.max_members:
             raise _RefusedError(

@@ -34,6 +34,9 @@ class GroupLag:
             except (GroupError, UnavailableError) as error:
                 metrics.GROUP_LAG.clear()
                 log.warning("cannot read the lag of groups", error=str(error))
+            except Exception:
+                metrics.GROUP_LAG.clear()
+                log.exception("cannot read the lag of groups")
 
     async def round(self) -> None:
         """Once. Raises GroupError and UnavailableError."""

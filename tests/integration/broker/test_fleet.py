@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,32 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     assert found.coordinator.id != coordinator
     member.close()
     fleet[coordinator].start()
+
+
+def test_a_broker_may_begin_before_its_database(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:
+    with Proxy(database.port) as way, ThreadPoolExecutor() as beside:
+        broker = of_fleet(
+            tmp_path, "early", fleet_settings(tmp_path, replace(database, port=way.port), storage, "early")
+        )
+
+        def waits() -> bool:
+            return broker.log.exists() and b"cannot join the cluster yet" in broker.log.read_bytes()
+
+        way.cut()
+        starting = beside.submit(broker.start)
+        await_true("it says what it waits for", waits)
+        assert broker.stop() == 0, "it can be told to end meanwhile"
+        assert starting.exception() is not None
+        broker.log.unlink()
+        starting = beside.submit(broker.start)
+        try:
+            await_true("it waits again", waits)
+            way.mend()
+            starting.result()
+            create(broker, name)
+            produce(broker, name, [{"value": b"v"}])
+        finally:
+            broker.stop()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

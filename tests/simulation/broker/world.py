@@ -231,16 +231,11 @@ class World:
         """One more broker."""
         self._count += 1
         host = Host(self._count, zone, LoopClock(), Random(self.chance.random()))
-        while True:
-            ports: Any = Ports(
-                Outside(COORDINATOR, host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
-            )  # fmt: skip
-            host.broker = Broker(ports, self.settings)
-            try:
-                await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), table.routes(host.broker))
-                break
-            except UnavailableError:
-                await asyncio.sleep(0.1)
+        ports: Any = Ports(
+            Outside(COORDINATOR, host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
+        )  # fmt: skip
+        host.broker = Broker(ports, self.settings)
+        await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), table.routes(host.broker))
         self.hosts.append(host)
         self.began[host.number] = self.now()
         return host

@@ -18,6 +18,7 @@ from firn_broker.coordinates import (
     NodeLease,
     Partition,
     Topic,
+    TopicLag,
     Topics,
 )
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
@@ -91,6 +92,10 @@ class Coordinator(SqliteCoordinator):
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
         self._troubled()
         return await super().states(partitions)
+
+    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
+        self._troubled()
+        return await super().lags(groups, limit)
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         self._troubled()

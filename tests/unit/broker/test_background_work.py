@@ -7,13 +7,28 @@ from typing import Any
 import pytest
 
 from firn_broker.catalogue import Catalogue
+from firn_broker.groups.classic import Group
+from firn_broker.groups.lag import GroupLag
 from tests.fakes.virtual_time import run
 from tests.unit.broker.rig import FIRST, Rig, rig
+
+
+class OneGroup:
+    """All groups of a broker."""
+
+    async def list(self) -> list[Group]:
+        return [Group("g", 0.0, 1, str)]
+
 
 WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
     "the node's lease": lambda parts: parts.membership.keep(),
     "topics": lambda parts: Catalogue(parts.coordinator, parts.watermarks).keep(),
     "high watermarks": lambda parts: parts.reader.poll(lambda: False),
+    "the lag of groups": lambda parts: GroupLag(
+        parts.coordinator,
+        OneGroup(),
+        Catalogue(parts.coordinator, parts.watermarks),  # type: ignore[arg-type]
+    ).run(),
 }
 
 

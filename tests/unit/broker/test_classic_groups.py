@@ -117,6 +117,25 @@ def test_a_new_member_is_first_told_its_id() -> None:
     assert (joined.error, joined.member) == (NONE, told.member)
 
 
+@pytest.mark.parametrize("initial", [0.0, 3.0])
+def test_the_first_rebalance_waits_for_nobody_who_was_told_an_id_and_is_gone(initial: float) -> None:
+    play = Play(initial=initial)
+    play.join(two_steps=True)
+    joined = play.join(play.join(two_steps=True).result().member, two_steps=True)
+    play.after(initial)
+    assert len(joined.result().members) == 1
+
+
+def test_later_rebalances_wait_for_those_who_were_told_an_id() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    told = play.join(two_steps=True).result().member
+    again = play.join(first, protocols=[("range", b"other")])
+    assert not again.done()
+    assert play.join(told, two_steps=True).result().generation == again.result().generation
+    assert len(again.result().members) == 2
+
+
 def test_an_id_that_nobody_uses_is_forgotten() -> None:
     play = Play()
     told: JoinReply = play.join(two_steps=True).result()

@@ -151,6 +151,25 @@ def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
     assert play.group.epoch == 1
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_member_that_begins_anew_is_taken_whatever_its_epoch_was(steps: int) -> None:
+    """It was fenced, or some answers to its joins were lost."""
+    play = Play()
+    play.join("m")
+    play.join("n")
+    for _ in range(steps):
+        play.beat("m", 1, owned=frozenset())
+        play.topics = {"t": topic(1, "t", play.topics["t"].partitions + 2)}
+    again = play.join("m")
+    assert again.error is NONE
+    assert again.assignment is not None
+    assert play.beat("n", 2).error is NONE
+    play.beat("m", again.epoch, owned=again.assignment)
+    rest = play.beat("n", play.group.members["n"].epoch, owned=frozenset()).assignment or frozenset()
+    given = {*play.group.members["m"].assigned, *play.group.members["n"].assigned, *rest}
+    assert len(given) == play.topics["t"].partitions, "nothing waits for what m has given up"
+
+
 @pytest.mark.parametrize("epoch", [1, 4])
 def test_a_member_in_another_epoch_is_fenced(epoch: int) -> None:
     play = Play()

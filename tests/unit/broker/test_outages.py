@@ -142,6 +142,32 @@ def test_clients_are_told_to_try_again_and_succeed_later(what: str) -> None:
     run(story())
 
 
+def test_offsets_are_read_by_any_broker_for_who_asks_as_nobody() -> None:
+    """A consumer that has just been assigned its partitions may not know yet that its group has moved."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first, broker(shared) as second:
+            await create(first, "t")
+            both = (first, second)
+            for asked in both:
+                await asked.broker.catalogue.refresh()
+                await asked.broker.membership._renew()
+            committed = [codes(await commit(it, "g", "")) for it in both]
+            assert set().union(*committed) == {ErrorCode.none, ErrorCode.not_coordinator}
+            wanted = [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": (0,)}]}]
+            for asked in both:
+                found = await asked.ask(9, 9, groups=wanted, require_stable=True)
+                assert found.groups[0].topics[0].partitions[0].committed_offset == 1
+            asked = second if committed[0] == {ErrorCode.none} else first
+            member = [{**wanted[0], "member_id": "m", "member_epoch": 1}]
+            assert codes(await asked.ask(9, 9, groups=member, require_stable=True)) - {ErrorCode.none} == {
+                ErrorCode.unstable_offset_commit
+            }
+
+    run(story())
+
+
 def test_no_request_loses_its_connection() -> None:
     async def story() -> None:
         shared = Shared()
@@ -217,6 +243,7 @@ def test_a_zero_byte_in_metadata_or_a_config_is_refused() -> None:
         async with broker() as asked:
             await create(asked, "t")
             assert codes(await commit(asked, "g", "a\0b")) == {ErrorCode.invalid_request}
+            assert codes(await commit(asked, "g", "", offset=-(2**63))) == {ErrorCode.invalid_request}
             config = {"name": "leader.replication.throttled.replicas", "value": "a\0b"}
             topic = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [config]}
             made = await asked.ask(19, 7, topics=[topic], timeout=zero(), validate_only=False)
@@ -225,8 +252,8 @@ def test_a_zero_byte_in_metadata_or_a_config_is_refused() -> None:
     run(story())
 
 
-async def commit(asked: Asked, group: str, metadata: str) -> Any:
+async def commit(asked: Asked, group: str, metadata: str, offset: int = 1) -> Any:
     return await asked.ask(
         8, 9, group_id=group, generation_id_or_member_epoch=-1, member_id="",
-        topics=[{"name": "t", "partitions": [{**PARTITION, "committed_offset": 1, "committed_metadata": metadata}]}],
+        topics=[{"name": "t", "partitions": [{**PARTITION, "committed_offset": offset, "committed_metadata": metadata}]}],
     )  # fmt: skip
