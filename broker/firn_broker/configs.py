@@ -164,7 +164,7 @@ class TopicConfigs:
 
     def get(self, topic: Topic, name: str) -> str:
         """The value that counts."""
-        return topic.configs.get(name) or self._defaults.get(name) or DEFINITIONS[name].default
+        return topic.configs.get(name, self._defaults.get(name, DEFINITIONS[name].default))
 
     def described(self, topic: Topic) -> list[tuple[str, str, Source, list[tuple[str, Source]]]]:
         """(name, value, source, all values with their sources from the strongest on) of each config."""

@@ -21,6 +21,7 @@ class Proxy(AbstractContextManager["Proxy"]):
         self._flowing.set()
         self._cut = False
         self._ends: set[socket.socket] = set()
+        self._silent: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -47,6 +48,10 @@ class Proxy(AbstractContextManager["Proxy"]):
     def mend(self) -> None:
         """Ends a `cut`."""
         self._cut = False
+
+    def silence(self) -> None:
+        """Nothing gets through the connections that there are any more, and they do not break: their server's machine is gone."""
+        self._silent |= self._ends
 
     def __exit__(self, *_: object) -> None:
         self._flowing.set()
@@ -77,6 +82,8 @@ class Proxy(AbstractContextManager["Proxy"]):
                             mute.set()
                         self._after -= 1
                 self._flowing.wait()
+                if client in self._silent:
+                    continue
                 server.sendall(data)
         except OSError:
             pass
@@ -92,6 +99,8 @@ class Proxy(AbstractContextManager["Proxy"]):
                     self.lost += 1
                     break
                 self._flowing.wait()
+                if client in self._silent:
+                    continue
                 client.sendall(data)
         except OSError:
             pass

@@ -198,8 +198,9 @@ FUNCTIONS = """
             FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit) below;
           excess := CASE WHEN v_runs < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
         END IF;
-        FOR one IN SELECT last_offset, len, max_ts FROM run WHERE log = it.id AND last_offset >= it.log_start
-          ORDER BY last_offset LIMIT p_limit LOOP
+        -- Records without time are as old as what they are in.
+        FOR one IN SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id = run.wal) ELSE max_ts END AS max_ts
+          FROM run WHERE log = it.id AND last_offset >= it.log_start ORDER BY last_offset LIMIT p_limit LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
           excess := excess - one.len;
           upto := one.last_offset + 1;

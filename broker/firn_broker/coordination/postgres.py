@@ -1,5 +1,6 @@
 """The coordinator of a fleet: PostgreSQL. A commit is one round trip, to a function that locks in one order and works on arrays."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -37,6 +38,9 @@ from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS, mismatch
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
+
+RELEASE_SECONDS = 1.0
+"""How long a connection may take to become usable again after a call that was given up; it is closed then."""
 
 FENCED = "FN001"
 PASSING = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
@@ -101,8 +105,11 @@ class PostgresCoordinator:
 
     async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
         try:
-            async with self._pool.acquire(timeout=self._settings.timeout_seconds) as db:
+            db = await self._pool.acquire(timeout=self._settings.timeout_seconds)
+            try:
                 return await work(db)
+            finally:
+                await self._pool.release(db, timeout=RELEASE_SECONDS)
         except asyncpg.PostgresError as error:
             state = error.sqlstate or ""
             if state == FENCED:
@@ -115,6 +122,8 @@ class PostgresCoordinator:
             raise
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # The last: a connection that the server ended at a bad moment.
+            if isinstance(error, TimeoutError):
+                await self._pool.expire_connections()
             raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
 
     async def _rows(self, sql: str, *values: Any) -> Sequence[Any]:
@@ -159,7 +168,16 @@ class PostgresCoordinator:
         return await self._use(work)
 
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
-        """See `Coordinator.renew`."""
+        """See `Coordinator.renew`. It does not wait for an answer for longer than there is time to ask again; connections that went silent, as
+        those to a server whose machine is gone, are then given up, all at once."""
+        try:
+            async with asyncio.timeout(ttl_ms / 2000):
+                return await self._renewed(lease, ttl_ms)
+        except TimeoutError as error:
+            await self._pool.expire_connections()
+            raise UnavailableError(f"coordinator: no answer for {ttl_ms / 2000:.1f} s") from error
+
+    async def _renewed(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         changed = await self._value(
             "UPDATE node SET expires_ms = now_ms() + $3 WHERE id = $1 AND epoch = $2 RETURNING id",
             lease.node,

@@ -631,8 +631,10 @@ class SqliteCoordinator:
                     )  # fmt: skip
                     excess = size - below - retention_bytes if runs < limit else 0
                 end = start
+                # Records without time are as old as what they are in.
                 for last, length, newest in self._db.execute(
-                    "SELECT last_offset, len, max_ts FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+                    "SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id=run.wal) ELSE max_ts END FROM run"
+                    " WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
                     (log, start, limit),
                 ):
                     if not (too_old is not None and newest < too_old) and excess < length:

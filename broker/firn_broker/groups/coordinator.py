@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 CHECK_SECONDS = 1.0
+WRITES = 4
+"""Groups that are stored at a time because of what time brought."""
 EXPIRE_SECONDS = 600.0
 """How often groups are looked for that nobody needs any more."""
 EXPIRE_LIMIT = 1_000
@@ -203,27 +205,28 @@ class GroupCoordinator:
             self._lose(shard)
 
     async def run(self) -> None:
-        """Time's part, for ever: sessions, rebalances, shards that are another's now."""
-        checked = self._now()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            if self._now() >= self._membership.until:
-                self._lose_all()
-            ripe, self._ripe = self._ripe, []
-            for shard, name in ripe:
-                # By name: another group, of the other protocol perhaps, may have taken the place of the one that set the timer.
-                if self._shards.get(shard.number) is shard and (group := shard.groups.get(name)) is not None:
-                    try:
-                        await self._tick(shard, group)
-                    except Exception:
-                        log.exception("cannot look after a group", group=name)
+        """Time's part, for ever: sessions, rebalances, shards that are another's now. It waits for no write, as members wait for it."""
+        async with asyncio.TaskGroup() as writes:
+            writes.create_task(self._give_back())
+            writing = asyncio.Semaphore(WRITES)
+            checked = self._now()
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                if self._now() >= self._membership.until:
+                    self._lose_all()
+                if self._now() - checked >= CHECK_SECONDS:
+                    checked = self._now()
+                    self._lose_moved()
+                ripe, self._ripe = self._ripe, []
+                for shard, name in ripe:
+                    # By name: another group, of the other protocol perhaps, may have taken the place of the one that set the timer.
+                    if self._shards.get(shard.number) is shard and (group := shard.groups.get(name)) is not None:
+                        try:
+                            if self._tick(shard, group):
+                                writes.create_task(self._write(shard, group, writing))
+                        except Exception:
+                            log.exception("cannot look after a group", group=name)
                         self._schedule(shard, group)
-            if self._now() - checked >= CHECK_SECONDS:
-                checked = self._now()
-                try:
-                    await self._check()
-                except Exception:
-                    log.exception("shards could not be checked")
 
     def _schedule(self, shard: Shard, group: Group) -> None:
         """Look at the group when its next deadline is there. A look that comes too early only finds the next one."""
@@ -242,17 +245,27 @@ class GroupCoordinator:
         shard.timers.pop(name, None)
         self._ripe.append((shard, name))
 
-    async def _tick(self, shard: Shard, group: Group) -> None:
+    def _tick(self, shard: Shard, group: Group) -> bool:
+        """What time brings; whether the group has to be stored after it."""
         now = self._now()
-        if now >= group.next_deadline():
-            was_empty = group.empty
-            group.tick(now)
-            if not self._forgotten(shard, group):
+        if now < group.next_deadline():
+            return False
+        was_empty = group.empty
+        group.tick(now)
+        return not self._forgotten(shard, group) and (
+            isinstance(group, consumer.Group) or (group.empty and not was_empty)
+        )
+
+    async def _write(self, shard: Shard, group: Group, writing: asyncio.Semaphore) -> None:
+        async with writing:
+            try:
                 if isinstance(group, consumer.Group):
                     await self._store(shard, group)
-                elif group.empty and not was_empty:
+                elif group.empty and shard.groups.get(group.name) is group:
+                    # Whoever came meanwhile is stored with what it is assigned.
                     await self._keep(shard, group)
-        self._schedule(shard, group)
+            except Exception:
+                log.exception("cannot store a group", group=group.name)
 
     def _forgotten(self, shard: Shard, group: Group) -> bool:
         """Whether the group is gone, as nobody is in it and nothing of it is stored."""
@@ -269,19 +282,29 @@ class GroupCoordinator:
         if (timer := shard.timers.pop(group.name, None)) is not None:
             timer.cancel()
 
-    async def _check(self) -> None:
+    def _lose_moved(self) -> None:
+        """Forget shards that are another's now."""
         membership = self._membership
         for shard in list(self._shards.values()):
             if shard.term != membership.term or (
                 membership.nodes and membership.of_shard(shard.number).id != membership.lease.node
             ):
                 self._lose(shard)
-        for number, node in list(self._owed.items()):
-            if node != membership.lease:
-                # It ended with the node's lease.
-                del self._owed[number]
-            elif membership.nodes and membership.of_shard(number).id != node.node:
-                await self._give(number, node)
+
+    async def _give_back(self) -> None:
+        """Give up the right to shards that are another's now, for ever."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            membership = self._membership
+            for number, node in list(self._owed.items()):
+                try:
+                    if node != membership.lease:
+                        # It ended with the node's lease.
+                        self._owed.pop(number, None)
+                    elif membership.nodes and membership.of_shard(number).id != node.node:
+                        await self._give(number, node)
+                except Exception:
+                    log.exception("a shard of groups could not be given back", shard=number)
 
     async def _give(self, number: int, node: NodeLease) -> None:
         """Give a shard back that is not served here; again later if that fails."""

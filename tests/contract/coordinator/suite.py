@@ -651,6 +651,13 @@ class CoordinatorContract:
         assert state.log_start == 2, "only from the beginning on"
         assert await log.coordinator.expire(TOPIC, 5000, -1, 10) == 0
 
+    async def test_records_without_time_are_as_old_as_their_object(self, log: Log, advance: Advance) -> None:
+        await advance(0)
+        await log.commit(batch(time=-1))
+        assert await log.coordinator.expire(TOPIC, 60_000, -1, 10) == 0
+        await advance(61)
+        assert await log.coordinator.expire(TOPIC, 60_000, -1, 10) == 1
+
     async def test_logs_shrink_to_their_bytes(self, log: Log) -> None:
         for _ in range(5):
             await log.commit(batch())

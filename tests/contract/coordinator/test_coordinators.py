@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.contract.coordinator.suite import (
 )
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
 
 _numbers = itertools.count()
 
@@ -184,6 +186,24 @@ class TestPostgres(CoordinatorContract):
 
         yield advance
         await db.close()
+
+    async def test_connections_that_went_silent_are_replaced_all_at_once(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        """As those to a server whose machine is gone, while another has taken its place."""
+        with Proxy(database.port) as way:
+            uri = replace(database, port=way.port).uri
+            coordinator = PostgresCoordinator(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
+            await coordinator.start()
+            lease = await coordinator.join(ADDRESS, 2_000)
+            await asyncio.gather(*(coordinator.topics() for _ in range(settings.connections)))
+            way.silence()
+            with pytest.raises(UnavailableError):
+                await coordinator.renew(lease, 2_000)
+            async with asyncio.timeout(60):
+                await coordinator.renew(lease, 30_000)
+                await asyncio.gather(*(coordinator.topics() for _ in range(settings.connections)))
+            await coordinator.close()
 
     async def test_brokers_that_start_together_share_one_schema(
         self, settings: PostgresSettings, coordinator: Coordinator

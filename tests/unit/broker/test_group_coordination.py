@@ -398,9 +398,9 @@ def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
             coordinator = asked.broker.groups
             tick = coordinator._tick
 
-            async def counted(shard: Shard, group: Group) -> None:
+            def counted(shard: Shard, group: Group) -> bool:
                 looks.append(group.name)
-                await tick(shard, group)
+                return tick(shard, group)
 
             monkeypatch.setattr(coordinator, "_tick", counted)
             for number in range(100):
@@ -420,6 +420,44 @@ def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
             await asyncio.sleep(3600)
             assert not looks, "nobody is in them"
             assert not any(shard.timers for shard in coordinator._shards.values())
+
+    run(story())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_wait_for_no_write_of_other_groups(protocol: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups={"initial_rebalance_ms": 3000, "consumer_session_ms": 10_000}) as asked:
+            await create(asked, "t")
+            now = asyncio.get_running_loop().time
+            for number in range(8):
+                name = f"old{number}"
+                if protocol == "consumer":
+                    await join(asked, name, "m")
+                else:
+                    member = (await join_classic(asked, name)).member_id
+                    await asked.ask(
+                        SYNC, 3, group_id=name, generation_id=1, member_id=member,
+                        assignments=[{"member_id": member, "assignment": b"x"}],
+                    )  # fmt: skip
+            saves = 0
+            stuck = asyncio.Event()
+
+            async def save(*_: Any) -> None:
+                nonlocal saves
+                saves += 1
+                await stuck.wait()
+                raise UnavailableError("no answer")
+
+            shared.coordinator.save_group = save  # type: ignore[method-assign]
+            while not saves:
+                await asyncio.sleep(0.1)
+            began = now()
+            async with asyncio.timeout(60):
+                assert (await join_classic(asked, "new")).error_code is NONE
+            assert now() - began < 4, "no longer than a new group waits for more members"
+            stuck.set()
 
     run(story())
 
