@@ -33,6 +33,8 @@ from firn_broker.writer import WalWriter
 log = structlog.get_logger()
 T = TypeVar("T")
 
+STOP_SECONDS = 5.0
+"""How long a broker that ends, whose connections are closed, waits for its last commits."""
 JOIN_SECONDS = 1.0
 """How long a broker that cannot reach the coordinator yet waits before it tries again."""
 
@@ -108,6 +110,7 @@ class Broker:
             ("lease", self.membership.keep()),
             ("topics", self.catalogue.keep()),
             ("commits", self.writer.run()),
+            ("keys that were given up", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("upkeep", upkeep.run()),
             ("groups", self.groups.run()),
@@ -135,7 +138,7 @@ class Broker:
         """The brokers that this client can reach, and where: by the listener that it came through itself."""
         return [
             (node, endpoint)
-            for node in self.membership.nodes
+            for node in self.membership.serving
             if (endpoint := node.address.endpoint(external=client.external)) is not None
         ]
 
@@ -164,8 +167,13 @@ class Broker:
         self.reader.stop()
 
     async def stop(self) -> None:
-        """Answer what was taken, and end. Call `leave_service` before."""
-        await self.writer.drain()
+        """Answer what was taken, if that is done soon, and end. Call `leave_service` before."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.writer.drain()
+        except TimeoutError:
+            # Its producers were not answered either, and ask another broker.
+            log.warning("ends with what could not be committed", objects=self.writer.unfinished)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -43,6 +43,11 @@ class Membership:
         self._wanted = wanted
         self.lease = NodeLease(-1, -1)
         self.nodes: Sequence[Node] = ()
+        """Who was alive when that was last heard, we among them."""
+        self._missed: dict[int, Node] = {}
+        """Who was alive before our lease ran out, for one more lease: they may have had the same trouble, and come back as we did. Brokers that
+        name one another by turns would confuse clients (librdkafka 2.16 loses a request that it has sent to one that another does not name)."""
+        self._missed_until = 0.0
         self.until = 0.0
         """When the node lease ends if it is not renewed, by the event loop's clock: others may have what was ours from then on."""
         self.term = 0
@@ -65,9 +70,15 @@ class Membership:
     async def _renew(self) -> None:
         clock = asyncio.get_running_loop().time
         asked = clock()
-        self.nodes = await self._coordinator.renew(self.lease, self._ttl_ms)
+        alive = await self._coordinator.renew(self.lease, self._ttl_ms)
         if clock() >= self.until:
             self.term += 1
+            self._missed = {it.id: it for it in self.nodes}
+            self._missed_until = asked + self._ttl_ms / 1000
+        elif asked >= self._missed_until:
+            self._missed = {}
+        nodes = self._missed | {it.id: it for it in alive}
+        self.nodes = [nodes[id] for id in sorted(nodes)]
         self.until = asked + self._ttl_ms / 1000
 
     async def keep(self) -> None:
@@ -94,9 +105,22 @@ class Membership:
         except UnavailableError as error:
             log.warning("cannot leave", error=str(error))
 
+    @property
+    def adrift(self) -> bool:
+        """Whether our lease has run out, while there are others as far as we know. They may be well: clients go there, and nothing is begun here.
+        When nobody is well, clients go round until somebody is."""
+        return asyncio.get_running_loop().time() >= self.until and any(
+            node.id != self.lease.node for node in self.nodes
+        )
+
+    @property
+    def serving(self) -> Sequence[Node]:
+        """The nodes that clients are sent to."""
+        return [node for node in self.nodes if node.id != self.lease.node] if self.adrift else self.nodes
+
     def reachable(self, *, external: bool) -> Sequence[Node]:
-        """The live nodes that clients of this listener can reach: while a fleet gets its external one, some have none yet."""
-        return [node for node in self.nodes if node.address.endpoint(external=external) is not None]
+        """Those that clients of this listener can reach: while a fleet gets its external one, some have none yet."""
+        return [node for node in self.serving if node.address.endpoint(external=external) is not None]
 
     def leader(self, partition: Partition, zone: str, *, external: bool = False) -> Node:
         """Whom a client in ``zone`` should ask for ``partition``."""
@@ -106,4 +130,4 @@ class Membership:
 
     def of_shard(self, shard: int) -> Node:
         """The node that coordinates the groups of ``shard``: the same for every zone."""
-        return favourite(self.nodes, b"shard" + shard.to_bytes(4, "big"))
+        return favourite(self.serving, b"shard" + shard.to_bytes(4, "big"))

@@ -11,8 +11,9 @@ Order: a producer with several requests in flight has consecutive sequences in c
 file whose upload is late makes the following wait. Where a file fails for good, later batches of the same producers that were already
 accepted must not get in front of the retry: they fail with it (`_Failed`).
 
-Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered. No object is ever deleted here:
-the key of an upload that is given up is committed with nothing in it, so that it is dead.
+Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered, or until clients should go to other
+brokers (`Membership.adrift`), where they are answered sooner. No object is ever deleted here: the key of what is given up is committed with
+nothing in it (`settle`). That gives what was committed before, or makes sure that it never is.
 """
 
 import asyncio
@@ -125,6 +126,8 @@ class WalWriter:
         self._uploads = asyncio.Semaphore(settings.uploads)
         self._failed: list[_Failed] = []
         self._keys: deque[tuple[str, int]] = deque()
+        """Reserved, with the term of that. In a later one another may have withdrawn them, and forgotten that they ever were."""
+        self._given_up: asyncio.Queue[Commit] = asyncio.Queue()
         self._reserving = asyncio.Lock()
         self._uploading = 0
         self._hurried = False
@@ -135,8 +138,8 @@ class WalWriter:
     def append(self, batches: Sequence[Append]) -> "asyncio.Future[list[BatchOutcome]]":
         """Take the batches of one request, in the order of calls. One outcome each."""
         future: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
-        if not batches:
-            future.set_result([])
+        if not batches or self._membership.adrift:
+            future.set_result([BatchOutcome(ErrorCode.kafka_storage_error)] * len(batches))
             return future
         size = sum(len(one.batch.data) for one in batches)
         if self._active.entries and self._active.size + size > self._settings.flush_bytes:
@@ -197,7 +200,7 @@ class WalWriter:
                     return True
                 except (UnavailableError, FencedError) as error:
                     log.warning("upload failed", key=file.key, attempt=attempt, error=str(error))
-                    if asyncio.get_running_loop().time() > give_up:
+                    if asyncio.get_running_loop().time() > give_up or self._membership.adrift:
                         return False
                     await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return False
@@ -215,17 +218,17 @@ class WalWriter:
         file.data, file.positions = wal.assemble(id, lease.node, lease.epoch, segments)
 
     async def _key(self) -> str:
-        """The next reserved key of our present epoch."""
+        """The next reserved key of our present term."""
         async with self._reserving:
             while True:
-                epoch = self._membership.lease.epoch
+                term = self._membership.term
                 while self._keys:
                     key, reserved = self._keys.popleft()
-                    if reserved == epoch:
+                    if reserved == term:
                         return key
                 keys = [wal.key(self._identifiers.uuid7()) for _ in range(RESERVED_AHEAD)]
                 await self._coordinator.reserve(self._membership.lease, keys)
-                self._keys.extend((key, epoch) for key in keys)
+                self._keys.extend((key, term) for key in keys)
 
     async def run(self) -> None:
         """Commit files in the order of their rotation, for ever."""
@@ -252,8 +255,8 @@ class WalWriter:
         if not uploaded:
             self._fail(file, file.entries)
             if file.key:
-                # Something may lie there all the same, or arrive late: a commit of nothing gives the key up, and upkeep deletes it.
-                await self._commit(file, ())
+                # Something may lie there all the same, or arrive late: upkeep deletes it.
+                self._give_up(file)
             return
         banned = frozenset[_Producer]().union(*(one.producers for one in self._failed if file.number <= one.last))
         self._failed = [one for one in self._failed if file.number < one.last]
@@ -270,7 +273,7 @@ class WalWriter:
         self._publish(file, numbered, outcomes)
 
     async def _commit(self, file: _File, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
-        """The outcomes; None when nothing of the file is, or ever will be, committed."""
+        """The outcomes; None when nothing of the file is, or ever will be, committed, or when that is not to be learned soon."""
         commit = Commit(self._membership.lease, file.key, len(file.data), entries)
         for attempt in range(1 << 30):
             try:
@@ -289,8 +292,30 @@ class WalWriter:
             except Exception:
                 # As little is known.
                 log.exception("commit not answered", key=file.key, attempt=attempt)
+            if self._membership.adrift:
+                self._give_up(file)
+                return None
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return None
+
+    def _give_up(self, file: _File) -> None:
+        self._given_up.put_nowait(Commit(self._membership.lease, file.key, len(file.data), ()))
+
+    async def settle(self) -> None:
+        """Make sure of keys that were given up, for ever."""
+        while True:
+            commit = await self._given_up.get()
+            for attempt in range(1 << 30):
+                try:
+                    await self._coordinator.commit(commit)
+                    break
+                except FencedError:
+                    break
+                except UnavailableError:
+                    pass
+                except Exception:
+                    log.exception("a key could not be given up", key=commit.key)
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
 
     def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:
         producers = frozenset(_producer(entry) for entry in entries if entry.append.batch.producer_id >= 0)

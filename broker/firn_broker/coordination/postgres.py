@@ -60,6 +60,8 @@ class PostgresCoordinator:
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
+        self._looks = asyncio.Semaphore(max(1, settings.connections // 4))
+        """Looks through whole partitions, which may not take the connections that leases and commits need."""
         self._walked = BEGINNING
 
     async def start(self) -> None:
@@ -139,7 +141,12 @@ class PostgresCoordinator:
 
     async def close(self) -> None:
         """See `Coordinator.close`."""
-        await self._pool.close()
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            # It has told those who use them, and waits for a server that does not answer.
+            self._pool.terminate()
 
     async def cluster_id(self) -> str:
         """See `Coordinator.cluster_id`."""
@@ -398,11 +405,13 @@ class PostgresCoordinator:
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
         """See `Coordinator.find_by_time`."""
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
-        rows = await self._rows(
-            f"SELECT {_RUN} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
-            f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1",
-            partition.topic, partition.index, timestamp, since,
-        )  # fmt: skip
+        async with self._looks:
+            rows = await self._rows(
+                f"SELECT {_RUN} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
+                f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3)"
+                f" ORDER BY {order} LIMIT 1",
+                partition.topic, partition.index, timestamp, since,
+            )  # fmt: skip
         return _run(rows[0]) if rows else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:

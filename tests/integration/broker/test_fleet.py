@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
@@ -157,6 +158,30 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     assert found.coordinator.id != coordinator
     member.close()
     fleet[coordinator].start()
+
+
+def test_a_broker_that_alone_cannot_reach_the_database_sends_clients_to_the_others(
+    tmp_path: Path, database: Postgres, storage: S3, name: str
+) -> None:
+    with Proxy(database.port) as way, fleet_of(1, tmp_path, database, storage) as brokers, ExitStack() as cut:
+        settings = yaml.safe_load((tmp_path / "broker-0.yaml").read_text())
+        settings["coordinator"]["uri"] = replace(database, port=way.port).uri
+        brokers.append(of_fleet(tmp_path, "cut-off", {**settings, "nodeId": 1}))
+        brokers[1].start()
+        everybody = all_of(brokers)
+        await_true("two brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 2)
+        create(everybody, name, 8)
+        leaders = {it.leader for it in admin(everybody).list_topics(name, 10).topics[name].partitions.values()}
+        assert leaders == {0, 1}
+        way.cut()
+        cut.callback(way.mend)
+        records = [{"value": b"%d" % number, "partition": number % 8} for number in range(800)]
+        produce(everybody, name, records, **{"enable.idempotence": True})
+        members = [group(everybody, f"{name}-{number}") for number in range(6)]
+        for member in members:
+            member.subscribe([name])
+            assert sorted(int(it.value()) for it in take(member, 800)) == list(range(800))
+            member.close()
 
 
 def test_a_broker_may_begin_before_its_database(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:

@@ -206,8 +206,7 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
             world.freeze(zombie)
             await janitors(world)
             world.thaw(zombie)
-            # Nobody took its place, so it goes on as itself; one answer says that it has to reserve anew.
-            assert await send(world, zombie, 1) == (STORAGE_ERROR, -1)
+            # Nobody took its place, so it goes on as itself, and reserves anew.
             assert await send(world, zombie, 1) == (0, 1)
             assert await numbers(world, other) == [0, 1]
 

@@ -130,9 +130,10 @@ async def rig(**writer: Any) -> AsyncIterator[Rig]:
     await made.coordinator.start()
     await made.coordinator.create_topic(Topic(TOPIC, "t", 2, {}))
     await made.membership.join()
-    work = asyncio.create_task(made.writer.run())
+    work = [asyncio.create_task(it) for it in (made.writer.run(), made.writer.settle())]
     try:
         yield made
     finally:
-        work.cancel()
+        for task in work:
+            task.cancel()
         await made.coordinator.close()

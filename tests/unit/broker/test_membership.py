@@ -16,11 +16,12 @@ PARTITIONS = [Partition(UUID(int=topic << 64 | 99), number) for topic in range(3
 def membership(*zones: str) -> Membership:
     made = Membership(SqliteCoordinator(":memory:", FakeClock(), "c", Inline()), NodeAddress("h", 1), ttl_ms=1000)
     made.nodes = [Node(number, NodeAddress("h", number, zone)) for number, zone in enumerate(zones)]
+    made.lease, made.until = NodeLease(0, 1), float("inf")
     return made
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 7])
-def test_partitions_spread_evenly(nodes: int) -> None:
+async def test_partitions_spread_evenly(nodes: int) -> None:
     brokers = membership(*[""] * nodes)
     led = Counter(brokers.leader(partition, "").id for partition in PARTITIONS)
     assert len(led) == nodes
@@ -29,7 +30,7 @@ def test_partitions_spread_evenly(nodes: int) -> None:
     assert max(shards.values()) < 1.3 * 1000 / nodes
 
 
-def test_a_broker_that_goes_moves_only_its_own() -> None:
+async def test_a_broker_that_goes_moves_only_its_own() -> None:
     brokers = membership("", "", "", "")
     before = {partition: brokers.leader(partition, "").id for partition in PARTITIONS}
     brokers.nodes = [node for node in brokers.nodes if node.id != 2]
@@ -38,10 +39,41 @@ def test_a_broker_that_goes_moves_only_its_own() -> None:
     assert {after[partition] for partition in PARTITIONS if before[partition] == 2} == {0, 1, 3}
 
 
-def test_a_client_is_sent_to_its_zone() -> None:
+async def test_a_client_is_sent_to_its_zone() -> None:
     brokers = membership("a", "b", "b", "c")
     assert {brokers.leader(partition, "b").id for partition in PARTITIONS} == {1, 2}
     assert {brokers.leader(partition, "nowhere").id for partition in PARTITIONS} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("zones", "serving"), [(("", "", ""), {1, 2}), (("",), {0})])
+async def test_who_cannot_renew_its_lease_sends_clients_to_others_if_there_are_any(
+    zones: tuple[str, ...], serving: set[int]
+) -> None:
+    brokers = membership(*zones)
+    brokers.until = 0
+    assert {brokers.leader(partition, "").id for partition in PARTITIONS} == serving
+    assert {brokers.of_shard(number).id for number in range(100)} == serving
+    brokers.until = float("inf")
+    assert {brokers.of_shard(number).id for number in range(100)} == {*range(len(zones))}
+
+
+async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_everybody_s() -> None:
+    clock = FakeClock()
+    coordinator = SqliteCoordinator(":memory:", clock, "c", Inline())
+    await coordinator.start()
+    one, two = (Membership(coordinator, NodeAddress("h", port), ttl_ms=1000) for port in (1, 2))
+    for member in (one, two, one):
+        await member.join() if member.until == 0 else await member._renew()
+    clock.advance(5)
+    one.until = 0
+    await one._renew()
+    assert [it.id for it in one.nodes] == [0, 1], "the other may only not have had the time yet"
+    one._missed_until = 0
+    await one._renew()
+    assert [it.id for it in one.nodes] == [0], "it had"
+    await two._renew()
+    await one._renew()
+    assert [it.id for it in one.nodes] == [0, 1]
 
 
 async def test_who_lost_its_place_while_it_took_it_takes_another() -> None:

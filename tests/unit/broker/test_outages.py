@@ -1,5 +1,6 @@
 """Brokers that cannot reach their coordinator: clients are told to try again, and then it works."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker import table
+from firn_broker.coordinates import Partition
 from firn_broker.ports import Coordinator
+from firn_broker.writer import Append
 from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import batch
 from tests.unit.broker.test_whole_brokers import COMMON, GIVEN
 from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
@@ -222,6 +226,25 @@ def test_consumers_ask_again_for_offsets_that_cannot_be_read_now(topic: str) -> 
                     assert group.topics[0].partitions[0].error_code is ErrorCode.unstable_offset_commit
                 found = await asked.ask(9, 9, groups=[{"group_id": "g", "topics": None}], require_stable=True)
                 assert found.groups[0].error_code is ErrorCode.coordinator_load_in_progress
+
+    run(story())
+
+
+def test_a_broker_that_is_told_to_end_does_not_wait_for_the_end_of_an_outage() -> None:
+    async def story() -> None:
+        shared = Shared()
+        now = asyncio.get_running_loop().time
+        async with broker(shared) as asked:
+            await create(asked, "t")
+            partition = Partition(asked.broker.catalogue.by_name["t"].id, 0)
+            with outage(shared):
+                answer = asked.broker.writer.append([Append(partition, batch(1), False)])
+                await asyncio.sleep(1)
+                await asked.broker.leave_service()
+                began = now()
+                await asked.broker.stop()
+                assert now() - began < 20
+                assert not answer.done()
 
     run(story())
 

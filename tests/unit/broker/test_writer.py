@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
+from firn.model.errors import UnavailableError
 from firn_broker.blocks import Block
-from firn_broker.coordinates import NodeAddress, Partition
+from firn_broker.coordinates import Node, NodeAddress, Partition
 from firn_broker.writer import Append
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
@@ -111,6 +113,44 @@ async def test_an_upload_that_is_given_up_leaves_no_object_behind() -> None:
         given_up, used = parts.coordinator.commits
         assert await parts.coordinator.dead_objects(0, 10) == [given_up]
         assert (await parts.coordinator.objects())[used][1] == 1
+
+
+OTHER = Node(7, NodeAddress("other", 1))
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_who_is_adrift_answers_and_nothing_is_committed_after_that(happened: bool) -> None:
+    async with rig() as parts:
+        parts.membership.nodes = [*parts.membership.nodes, OTHER]
+        parts.coordinator.lost = 1 if happened else 0
+        parts.coordinator.trouble = [] if happened else [UnavailableError("no way there")] * 2
+        answer = parts.writer.append([append(producer=1, epoch=0, sequence=0)])
+        parts.membership.until = 0
+        (outcome,) = await answer
+        assert outcome.error is ErrorCode.kafka_storage_error
+        (outcome,) = await parts.writer.append([append(producer=1, epoch=0, sequence=1)])
+        assert outcome.error is ErrorCode.kafka_storage_error, "nothing is begun"
+        assert parts.writer.unfinished == 0
+        while len(parts.coordinator.commits) < 1 + happened:
+            await asyncio.sleep(0.001)
+        assert len(set(parts.coordinator.commits)) == 1
+        assert len(await parts.coordinator.dead_objects(0, 10)) == 1 - happened
+        await parts.membership._renew()
+        (outcome,) = await parts.writer.append([append(producer=1, epoch=0, sequence=0)])
+        assert (outcome.base_offset, outcome.duplicate) == (0, happened), "the producer's own retry"
+
+
+async def test_keys_of_an_earlier_term_are_not_used() -> None:
+    """Another may have withdrawn them, and forgotten that they were reserved: nobody would delete their objects."""
+    async with rig() as parts:
+        await parts.writer.append([append()])
+        parts.membership.until = 0
+        await parts.coordinator.abandon(-1, 1000)
+        before = set(await parts.coordinator.objects())
+        await parts.membership._renew()
+        (outcome,) = await parts.writer.append([append()])
+        assert outcome.base_offset == 1
+        assert parts.coordinator.commits[-1] not in before
 
 
 async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:
