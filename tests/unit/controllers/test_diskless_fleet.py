@@ -177,7 +177,7 @@ def start(found: DisklessFleet, tmp_path: Path, ordinal: int, **more: str) -> di
     variables = {it["name"]: it.get("value", "") for it in container(found)["env"]}
     given = {"HOSTNAME": f"{STATEFUL_SET}-{ordinal}", "NODE_IP": "10.0.0.9", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     subprocess.run(["/bin/sh", str(script)], env={**variables, **given, **more}, check=True, timeout=30)
-    assert (tmp_path / "arguments").read_text() == f"--config {layout.CONFIG_PATH}/broker.yaml\n"
+    assert (tmp_path / "arguments").read_text() == f"--config {layout.CONFIG_PATH}/broker.yaml serve\n"
     lines = dict(it.split("=", 1) for it in (tmp_path / "env").read_text().splitlines() if "=" in it)
     return {key: value for key, value in lines.items() if key.startswith("FIRN_BROKER_")}
 

@@ -12,8 +12,9 @@ from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
 START = f"""#!/bin/sh
-# Starts one broker: adds to the common settings what this pod is. Values are YAML, so texts are in quotes. Arguments are the broker's.
+# Starts one broker: adds to the common settings what this pod is. Values are YAML, so texts are in quotes.
 set -eu
+command="${{1:-serve}}"
 ordinal="${{HOSTNAME##*-}}"
 export FIRN_BROKER_NODE_ID="$ordinal"
 export FIRN_BROKER_ZONE="'${{ZONE:-}}'"
@@ -21,7 +22,7 @@ export FIRN_BROKER_LISTENER__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}'
 {outside.ADDRESS}if [ -n "$external" ]; then
   export FIRN_BROKER_EXTERNAL__ADVERTISED="'$external'"
 fi
-exec firn-broker --config {CONFIG_PATH}/broker.yaml "$@"
+exec firn-broker --config {CONFIG_PATH}/broker.yaml "$command"
 """
 
 
