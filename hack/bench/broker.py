@@ -276,6 +276,7 @@ def produce(
     megabytes_per_second: float = -1,
     *,
     linger_ms: int = 50,
+    idempotent: bool = True,
 ) -> Sent:
     """Send ``count`` records to a topic, which is made if need be; as fast as it goes if no rate is given."""
     rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
@@ -284,6 +285,7 @@ def produce(
         brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
+        f"enable.idempotence={str(idempotent).lower()}",
     )  # fmt: skip
     # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
     words = said.splitlines()[-1].replace(",", "").split()
