@@ -213,6 +213,68 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
     run(story())
 
 
+async def served_by(world: World, host: Host) -> tuple[set[int], set[int]]:
+    """Whom this broker tells a client to go to: (brokers, leaders), by their ids."""
+    found = await wire.call(world, host, 3, 12, topics=None, allow_auto_topic_creation=False)
+    return {it.node_id for it in found.brokers}, {part.leader_id for topic in found.topics for part in topic.partitions}
+
+
+def test_one_broker_alone_cannot_reach_the_coordinator() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            well, cut = world.hosts
+            await asyncio.sleep(LEASE_SECONDS)
+            id = well.broker.membership.lease.node
+            assert await send(world, cut, 0) == (0, 0)
+            cut.cut = world.now() + 20 * LEASE_SECONDS
+            unknown = asyncio.create_task(send(world, cut, 1))
+            await asyncio.sleep(2 * LEASE_SECONDS)
+            assert await served_by(world, cut) == ({id}, {id})
+            group = await wire.call(world, cut, 10, 2, key="g", key_type=0)
+            assert (group.error_code, group.node_id) == (ErrorCode.none, id)
+            # Nothing is begun there any more, and who has waited is told.
+            assert await send(world, cut, 2) == (STORAGE_ERROR, -1)
+            assert await died(unknown) or unknown.result() == (STORAGE_ERROR, -1)
+            world.errors.clear()
+            assert await send(world, well, 1) == (0, 1)
+            await asyncio.sleep(20 * LEASE_SECONDS)
+            assert len((await served_by(world, cut))[0]) == 2
+            assert await send(world, cut, 2) == (0, 2)
+            assert await numbers(world, well) == [0, 1, 2], "nothing of before has come late"
+
+    run(story())
+
+
+def test_what_a_broker_alone_gave_up_is_not_committed_later() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            well, cut = world.hosts
+            await asyncio.sleep(LEASE_SECONDS)
+            # Without idempotence nothing else would keep it from being there twice.
+            unknown = asyncio.create_task(send(world, cut, 0, producer=-1))
+            await asyncio.sleep(0.05)
+            cut.cut = world.now() + 5 * LEASE_SECONDS
+            assert await died(unknown) or unknown.result() == (STORAGE_ERROR, -1)
+            world.errors.clear()
+            assert await send(world, well, 0, producer=-1) == (0, 0)
+            await asyncio.sleep(10 * LEASE_SECONDS)
+            assert await numbers(world, cut) == [0]
+
+    run(story())
+
+
+def test_the_coordinator_cannot_be_reached_when_a_broker_starts() -> None:
+    async def story() -> None:
+        async with brokers(1) as world:
+            world.down[COORDINATOR] = world.now() + 10
+            began = world.now()
+            late = await world.start()
+            assert world.now() - began >= 10
+            assert await send(world, late, 0) == (0, 0)
+
+    run(story())
+
+
 def test_the_coordinator_is_down() -> None:
     async def story() -> None:
         async with brokers(1) as world:
