@@ -19,7 +19,7 @@ from firn_broker.budget import Budget, Share
 from firn_broker.coordinates import Found, Partition, Run, Wanted
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import ReaderSettings
-from firn_broker.watermarks import Watermarks
+from firn_broker.watermarks import Watch, Watermarks
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class Reader:
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            found = dict(zip(positions, await self._find(positions, max_bytes), strict=True))
+            found = dict(zip(positions, await self._find(positions, max_bytes, watch), strict=True))
             while True:
                 left = deadline - loop.time()
                 if (
@@ -102,10 +102,10 @@ class Reader:
                 if not (grown := await watch.wait(left)):
                     break
                 again = [position for position in positions if position.partition in grown]
-                found.update(zip(again, await self._find(again, max_bytes), strict=True))
+                found.update(zip(again, await self._find(again, max_bytes, watch), strict=True))
         return await self._load(positions, [found[position] for position in positions], max_bytes, share)
 
-    async def _find(self, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
+    async def _find(self, positions: Sequence[Position], max_bytes: int, watch: Watch) -> Sequence[Found]:
         wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes)) for it in positions]
         if len(positions) == 1:
             # Read ahead: who reads one partition wants what follows, too.
@@ -113,7 +113,7 @@ class Reader:
         with metrics.FIND_SECONDS.time():
             found = await self._coordinator.find(wanted)
         for position, one in zip(positions, found, strict=True):
-            self._watermarks.saw(position.partition, one.high_watermark)
+            self._watermarks.saw(position.partition, one.high_watermark, watch)
         return found
 
     async def _load(

@@ -2,12 +2,13 @@
 
 import asyncio
 import struct
+from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
 from firn_broker.blocks import BlockCache
 from firn_broker.budget import Share
-from firn_broker.coordinates import Partition
+from firn_broker.coordinates import Found, LogState, Partition, Wanted
 from firn_broker.reader import Position, Reader, Records
 from firn_broker.settings import ReaderSettings
 from firn_broker.watermarks import Watermarks
@@ -118,6 +119,39 @@ async def test_another_brokers_records_are_noticed() -> None:
         await asyncio.sleep(0.03)
         await produce(parts, 1)
         assert bases((await asked)[0]) == [0]
+        poll.cancel()
+
+
+async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
+    async with rig() as parts:
+        other = cold(parts)
+        find, read, answered = parts.coordinator.find, asyncio.Event(), asyncio.Event()
+
+        async def late(wanted: Sequence[Wanted]) -> Sequence[Found]:
+            found = await find(wanted)
+            read.set()
+            await answered.wait()
+            return found
+
+        parts.coordinator.find = late  # type: ignore[method-assign]
+        asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
+        await read.wait()
+        await produce(parts, 1)
+        states, asked_states, heard = parts.coordinator.states, asyncio.Event(), asyncio.Event()
+
+        async def once(partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+            if asked_states.is_set():
+                heard.set()
+                await asyncio.Event().wait()
+            asked_states.set()
+            return await states(partitions)
+
+        parts.coordinator.states = once  # type: ignore[method-assign]
+        poll = asyncio.create_task(other.poll(lambda: False))
+        await heard.wait()
+        answered.set()
+        async with asyncio.timeout(5):
+            assert bases((await asked)[0]) == [0]
         poll.cancel()
 
 
