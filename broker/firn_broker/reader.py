@@ -6,7 +6,7 @@ reads at a time, its own cache), so that reading history cannot slow the tail, o
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -124,30 +124,31 @@ class Reader:
         # One batch larger than it all may pass, or nobody could ever read it: one in the whole answer, for the first that has any.
         allowance = True
         chosen: list[list[Run]] = []
-        missing: dict[Slot, tuple[Run, bool]] = {}
+        recent: set[Slot] = set()
         planned = max_bytes
         held = 0
         any_chosen = False
         for position, one in zip(positions, found, strict=True):
             runs: list[Run] = []
             budget = min(position.max_bytes, planned)
+            fresh = bool(one.runs) and one.runs[-1].last_offset + 1 >= one.high_watermark
             for number, run in enumerate(one.runs):
-                recent = one.runs[-1].last_offset + 1 >= one.high_watermark
                 if budget > 0 or not any_chosen:
                     any_chosen = True
                     runs.append(run)
                     held += run.place.length
                     budget -= run.place.length
                     planned -= run.place.length
-                    if self._cache.get(run) is None:
-                        missing[_slot(run)] = (run, recent)
-                elif not recent:
+                    if fresh:
+                        recent.add(_slot(run))
+                elif not fresh:
                     self._ahead(one.runs[number:])
                     break
             chosen.append(runs)
         if held >= SMALL:
             await share.take(held)
-        blocks = await self._blocks([run for runs in chosen for run in runs], missing)
+        # Only now, as a cache keeps nothing for who waits.
+        blocks = await self._blocks([run for runs in chosen for run in runs], recent)
         for position, one, runs in zip(positions, found, chosen, strict=True):
             answer = Records(one.error, one.log_start, one.high_watermark)
             batches: list[memoryview] = []
@@ -172,16 +173,19 @@ class Reader:
             answers.append(answer)
         return answers
 
-    async def _blocks(self, runs: Sequence[Run], missing: dict[Slot, tuple[Run, bool]]) -> dict[Slot, Block]:
-        """The blocks of runs; one that cannot be read is absent."""
+    async def _blocks(self, runs: Sequence[Run], recent: Container[Slot]) -> dict[Slot, Block]:
+        """The blocks of runs; one that cannot be read is absent. Those that are cached now are held from now on."""
         found: dict[Slot, Block] = {}
+        missing: list[Run] = []
         for run in runs:
-            if _slot(run) not in missing and (block := self._cache.get(run)) is not None:
+            if (block := self._cache.get(run)) is None:
+                missing.append(run)
+            else:
                 found[_slot(run)] = block
         if missing:
-            for recent in (True, False):
-                self._start([run for run, fresh in missing.values() if fresh is recent], recent=recent)
-            waiting = {slot: self._loading[slot] for slot in missing if slot in self._loading}
+            for fresh in (True, False):
+                self._start([run for run in missing if (_slot(run) in recent) is fresh], recent=fresh)
+            waiting = {_slot(run): self._loading[_slot(run)] for run in missing}
             await asyncio.wait(waiting.values())
             for slot, future in waiting.items():
                 if not future.cancelled() and future.exception() is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.blocks import BlockCache
+from firn_broker.blocks import Block, BlockCache
 from firn_broker.budget import Share
 from firn_broker.coordinates import Found, LogState, Partition, Wanted
 from firn_broker.reader import Position, Reader, Records
@@ -238,6 +238,22 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         second.give()
         first.give()
         assert reader.answers.used == 0, "given once"
+
+
+async def test_what_the_cache_drops_while_an_answer_waits_for_memory_is_read_again() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(body=b"x" * 100_000), False)])
+        parts.reader.answers.total = 1 << 20
+        others = Share(parts.reader.answers)
+        await others.take(1 << 20)
+        asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20)))
+        async with asyncio.timeout(5):
+            while not parts.reader.answers.waiting:
+                await asyncio.sleep(0)
+        parts.cache.tail.put(("others", -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
+        others.give()
+        (found,) = await asked
+        assert (found.error, bases(found), parts.objects.reads) == (ErrorCode.none, [0], 1)
 
 
 async def test_an_answer_larger_than_the_memory_passes_alone() -> None:
