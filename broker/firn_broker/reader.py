@@ -16,7 +16,7 @@ from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.blocks import Block, BlockCache, Slot, numbered
 from firn_broker.budget import Budget, Share
-from firn_broker.coordinates import Found, Partition, Run, Wanted
+from firn_broker.coordinates import FOUND_RUNS, Found, Partition, Run, Wanted
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import ReaderSettings
 from firn_broker.watermarks import Watch, Watermarks
@@ -25,6 +25,9 @@ log = structlog.get_logger()
 
 SMALL = 1 << 16
 """Answers below this are not counted: nobody should wait with the newest records because others read history."""
+
+ANSWER_RUNS = 2048
+"""Runs that are found for one answer, over all its partitions, unless these are more: each has one at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +85,63 @@ class Reader:
     async def fetch(
         self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
     ) -> list[Records]:
-        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or anything is wrong, or the time is over.
+        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or as much as an answer may have, or anything
+        is wrong, or the time is over. No partition may be there twice.
 
         ``share`` has the bytes then, if they are not few."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
+        # Who reads one partition wants what follows, too.
+        ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
+        found: dict[Position, Found] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            found = dict(zip(positions, await self._find(positions, max_bytes, watch), strict=True))
+            again = positions
             while True:
+                full = await self._find(again, max_bytes, ahead, found, watch)
                 left = deadline - loop.time()
                 if (
                     left <= 0
                     or self._stopping
+                    or full
                     or any(one.error for one in found.values())
-                    or _bytes(found.values()) >= min_bytes
+                    or _bytes(found.values()) >= min(min_bytes, max_bytes)
                 ):
                     break
                 if not (grown := await watch.wait(left)):
                     break
                 again = [position for position in positions if position.partition in grown]
-                found.update(zip(again, await self._find(again, max_bytes, watch), strict=True))
         return await self._load(positions, [found[position] for position in positions], max_bytes, share)
 
-    async def _find(self, positions: Sequence[Position], max_bytes: int, watch: Watch) -> Sequence[Found]:
-        wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes)) for it in positions]
-        if len(positions) == 1:
-            # Read ahead: who reads one partition wants what follows, too.
-            wanted = [Wanted(it.partition, it.offset, it.max_bytes + self._settings.read_ahead_bytes) for it in wanted]
-        with metrics.FIND_SECONDS.time():
-            found = await self._coordinator.find(wanted)
-        for position, one in zip(positions, found, strict=True):
-            self._watermarks.saw(position.partition, one.high_watermark, watch)
-        return found
+    async def _find(
+        self, positions: Sequence[Position], max_bytes: int, ahead: int, found: dict[Position, Found], watch: Watch
+    ) -> bool:
+        """Find what these positions want, beside what is found for others; whether more is there than one answer may have.
+
+        Each has the same part of the runs. What some leave is for those that have more, at a second look."""
+        for position in positions:
+            found.pop(position, None)
+        left = ANSWER_RUNS - sum(len(one.runs) for one in found.values())
+        before = 0
+        for _ in range(2):
+            if not positions:
+                return False
+            allowed = max(min(left // len(positions), FOUND_RUNS), 1)
+            if allowed <= before:
+                break
+            wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes) + ahead) for it in positions]
+            with metrics.FIND_SECONDS.time():
+                looked = await self._coordinator.find(wanted, allowed)
+            cut = []
+            for position, want, one in zip(positions, wanted, looked, strict=True):
+                self._watermarks.saw(position.partition, one.high_watermark, watch)
+                found[position] = one
+                if len(one.runs) >= allowed and _bytes((one,)) < want.max_bytes:
+                    cut.append(position)
+                else:
+                    left -= len(one.runs)
+            positions, before = cut, allowed
+        return bool(positions)
 
     async def _load(
         self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int, share: Share
@@ -141,8 +168,9 @@ class Reader:
                     planned -= run.place.length
                     if fresh:
                         recent.add(_slot(run))
-                elif not fresh:
-                    self._ahead(one.runs[number:])
+                else:
+                    if len(positions) == 1 and not fresh:
+                        self._ahead(one.runs[number:])
                     break
             chosen.append(runs)
         if held >= SMALL:

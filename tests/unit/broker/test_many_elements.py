@@ -11,7 +11,10 @@ from kio.serial import entity_reader
 from firn_broker.wire import fetch, messages, produce
 from firn_broker.wire.cursor import ELEMENTS, MalformedError, varint
 from tests.fakes.virtual_time import run
-from tests.unit.broker.whole import broker, create
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_whole_brokers import bases
+from tests.unit.broker.test_whole_brokers import produce as produce_one
+from tests.unit.broker.whole import broker, create, zero
 
 
 def produced(topics: int, partitions: int) -> bytes:
@@ -57,6 +60,33 @@ def test_tagged_fields_are_counted_too() -> None:
     tags = varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)
     with pytest.raises(MalformedError):
         produce.read(memoryview(b"\0" + struct.pack(">hi", -1, 1000) + b"\1" + tags), 0, 9)
+
+
+def test_a_partition_is_answered_once_from_where_it_was_asked_for_last() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", 2)
+            for _ in range(3):
+                await produce_one(asked, "t", 0, raw())
+
+            def at(partition: int, offset: int) -> dict[str, int]:
+                return {
+                    "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
+                    "log_start_offset": -1, "partition_max_bytes": 1 << 20,
+                }  # fmt: skip
+
+            found = await asked.ask(
+                1, 12, max_wait=zero(), min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
+                topics=[
+                    {"topic": "t", "partitions": [at(0, 0), at(1, 0), at(0, 1)]}, {"topic": "t", "partitions": [at(0, 2)]},
+                ],
+                forgotten_topics_data=[], rack_id="", replica_id=-1,
+            )  # fmt: skip
+            (topic,) = found.responses
+            assert [(it.partition_index, it.error_code) for it in topic.partitions] == [(0, 0), (1, 0)]
+            assert bases(topic.partitions[0].records) == [2]
+
+    run(story())
 
 
 def test_many_batches_that_are_refused_let_others_in() -> None:
