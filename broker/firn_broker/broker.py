@@ -12,6 +12,7 @@ from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.blocks import BlockCache
+from firn_broker.budget import Budget
 from firn_broker.catalogue import Catalogue
 from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
@@ -67,6 +68,10 @@ class Broker:
         )
         self.producer_ids = ProducerIds(ports.coordinator)
         self.reader = Reader(ports.coordinator, ports.objects, self.cache, self.watermarks, settings.reader)
+        self.parsed = Budget(settings.connections.buffered_bytes)
+        """Of what produce requests take beside their bytes, from when they are parsed until they are answered."""
+        self.parsing = asyncio.Lock()
+        """Of the one produce request that is parsed and has nothing of `parsed` yet."""
         self.cluster_id = ""
         self.routes: Sequence[Route] = ()
         self.router: Router

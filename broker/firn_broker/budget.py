@@ -47,32 +47,33 @@ class Budget:
 
 
 class Share:
-    """What one answer holds of a budget: taken once, before there is anything, and given back by whoever sent the answer or dropped it."""
+    """What one answer holds of a budget: taken once, before there is anything, and given back by whoever sent the answer or dropped it; or one
+    request, until it is answered."""
 
-    __slots__ = ("_budget", "_size")
+    __slots__ = ("_budget", "_ready", "_size")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._size = 0
+        self._ready: asyncio.Future[None]
 
     async def take(self, size: int) -> None:
         """Wait in line for so many bytes. Who holds some does not ask for more, so nobody waits for who waits."""
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def granted(size: int) -> None:
-            self._size = size
-            if not ready.done():
-                ready.set_result(None)
-
-        if self._budget.take(size, granted):
+        if self._budget.take(size, self._granted):
             self._size = size
             return
+        self._ready = asyncio.get_running_loop().create_future()
         try:
-            await ready
+            await self._ready
         except asyncio.CancelledError:
-            self._budget.forget(granted)
+            self._budget.forget(self._granted)
             self.give()
             raise
+
+    def _granted(self, size: int) -> None:
+        self._size = size
+        if not self._ready.done():
+            self._ready.set_result(None)
 
     def give(self) -> None:
         """All of it, if there is any left."""

@@ -23,7 +23,7 @@ KEPT_REPLIES = 64
 answered, so that only its last ones may be in doubt: one of its writer, one of its compaction."""
 
 FOUND_RUNS = 256
-"""Runs of a partition that one look gives at most."""
+"""Runs of a partition that one look gives at most, if it does not ask for fewer."""
 
 
 class Partition(NamedTuple):

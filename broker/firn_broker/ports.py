@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from firn_broker.coordinates import (
+    FOUND_RUNS,
     BatchOutcome,
     Commit,
     CommittedOffset,
@@ -136,8 +137,8 @@ class Coordinator(Protocol):
         Bounds of the partition stay. Idempotent by key. Raises `FencedError` as `commit` does."""
         ...
 
-    async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
-        """Where batches lie, read now."""
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+        """Where batches lie, read now; ``runs`` of each at most, which is one or more."""
         ...
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:

@@ -6,7 +6,7 @@ reads at a time, its own cache), so that reading history cannot slow the tail, o
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -16,15 +16,18 @@ from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.blocks import Block, BlockCache, Slot, numbered
 from firn_broker.budget import Budget, Share
-from firn_broker.coordinates import Found, Partition, Run, Wanted
+from firn_broker.coordinates import FOUND_RUNS, Found, Partition, Run, Wanted
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import ReaderSettings
-from firn_broker.watermarks import Watermarks
+from firn_broker.watermarks import Watch, Watermarks
 
 log = structlog.get_logger()
 
 SMALL = 1 << 16
 """Answers below this are not counted: nobody should wait with the newest records because others read history."""
+
+ANSWER_RUNS = 2048
+"""Runs that are found for one answer, over all its partitions, unless these are more: each has one at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +85,63 @@ class Reader:
     async def fetch(
         self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
     ) -> list[Records]:
-        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or anything is wrong, or the time is over.
+        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or as much as an answer may have, or anything
+        is wrong, or the time is over. No partition may be there twice.
 
         ``share`` has the bytes then, if they are not few."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
+        # Who reads one partition wants what follows, too.
+        ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
+        found: dict[Position, Found] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            found = dict(zip(positions, await self._find(positions, max_bytes), strict=True))
+            again = positions
             while True:
+                full = await self._find(again, max_bytes, ahead, found, watch)
                 left = deadline - loop.time()
                 if (
                     left <= 0
                     or self._stopping
+                    or full
                     or any(one.error for one in found.values())
-                    or _bytes(found.values()) >= min_bytes
+                    or _bytes(found.values()) >= min(min_bytes, max_bytes)
                 ):
                     break
                 if not (grown := await watch.wait(left)):
                     break
                 again = [position for position in positions if position.partition in grown]
-                found.update(zip(again, await self._find(again, max_bytes), strict=True))
         return await self._load(positions, [found[position] for position in positions], max_bytes, share)
 
-    async def _find(self, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
-        wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes)) for it in positions]
-        if len(positions) == 1:
-            # Read ahead: who reads one partition wants what follows, too.
-            wanted = [Wanted(it.partition, it.offset, it.max_bytes + self._settings.read_ahead_bytes) for it in wanted]
-        with metrics.FIND_SECONDS.time():
-            found = await self._coordinator.find(wanted)
-        for position, one in zip(positions, found, strict=True):
-            self._watermarks.saw(position.partition, one.high_watermark)
-        return found
+    async def _find(
+        self, positions: Sequence[Position], max_bytes: int, ahead: int, found: dict[Position, Found], watch: Watch
+    ) -> bool:
+        """Find what these positions want, beside what is found for others; whether more is there than one answer may have.
+
+        Each has the same part of the runs. What some leave is for those that have more, at a second look."""
+        for position in positions:
+            found.pop(position, None)
+        left = ANSWER_RUNS - sum(len(one.runs) for one in found.values())
+        before = 0
+        for _ in range(2):
+            if not positions:
+                return False
+            allowed = max(min(left // len(positions), FOUND_RUNS), 1)
+            if allowed <= before:
+                break
+            wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes) + ahead) for it in positions]
+            with metrics.FIND_SECONDS.time():
+                looked = await self._coordinator.find(wanted, allowed)
+            cut = []
+            for position, want, one in zip(positions, wanted, looked, strict=True):
+                self._watermarks.saw(position.partition, one.high_watermark, watch)
+                found[position] = one
+                if len(one.runs) >= allowed and _bytes((one,)) < want.max_bytes:
+                    cut.append(position)
+                else:
+                    left -= len(one.runs)
+            positions, before = cut, allowed
+        return bool(positions)
 
     async def _load(
         self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int, share: Share
@@ -124,30 +151,32 @@ class Reader:
         # One batch larger than it all may pass, or nobody could ever read it: one in the whole answer, for the first that has any.
         allowance = True
         chosen: list[list[Run]] = []
-        missing: dict[Slot, tuple[Run, bool]] = {}
+        recent: set[Slot] = set()
         planned = max_bytes
         held = 0
         any_chosen = False
         for position, one in zip(positions, found, strict=True):
             runs: list[Run] = []
             budget = min(position.max_bytes, planned)
+            fresh = bool(one.runs) and one.runs[-1].last_offset + 1 >= one.high_watermark
             for number, run in enumerate(one.runs):
-                recent = one.runs[-1].last_offset + 1 >= one.high_watermark
                 if budget > 0 or not any_chosen:
                     any_chosen = True
                     runs.append(run)
                     held += run.place.length
                     budget -= run.place.length
                     planned -= run.place.length
-                    if self._cache.get(run) is None:
-                        missing[_slot(run)] = (run, recent)
-                elif not recent:
-                    self._ahead(one.runs[number:])
+                    if fresh:
+                        recent.add(_slot(run))
+                else:
+                    if len(positions) == 1 and not fresh:
+                        self._ahead(one.runs[number:])
                     break
             chosen.append(runs)
         if held >= SMALL:
             await share.take(held)
-        blocks = await self._blocks([run for runs in chosen for run in runs], missing)
+        # Only now, as a cache keeps nothing for who waits.
+        blocks = await self._blocks([run for runs in chosen for run in runs], recent)
         for position, one, runs in zip(positions, found, chosen, strict=True):
             answer = Records(one.error, one.log_start, one.high_watermark)
             batches: list[memoryview] = []
@@ -172,16 +201,19 @@ class Reader:
             answers.append(answer)
         return answers
 
-    async def _blocks(self, runs: Sequence[Run], missing: dict[Slot, tuple[Run, bool]]) -> dict[Slot, Block]:
-        """The blocks of runs; one that cannot be read is absent."""
+    async def _blocks(self, runs: Sequence[Run], recent: Container[Slot]) -> dict[Slot, Block]:
+        """The blocks of runs; one that cannot be read is absent. Those that are cached now are held from now on."""
         found: dict[Slot, Block] = {}
+        missing: list[Run] = []
         for run in runs:
-            if _slot(run) not in missing and (block := self._cache.get(run)) is not None:
+            if (block := self._cache.get(run)) is None:
+                missing.append(run)
+            else:
                 found[_slot(run)] = block
         if missing:
-            for recent in (True, False):
-                self._start([run for run, fresh in missing.values() if fresh is recent], recent=recent)
-            waiting = {slot: self._loading[slot] for slot in missing if slot in self._loading}
+            for fresh in (True, False):
+                self._start([run for run in missing if (_slot(run) in recent) is fresh], recent=fresh)
+            waiting = {_slot(run): self._loading[_slot(run)] for run in missing}
             await asyncio.wait(waiting.values())
             for slot, future in waiting.items():
                 if not future.cancelled() and future.exception() is None:

@@ -74,7 +74,8 @@ class ConnectionSettings(Settings):
     read_ahead_bytes: int = Field(default=16 * MIB, ge=MIB)
     """Bytes of them."""
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
-    """Bytes of produce requests that all connections together hold in memory; then sockets are read no more."""
+    """Bytes of produce requests that all connections together hold in memory; then sockets are read no more. What is made of requests may take
+    as much again; then they are not parsed."""
     arrival_seconds: float = Field(default=60, gt=0)
     """A request that takes longer to arrive closes its connection."""
     idle_seconds: float = Field(default=600, gt=0)

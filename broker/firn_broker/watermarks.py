@@ -62,14 +62,14 @@ class Watermarks:
         """Partitions that somebody waits for."""
         return list(self._watches)
 
-    def saw(self, partition: Partition, high_watermark: int) -> None:
-        """Somebody read this high watermark. Waiters hear of it when it is new; an older one that is read late says nothing."""
+    def saw(self, partition: Partition, high_watermark: int, by: Watch | None = None) -> None:
+        """Somebody read this high watermark, ``by`` whom it is no news to. All others hear of it when it is new, those too whose own look is
+        still under way: it may tell of an earlier time. An older one that is read late says nothing."""
         watches = self._watches.get(partition)
         if watches and high_watermark > self._seen.get(partition, -1):
-            known = partition in self._seen
             self._seen[partition] = high_watermark
-            if known:
-                for watch in watches:
+            for watch in watches:
+                if watch is not by:
                     watch.wake(partition)
 
     def grew(self, partition: Partition, high_watermark: int) -> None:

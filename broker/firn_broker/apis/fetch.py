@@ -3,6 +3,7 @@
 - Topics by id since 13. No sessions: the answer's session id is 0, so clients send what they want in full each time; an unknown session is
   FETCH_SESSION_ID_NOT_FOUND.
 - There are no transactions: the last stable offset is the high watermark, and nothing is ever aborted.
+- A partition that is asked for several times is answered once, from where it was asked for last, as by Kafka.
 - One batch larger than all bounds may pass in an answer, or it could never be read.
 - OFFSET_OUT_OF_RANGE is said only of bounds that were read after the request came. What cannot be read now is KAFKA_STORAGE_ERROR, which
   makes clients come again.
@@ -20,7 +21,7 @@ from firn_broker.coordinates import Topic
 from firn_broker.reader import Position
 from firn_broker.router import Call
 from firn_broker.wire import fetch
-from firn_broker.wire.fetch import FetchResult
+from firn_broker.wire.fetch import FetchPartition, FetchResult
 
 KEY = 1
 VERSIONS = (4, 16)
@@ -46,10 +47,13 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
+    asked: dict[str | UUID, dict[int, FetchPartition]] = {}
     for name, partitions in request.topics:
+        asked.setdefault(name, {}).update((one.index, one) for one in partitions)
+    for name, of_name in asked.items():
         topic, missing = await _topic(broker, name)
         of_topic = []
-        for one in partitions:
+        for one in of_name.values():
             result = FetchResult(one.index)
             of_topic.append(result)
             place = None if topic is None else catalogue.partition(topic, one.index)

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn_broker import catalogue
 from firn_broker.broker import Broker
+from firn_broker.budget import Share
 from firn_broker.coordinates import BatchOutcome, Topic
 from firn_broker.router import Call, Client
 from firn_broker.wire import keys, produce, records
@@ -41,6 +42,9 @@ _IN_FLIGHT = 5
 _AT_A_TIME = 256
 """Batches that are checked before others are let in."""
 
+_ELEMENT_BYTES = 2048
+"""What a partition of a request takes while it is worked on, beside its records. Its frame needs no more than six bytes for one."""
+
 Results = list[tuple[str, list[ProduceResult]]]
 Refusal = tuple[ErrorCode, str]
 """What is answered for a batch that cannot be appended, and why."""
@@ -48,7 +52,18 @@ Refusal = tuple[ErrorCode, str]
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
     """Answer."""
-    request = produce.read(call.frame, call.header.body, call.version)
+    share = Share(broker.parsed)
+    try:
+        # How much a request takes is known when it is parsed: those behind it wait unparsed until it has that, in the order in which they came.
+        async with broker.parsing:
+            request = produce.read(call.frame, call.header.body, call.version)
+            await share.take(request.elements * _ELEMENT_BYTES)
+        return await _handle(broker, call, request)
+    finally:
+        share.give()
+
+
+async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[bytes | memoryview] | None:
     if call.version < LOWEST:
         return [produce.write(call.version, _all(request, ErrorCode.unsupported_version))]
     if request.acks not in (-1, 0, 1):

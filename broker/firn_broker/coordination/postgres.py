@@ -362,7 +362,7 @@ class PostgresCoordinator:
 
         return await self._use(work)
 
-    async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
         """See `Coordinator.find`."""
         rows = await self._rows(
             f"""
@@ -372,22 +372,22 @@ class PostgresCoordinator:
             LEFT JOIN LATERAL (
               SELECT {_RUN} FROM (
                 SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
-                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT {FOUND_RUNS}) few
+                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT $5) few
               ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
             ) r ON w.off >= log.log_start AND w.off <= log.hw
             ORDER BY w.n, r.last_offset
             """,
             [it.partition.topic for it in wanted], [it.partition.index for it in wanted], [it.offset for it in wanted],
-            [max(it.max_bytes, 1) for it in wanted],
+            [max(it.max_bytes, 1) for it in wanted], runs,
         )  # fmt: skip
         found: list[Found] = [Found(ErrorCode.unknown_topic_or_partition)] * len(wanted)
-        runs: list[list[Run]] = [[] for _ in wanted]
+        of_each: list[list[Run]] = [[] for _ in wanted]
         for number, start, high, *row in rows:
             at = number - 1
             if row[0] is not None:
-                runs[at].append(_run(row))
+                of_each[at].append(_run(row))
             inside = start <= wanted[at].offset <= high
-            found[at] = Found(ErrorCode.none if inside else ErrorCode.offset_out_of_range, start, high, runs[at])
+            found[at] = Found(ErrorCode.none if inside else ErrorCode.offset_out_of_range, start, high, of_each[at])
         return found
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:

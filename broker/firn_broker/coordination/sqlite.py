@@ -527,11 +527,11 @@ class SqliteCoordinator:
             log.producers[pid] = ProducerState(row[0], [KnownBatch(*it) for it in json.loads(row[1])]) if row else None
         return log.producers[pid]
 
-    async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
         """See `Coordinator.find`."""
-        return await self._run(lambda: [self._find(one) for one in wanted], write=False)
+        return await self._run(lambda: [self._find(one, runs) for one in wanted], write=False)
 
-    def _find(self, wanted: Wanted) -> Found:
+    def _find(self, wanted: Wanted, limit: int) -> Found:
         log = self._log(wanted.partition)
         if log is None:
             return Found(ErrorCode.unknown_topic_or_partition)
@@ -543,7 +543,7 @@ class SqliteCoordinator:
             # A cursor that is left early has read no more than it gave.
             for row in self._db.execute(
                 f"SELECT {_RUN} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
-                (log.id, wanted.offset, FOUND_RUNS),
+                (log.id, wanted.offset, limit),
             ):
                 runs.append(_run(row))
                 budget -= row[4]

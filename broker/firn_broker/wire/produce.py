@@ -34,6 +34,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     topics: list[tuple[str, list[ProducePartition]]]
+    elements: int
+    """Topics and partitions, and whatever else there is many of in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
         cursor.tags()
         topics.append((name, partitions))
     cursor.tags()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, cursor.elements)
 
 
 def write(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:

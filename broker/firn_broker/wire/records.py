@@ -66,7 +66,7 @@ def parse(data: memoryview) -> Batch:
     Raises `InvalidBatchError`.
     """
     if len(data) < HEADER:
-        raise InvalidBatchError(ErrorCode.corrupt_message, "shorter than a record batch")
+        raise InvalidBatchError(ErrorCode.invalid_record, "shorter than a record batch")
     (base, length, _, magic, crc, attributes, delta, base_timestamp, timestamp, producer, epoch, sequence, count) = (
         _FIELDS.unpack_from(data)
     )

@@ -559,6 +559,12 @@ class CoordinatorContract:
             (found,) = await log.coordinator.find([Wanted(FIRST, 0, wanted)])
             assert len(found.runs) == runs, wanted
 
+    async def test_no_more_runs_of_each_partition_than_were_asked_for(self, log: Log) -> None:
+        for _ in range(3):
+            await log.commit(batch(), batch(SECOND))
+        found = await log.coordinator.find([Wanted(FIRST, 1, 10_000), Wanted(SECOND, 0, 101)], 1)
+        assert [[run.base_offset for run in one.runs] for one in found] == [[1], [0]]
+
     async def test_the_end_has_no_runs_and_beyond_it_is_an_error(self, log: Log) -> None:
         await log.commit(batch())
         found = await log.coordinator.find([Wanted(FIRST, 1, 10), Wanted(FIRST, 2, 10), Wanted(FIRST, -1, 10)])

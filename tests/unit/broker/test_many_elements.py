@@ -2,16 +2,22 @@
 
 import asyncio
 import struct
+from typing import Any
 
 import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
+from firn_broker.budget import Share
 from firn_broker.wire import fetch, messages, produce
 from firn_broker.wire.cursor import ELEMENTS, MalformedError, varint
+from firn_broker.wire.produce import ProduceRequest, ProduceResult
 from tests.fakes.virtual_time import run
-from tests.unit.broker.whole import broker, create
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_whole_brokers import bases
+from tests.unit.broker.test_whole_brokers import produce as produce_one
+from tests.unit.broker.whole import broker, create, zero
 
 
 def produced(topics: int, partitions: int) -> bytes:
@@ -26,6 +32,19 @@ def fetched(topics: int, partitions: int) -> bytes:
     topic = b"\2t" + varint(partitions + 1) + partition * partitions + b"\0"
     head = struct.pack(">iiiibii", -1, 0, 0, 1, 0, 0, -1)
     return head + varint(topics + 1) + topic * topics + b"\1\1\0"
+
+
+def one_record(number: int) -> bytes:
+    """Produce version 9 with a batch for the first partition."""
+    data = bytes(raw(time=1000 + number))
+    topic = b"\2t\2" + struct.pack(">i", 0) + varint(len(data) + 1) + data + b"\0\0"
+    return b"\0" + struct.pack(">hi", -1, 1000) + b"\2" + topic + b"\0"
+
+
+def kio_produced(answer: bytes) -> Any:
+    """The first partition of an answer."""
+    found, _ = entity_reader(load_response_schema(0, 9))(answer, 0)
+    return found.responses[0].partition_responses[0]
 
 
 def test_elements_are_counted_over_the_whole_request() -> None:
@@ -57,6 +76,73 @@ def test_tagged_fields_are_counted_too() -> None:
     tags = varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)
     with pytest.raises(MalformedError):
         produce.read(memoryview(b"\0" + struct.pack(">hi", -1, 1000) + b"\1" + tags), 0, 9)
+
+
+def test_a_partition_is_answered_once_from_where_it_was_asked_for_last() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", 2)
+            for _ in range(3):
+                await produce_one(asked, "t", 0, raw())
+
+            def at(partition: int, offset: int) -> dict[str, int]:
+                return {
+                    "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
+                    "log_start_offset": -1, "partition_max_bytes": 1 << 20,
+                }  # fmt: skip
+
+            found = await asked.ask(
+                1, 12, max_wait=zero(), min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
+                topics=[
+                    {"topic": "t", "partitions": [at(0, 0), at(1, 0), at(0, 1)]}, {"topic": "t", "partitions": [at(0, 2)]},
+                ],
+                forgotten_topics_data=[], rack_id="", replica_id=-1,
+            )  # fmt: skip
+            (topic,) = found.responses
+            assert [(it.partition_index, it.error_code) for it in topic.partitions] == [(0, 0), (1, 0)]
+            assert bases(topic.partitions[0].records) == [2]
+
+    run(story())
+
+
+def test_produce_requests_wait_unparsed_for_the_memory_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            read, write, parsed, most = produce.read, produce.write, 0, 0
+
+            def counted(frame: memoryview, place: int, version: int) -> ProduceRequest:
+                nonlocal parsed
+                parsed += 1
+                return read(frame, place, version)
+
+            def answered(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
+                nonlocal most
+                most = max(most, memory.used)
+                return write(version, topics)
+
+            monkeypatch.setattr(produce, "write", answered)
+            monkeypatch.setattr(produce, "read", counted)
+            memory = asked.broker.parsed
+            others = Share(memory)
+            await others.take(memory.total)
+            requests = [
+                asyncio.create_task(asked.raw(0, 9, produced(1, ELEMENTS - 10) if many else one_record(number)))
+                for many in (True, False)
+                for number in range(5)
+            ]
+            await asyncio.sleep(1)
+            assert (parsed, memory.waiting) == (1, 1)
+            others.give()
+            await asyncio.wait(requests)
+            assert (parsed, memory.used) == (10, 0)
+            assert ELEMENTS * 1000 < most <= memory.total
+            errors = [kio_produced(await request).error_code for request in requests]
+            assert errors == [ErrorCode.invalid_record] * 5 + [ErrorCode.none] * 5
+            # In the order in which they came.
+            assert [kio_produced(await request).base_offset for request in requests[5:]] == [0, 1, 2, 3, 4]
+
+    run(story())
 
 
 def test_many_batches_that_are_refused_let_others_in() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import struct
+from collections.abc import Sequence
 
+import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.blocks import BlockCache
+import firn_broker.reader
+from firn_broker.blocks import Block, BlockCache
 from firn_broker.budget import Share
-from firn_broker.coordinates import Partition
+from firn_broker.coordinates import Found, LogState, Partition, Wanted
 from firn_broker.reader import Position, Reader, Records
 from firn_broker.settings import ReaderSettings
 from firn_broker.watermarks import Watermarks
@@ -121,6 +124,41 @@ async def test_another_brokers_records_are_noticed() -> None:
         poll.cancel()
 
 
+async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
+    async with rig() as parts:
+        other = cold(parts)
+        find, read, answered = parts.coordinator.find, asyncio.Event(), asyncio.Event()
+
+        async def late(wanted: Sequence[Wanted], runs: int) -> Sequence[Found]:
+            found = await find(wanted, runs)
+            read.set()
+            await answered.wait()
+            return found
+
+        parts.coordinator.find = late  # type: ignore[method-assign]
+        asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
+        async with asyncio.timeout(5):
+            await read.wait()
+        await produce(parts, 1)
+        states, asked_states, heard = parts.coordinator.states, asyncio.Event(), asyncio.Event()
+
+        async def once(partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+            if asked_states.is_set():
+                heard.set()
+                await asyncio.Event().wait()
+            asked_states.set()
+            return await states(partitions)
+
+        parts.coordinator.states = once  # type: ignore[method-assign]
+        poll = asyncio.create_task(other.poll(lambda: False))
+        async with asyncio.timeout(5):
+            await heard.wait()
+        answered.set()
+        async with asyncio.timeout(5):
+            assert bases((await asked)[0]) == [0]
+        poll.cancel()
+
+
 async def test_an_offset_beyond_the_end_is_said_at_once() -> None:
     async with rig() as parts:
         await produce(parts, 2)
@@ -171,6 +209,56 @@ async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
         assert parts.objects.reads == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "given"), [(20, 20, (5, 5)), (20, 0, (10, 0)), (20, 2, (8, 2)), (2, 20, (2, 8)), (3, 3, (3, 3))]
+)
+async def test_runs_of_an_answer_are_shared_by_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, first: int, second: int, given: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 10)
+    async with rig() as parts:
+        await produce(parts, *[1] * first)
+        await produce(parts, *[1] * second, partition=SECOND)
+        found = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20))
+        assert tuple(map(bases, found)) == tuple(list(range(count)) for count in given)
+
+
+async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 1)
+    async with rig() as parts:
+        await produce(parts, 1, 1)
+        await produce(parts, 1, 1, partition=SECOND)
+        found = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 1, 1 << 20))
+        assert list(map(bases, found)) == [[0], [1]]
+
+
+async def test_an_answer_that_may_have_no_more_is_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 4)
+    async with rig() as parts:
+        await produce(parts, *[1] * 9)
+        positions = Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20)
+        async with asyncio.timeout(5):
+            runs, _ = await fetch(parts.reader, *positions, min_bytes=1 << 20, wait=20)
+            bytes, _ = await fetch(parts.reader, *positions, min_bytes=1 << 20, max_bytes=2 * SIZE, wait=20)
+        assert (bases(runs), bases(bytes)) == ([0, 1, 2, 3], [0, 1])
+
+
+async def test_only_who_reads_one_partition_is_read_ahead_for() -> None:
+    async with rig() as parts:
+        await produce(parts, *[1] * 8)
+        await produce(parts, 1, 1, partition=SECOND)
+        # However much it would take of a partition: what an answer may have is what counts.
+        one, other = Position(FIRST, 0, 1 << 30), Position(SECOND, 0, 1 << 30)
+        for positions, loaded in (((one,), 5), ((other, one), 2)):
+            cache = BlockCache(1 << 24, 1 << 24)
+            settings = ReaderSettings(read_ahead_bytes=3 * SIZE)
+            reader = Reader(parts.coordinator, parts.objects, cache, Watermarks(), settings)
+            before = parts.objects.reads
+            found = await fetch(reader, *positions, max_bytes=2 * SIZE)
+            await asyncio.gather(*reader._tasks)
+            assert (bases(found[0]), parts.objects.reads - before) == ([0, 1], loaded)
+
+
 async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(body=b"x" * 700_000), False)])
@@ -204,6 +292,22 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         second.give()
         first.give()
         assert reader.answers.used == 0, "given once"
+
+
+async def test_what_the_cache_drops_while_an_answer_waits_for_memory_is_read_again() -> None:
+    async with rig() as parts:
+        await parts.writer.append([Append(FIRST, batch(body=b"x" * 100_000), False)])
+        parts.reader.answers.total = 1 << 20
+        others = Share(parts.reader.answers)
+        await others.take(1 << 20)
+        asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20)))
+        async with asyncio.timeout(5):
+            while not parts.reader.answers.waiting:
+                await asyncio.sleep(0)
+        parts.cache.tail.put(("others", -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
+        others.give()
+        (found,) = await asked
+        assert (found.error, bases(found), parts.objects.reads) == (ErrorCode.none, [0], 1)
 
 
 async def test_an_answer_larger_than_the_memory_passes_alone() -> None:

@@ -29,8 +29,8 @@ def damaged(data: memoryview) -> memoryview:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (memoryview(b""), ErrorCode.corrupt_message),
-        (raw()[:60], ErrorCode.corrupt_message),
+        (memoryview(b""), ErrorCode.invalid_record),
+        (raw()[:60], ErrorCode.invalid_record),
         (raw()[:-1], ErrorCode.corrupt_message),
         (damaged(raw()), ErrorCode.corrupt_message),
         (memoryview(bytes(raw()) * 2), ErrorCode.invalid_record),
