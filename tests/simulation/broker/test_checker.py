@@ -12,6 +12,7 @@ from firn_broker.coordinates import BatchEntry, BatchOutcome, Commit, Found, Sto
 from firn_broker.coordination import idempotence
 from firn_broker.groups.coordinator import GroupCoordinator, Shard
 from firn_broker.reader import Position, Reader
+from firn_broker.watermarks import Watch
 from firn_broker.writer import WalWriter
 from tests.simulation.broker.story import tell
 
@@ -62,16 +63,16 @@ def test_whoever_commits_as_uploads_end(monkeypatch: pytest.MonkeyPatch) -> None
 def test_whoever_answers_from_old_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     find = Reader._find
 
-    async def remembered(self: Any, positions: Sequence[Position], max_bytes: int) -> Sequence[Found]:
-        known = self.__dict__.setdefault("_known", {})
-        key = tuple(positions)
-        if known.setdefault(key, asyncio.get_running_loop().time()) + 5 < asyncio.get_running_loop().time() or (
-            (key, "found") not in known
-        ):
-            known[key, "found"] = await find(self, positions, max_bytes)
-            known[key] = asyncio.get_running_loop().time()
-        found: Sequence[Found] = known[key, "found"]
-        return found
+    async def remembered(
+        self: Any, positions: Sequence[Position], max_bytes: int, ahead: int, found: dict[Position, Found], watch: Watch
+    ) -> bool:
+        known, key, now = self.__dict__.setdefault("_known", {}), tuple(positions), asyncio.get_running_loop().time
+        if key not in known or known[key][0] + 5 < now():
+            full = await find(self, positions, max_bytes, ahead, found, watch)
+            known[key] = now(), full, {position: found[position] for position in positions}
+        _, full, old = known[key]
+        found.update(old)
+        return bool(full)
 
     monkeypatch.setattr(Reader, "_find", remembered)
     assert "were told" in found_out()
