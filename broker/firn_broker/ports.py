@@ -210,7 +210,7 @@ class Coordinator(Protocol):
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
     ) -> None:
-        """Keep offsets of a group. Raises `FencedError`."""
+        """Keep offsets of a group, save those of topics that do not exist. Raises `FencedError`."""
         ...
 
     async def offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:

@@ -44,6 +44,9 @@ SCRIPTS = (
     DROP INDEX wal_reply;
     CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
     """,
+    """
+    DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
+    """,
 )
 """`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given."""
 

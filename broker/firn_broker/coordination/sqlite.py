@@ -87,6 +87,9 @@ MIGRATIONS = (
     DROP INDEX wal_reply;
     CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
     """,
+    """
+    DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
+    """,
 )
 """One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another.
 
@@ -797,7 +800,7 @@ class SqliteCoordinator:
                 self._check(held)
             now = self._now()
             self._db.executemany(
-                "INSERT OR REPLACE INTO grp_offset VALUES (?,?,?,?,?,?,?)",
+                "INSERT OR REPLACE INTO grp_offset SELECT ?1,?2,?3,?4,?5,?6,?7 WHERE EXISTS (SELECT 1 FROM topic WHERE id=?2)",
                 [
                     (group, at.topic.bytes, at.index, it.offset, it.leader_epoch, it.metadata, now)
                     for at, it in offsets.items()

@@ -760,3 +760,13 @@ class CoordinatorContract:
         await log.coordinator.commit_offsets(None, "g", {FIRST: CommittedOffset(5)})
         await log.coordinator.delete_topic(TOPIC)
         assert dict(await log.coordinator.offsets("g")) == {}
+
+    async def test_no_offsets_are_kept_for_a_topic_that_is_gone(self, log: Log) -> None:
+        held = await log.coordinator.take("groups/1", log.lease)
+        gone = Partition(UUID(int=6), 0)
+        for lease in (held, None):
+            await log.coordinator.commit_offsets(lease, "g", {gone: CommittedOffset(5), SECOND: CommittedOffset(6)})
+            assert list(await log.coordinator.offsets("g")) == [SECOND]
+        await log.coordinator.delete_topic(TOPIC)
+        await log.coordinator.commit_offsets(held, "g", {SECOND: CommittedOffset(7)})
+        assert await log.coordinator.offset_groups() == []
