@@ -35,5 +35,6 @@ GROUP_LAG = Gauge(
 )
 UPKEEP = Counter("firn_broker_upkeep_total", "What background work has done", ["what"])
 UPKEEP_BEHIND = Gauge(
-    "firn_broker_upkeep_behind", "1 while this broker does the upkeep and a round left runs that are to be dropped"
+    "firn_broker_upkeep_behind",
+    "1 while this broker does the upkeep and a round left runs that are to expire or to be dropped",
 )

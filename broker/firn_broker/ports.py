@@ -154,8 +154,8 @@ class Coordinator(Protocol):
         ...
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
-        """Move the log starts of a topic past runs that are too old or too many (-1: no bound), looking at ``limit`` runs of each
-        partition at most; how many partitions moved. None is too many while ``limit`` runs wait to be dropped."""
+        """Move the log starts of a topic past up to ``limit`` runs that are too old or too many (-1: no bound); past how many. The next call
+        goes on where this one ended. None is too many while ``limit`` runs of the topic wait to be dropped."""
         ...
 
     async def drop_runs(self, limit: int) -> int:
