@@ -136,7 +136,8 @@ class Upkeep:
 
     async def _compact(self) -> None:
         # Last: room is made before it begins.
-        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
+        topics = [it for it in self._catalogue.by_id.values() if self._configs.compacted(it)]
+        await self._compaction.round(topics, self._settings.interval_seconds)
 
     async def _steps(self, name: str, step: Callable[[int], Awaitable[int]], end: float) -> int:
         """Take bounded steps until nothing is left, but none after the first when the loop's time is ``end``: whatever is written a second,
