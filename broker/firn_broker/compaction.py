@@ -81,12 +81,16 @@ class Compaction:
         self._given_up: dict[Partition, _Given] = {}
         self._last: Partition | None = None
         """The partition whose turn it was last."""
+        self._behind = 0
+        """Partitions that may be due, but had no turn in the last round, or need another."""
         self._unsettled: Rewrite | Commit | None = None
         """What the coordinator has to be asked (again) before another object is announced, so that none is left behind."""
 
-    async def round(self, topics: Sequence[Topic]) -> None:
-        """Compact what is due of these, all compacted topics, partition after partition in turn, until about ``partition_bytes`` were read.
-        Raises UnavailableError and FencedError."""
+    async def round(self, topics: Sequence[Topic], seconds: float) -> None:
+        """Compact what is due of these, all compacted topics, partition after partition in turn, a pass of each at a time: none begins when
+        it has taken ``seconds``. What is due then waits for the next round, and is counted. Raises UnavailableError and FencedError."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
         await self.settle()
         by_partition = {Partition(it.id, index): it for it in topics for index in range(it.partitions)}
         self._seen = {key: it for key, it in self._seen.items() if key in by_partition}
@@ -95,26 +99,33 @@ class Compaction:
         if self._last is not None:
             turn = bisect_right(partitions, self._last)
             partitions = partitions[turn:] + partitions[:turn]
-        budget = self._bytes
+        self._behind = 0
         try:
-            for partition, state in zip(partitions, await self._coordinator.states(partitions), strict=True):
-                if budget <= 0:
-                    break
-                if state is not None and self._may_be_due(by_partition[partition], partition, state):
+            while partitions:
+                states = zip(partitions, await self._coordinator.states(partitions), strict=True)
+                due = [(it, state) for it, state in states if state and self._may_be_due(by_partition[it], it, state)]
+                partitions = []
+                for number, (partition, state) in enumerate(due, 1):
                     # Whatever comes of it, others have their turn next.
                     self._last = partition
-                    budget -= await self._look(by_partition[partition], partition, state)
+                    if await self._look(by_partition[partition], partition, state):
+                        partitions.append(partition)
+                    self._behind = len(due) - number + len(partitions)
+                    if clock() >= end:
+                        return
         finally:
             self._tell()
 
     def rest(self) -> None:
         """Somebody else compacts."""
         self._given_up.clear()
+        self._behind = 0
         self._tell()
 
     def _tell(self) -> None:
         for why in ("outgrown", "undecodable"):
             metrics.NOT_COMPACTED.labels(why).set(sum(it.why == why for it in self._given_up.values()))
+        metrics.NOT_COMPACTED.labels("behind").set(self._behind)
 
     async def settle(self) -> bool:
         """Ask what was not answered; whether runs were swapped. Raises UnavailableError."""
@@ -148,8 +159,8 @@ class Compaction:
             or 0 < seen.horizon_ms <= self._now()
         )
 
-    async def _look(self, topic: Topic, partition: Partition, state: LogState) -> int:
-        """Compact a partition if it is due; how many bytes were read."""
+    async def _look(self, topic: Topic, partition: Partition, state: LogState) -> bool:
+        """Compact a partition if it is due; whether there is more of it than one pass takes."""
         part = await self._part(partition, state, int(self._configs.get(topic, configs.MIN_COMPACTION_LAG_MS)))
         horizon = min(filter(None, (wal.horizon(run.place.key) for run in part.clean)), default=0)
         dirty = _bytes(part.dirty)
@@ -157,10 +168,11 @@ class Compaction:
         if not (part.full or (dirty and dirty >= ratio * size) or 0 < horizon <= self._now()):
             if part.whole:
                 self._seen[partition] = _Seen(state.log_start, state.high_watermark, ratio, horizon)
-            return 0
+            return False
         self._given_up.pop(partition, None)
         try:
-            await self._pass(topic, partition, state.log_start, [*part.clean, *part.dirty])
+            swapped = await self._pass(topic, partition, state.log_start, [*part.clean, *part.dirty])
+            return swapped and part.full
         except UnreadableError as error:
             log.warning("cannot compact", topic=topic.name, partition=partition.index, error=str(error))
         except (keys.TooLargeError, UndecodableError) as error:
@@ -170,7 +182,7 @@ class Compaction:
                 "partition is not compacted any more, its records stay as they are", topic=topic.name, partition=partition.index,
                 why=why, bytes=state.size, error=str(error),
             )  # fmt: skip
-        return size
+        return False
 
     async def _part(self, partition: Partition, state: LogState, lag_ms: int) -> _Part:
         clean: list[Run] = []
@@ -193,7 +205,7 @@ class Compaction:
             offset = found.runs[-1].last_offset + 1
         return _Part(clean, dirty, whole=True)
 
-    async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[Run]) -> None:
+    async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[Run]) -> bool:
         newest = keys.Newest(self._bytes)
         compressed = False
         for run in old:
@@ -212,8 +224,9 @@ class Compaction:
         ):
             batches.append(memoryview(made))
             await asyncio.sleep(0)
-        if await self._swap(partition, old, batches, keys.next_horizon(kept)):
-            metrics.UPKEEP.labels("compacted partitions").inc()
+        swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
+        metrics.UPKEEP.labels("compacted partitions").inc(swapped)
+        return swapped
 
     async def _swap(self, partition: Partition, old: Sequence[Run], batches: list[memoryview], horizon: int) -> bool:
         id, lease = self._identifiers.uuid7(), self._membership.lease

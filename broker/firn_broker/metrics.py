@@ -25,7 +25,9 @@ CACHE_HITS = Gauge("firn_broker_cache_hits", "Runs found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Runs that were not in the cache")
 CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes cached", ["part"])
 NOT_COMPACTED = Gauge(
-    "firn_broker_not_compacted_partitions", "Partitions of compacted topics that cannot be compacted", ["why"]
+    "firn_broker_not_compacted_partitions",
+    "Partitions of compacted topics that cannot be compacted, or not in one round",
+    ["why"],
 )
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
 GROUP_LAG = Gauge(
@@ -35,5 +37,6 @@ GROUP_LAG = Gauge(
 )
 UPKEEP = Counter("firn_broker_upkeep_total", "What background work has done", ["what"])
 UPKEEP_BEHIND = Gauge(
-    "firn_broker_upkeep_behind", "1 while this broker does the upkeep and a round left runs that are to be dropped"
+    "firn_broker_upkeep_behind",
+    "1 while this broker does the upkeep and a round left runs that are to expire or to be dropped",
 )

@@ -155,8 +155,8 @@ class Coordinator(Protocol):
         ...
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
-        """Move the log starts of a topic past runs that are too old or too many (-1: no bound), looking at ``limit`` runs of each
-        partition at most; how many partitions moved. None is too many while ``limit`` runs wait to be dropped."""
+        """Move the log starts of a topic past up to ``limit`` runs that are too old or too many (-1: no bound); past how many. The next call
+        goes on where this one ended. None is too many while ``limit`` runs of the topic wait to be dropped."""
         ...
 
     async def drop_runs(self, limit: int) -> int:
@@ -211,7 +211,7 @@ class Coordinator(Protocol):
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
     ) -> None:
-        """Keep offsets of a group. Raises `FencedError`."""
+        """Keep offsets of a group, save those of topics that do not exist. Raises `FencedError`."""
         ...
 
     async def offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:

@@ -127,7 +127,7 @@ class UpkeepSettings(Settings):
     """Runs that one step of a round looks at, and forgets, at most: commits wait for no more than one step."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
     """What the newest records of a partition of a compacted topic may take in memory, each about 280 bytes beside its own; a partition that
-    has outgrown this is not compacted. Also how much one round compacts."""
+    has outgrown this is not compacted. Also about how much of what came since is compacted at once."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Producers that were not heard of for so long are forgotten (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)

@@ -1,8 +1,9 @@
 """Background work on what is stored: retention, runs that nobody can read any more, dead objects. One broker at a time does it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -11,12 +12,14 @@ from firn_broker import configs, metrics
 from firn_broker.catalogue import Catalogue
 from firn_broker.compaction import Compaction
 from firn_broker.configs import TopicConfigs
+from firn_broker.coordinates import Topic
 from firn_broker.membership import Membership
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import UpkeepSettings
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 LEASE = "upkeep"
 OBJECTS_AT_ONCE = 500
 
@@ -59,44 +62,101 @@ class Upkeep:
                 log.exception("upkeep failed")
 
     async def round(self) -> None:
-        """One of each. A crash anywhere leaves what the next round goes on with: log starts move first, then runs go, then objects."""
-        limit = self._settings.round_runs
-        for topic in list(self._catalogue.by_id.values()):
-            if "delete" not in self._configs.get(topic, configs.CLEANUP_POLICY):
-                continue
-            oldest = int(self._configs.get(topic, configs.RETENTION_MS))
-            size = int(self._configs.get(topic, configs.RETENTION_BYTES))
-            if oldest >= 0 or size >= 0:
-                moved = await self._coordinator.expire(topic.id, oldest, size, limit)
-                metrics.UPKEEP.labels("expired partitions").inc(moved)
-        dropped = await self._steps("dropped runs", self._coordinator.drop_runs)
-        metrics.UPKEEP_BEHIND.set(dropped == limit)
-        age = int(self._settings.abandon_seconds * 1000)
-        await self._steps("forgotten replies", partial(self._coordinator.forget_replies, age))
-        abandoned = await self._coordinator.abandon(age, limit)
-        metrics.UPKEEP.labels("withdrawn reservations").inc(abandoned)
-        forgotten = await self._coordinator.forget_producers(int(self._settings.producer_seconds * 1000), limit)
-        metrics.UPKEEP.labels("forgotten producers").inc(forgotten)
-        await self._bury(int(self._settings.grace_seconds * 1000))
-        # Last: it is the most that can fail, and room is made whatever becomes of it.
-        await self._compaction.round([it for it in self._catalogue.by_id.values() if self._configs.compacted(it)])
+        """One of each part, whatever becomes of the others. A crash anywhere leaves what the next round goes on with: log starts move first,
+        then runs go, then objects."""
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "expiry": self._make_room,
+            "replies": self._forget_replies,
+            "reservations": self._abandon,
+            "producers": self._forget_producers,
+            "objects": self._bury,
+            "compaction": self._compact,
+        }
+        for name, part in parts.items():
+            await _attempt(part, part=name)
 
-    async def _steps(self, name: str, step: Callable[[int], Awaitable[int]]) -> int:
-        """Take bounded steps until nothing is left, but no longer than a round is: whatever is written a second, as much may go. What the
-        last step did; the limit, if something may be left."""
-        limit = self._settings.round_runs
+    async def _make_room(self) -> None:
+        """Move log starts and drop runs, a step of each topic at a time. Topics that need more steps than one share an interval."""
         clock = asyncio.get_running_loop().time
+        topics = await self._expire([it for it in self._catalogue.by_id.values() if self._expires(it)])
         end = clock() + self._settings.interval_seconds
-        done = limit
-        while done == limit and clock() < end:
-            done = await step(limit)
-            metrics.UPKEEP.labels(name).inc(done)
-        return done
+        dropped = await self._steps("dropped runs", self._coordinator.drop_runs, end)
+        while topics and clock() < end:
+            topics = await self._expire(topics)
+            dropped = await self._steps("dropped runs", self._coordinator.drop_runs, end)
+        metrics.UPKEEP_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
 
-    async def _bury(self, grace_ms: int) -> None:
-        while keys := await self._coordinator.dead_objects(grace_ms, OBJECTS_AT_ONCE):
+    def _bounds(self, topic: Topic) -> tuple[int, int]:
+        return (
+            int(self._configs.get(topic, configs.RETENTION_MS)),
+            int(self._configs.get(topic, configs.RETENTION_BYTES)),
+        )
+
+    def _expires(self, topic: Topic) -> bool:
+        return "delete" in self._configs.get(topic, configs.CLEANUP_POLICY) and max(self._bounds(topic)) >= 0
+
+    async def _expire(self, topics: Sequence[Topic]) -> list[Topic]:
+        """One step of each; those that may need more. A topic that fails is left to the next round."""
+        limit = self._settings.round_runs
+        more, failed = [], False
+        for topic in topics:
+            step = partial(self._coordinator.expire, topic.id, *self._bounds(topic), limit)
+            passed = await _attempt(step, part="expiry", topic=topic.name)
+            if passed is None and failed:
+                # Two in a row: it is not the topic.
+                break
+            failed = passed is None
+            metrics.UPKEEP.labels("expired runs").inc(passed or 0)
+            if passed == limit:
+                more.append(topic)
+        return more
+
+    async def _forget_replies(self) -> None:
+        step = partial(self._coordinator.forget_replies, int(self._settings.abandon_seconds * 1000))
+        await self._steps(
+            "forgotten replies", step, asyncio.get_running_loop().time() + self._settings.interval_seconds
+        )
+
+    async def _abandon(self) -> None:
+        age, limit = int(self._settings.abandon_seconds * 1000), self._settings.round_runs
+        metrics.UPKEEP.labels("withdrawn reservations").inc(await self._coordinator.abandon(age, limit))
+
+    async def _forget_producers(self) -> None:
+        age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs
+        metrics.UPKEEP.labels("forgotten producers").inc(await self._coordinator.forget_producers(age, limit))
+
+    async def _bury(self) -> None:
+        grace = int(self._settings.grace_seconds * 1000)
+        while keys := await self._coordinator.dead_objects(grace, OBJECTS_AT_ONCE):
             gone = await self._objects.delete(keys)
             await self._coordinator.forget_objects(gone)
             metrics.UPKEEP.labels("deleted objects").inc(len(gone))
             if len(gone) < len(keys):
                 return
+
+    async def _compact(self) -> None:
+        # Last: room is made before it begins.
+        topics = [it for it in self._catalogue.by_id.values() if self._configs.compacted(it)]
+        await self._compaction.round(topics, self._settings.interval_seconds)
+
+    async def _steps(self, name: str, step: Callable[[int], Awaitable[int]], end: float) -> int:
+        """Take bounded steps until nothing is left, but none after the first when the loop's time is ``end``: whatever is written a second,
+        as much may go. What the last step did; the limit, if something may be left."""
+        limit = self._settings.round_runs
+        clock = asyncio.get_running_loop().time
+        while True:
+            done = await step(limit)
+            metrics.UPKEEP.labels(name).inc(done)
+            if done < limit or clock() >= end:
+                return done
+
+
+async def _attempt(work: Callable[[], Awaitable[T]], **what: str) -> T | None:
+    """What ``work`` gives, or None, and it is told that ``what`` failed."""
+    try:
+        return await work()
+    except (UnavailableError, FencedError) as error:
+        log.warning("upkeep postponed", error=str(error), **what)
+    except Exception:
+        log.exception("upkeep failed", **what)
+    return None

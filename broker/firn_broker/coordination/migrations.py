@@ -44,6 +44,9 @@ SCRIPTS = (
     DROP INDEX wal_reply;
     CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
     """,
+    """
+    DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
+    """,
 )
 """`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given."""
 
@@ -186,24 +189,29 @@ FUNCTIONS = """
       excess bigint;
       upto bigint;
       v_below bigint; v_runs int;
+      v_waiting int := 0;
+      v_passed int := 0;
       v_log bigint[] := '{}'; v_upto bigint[] := '{}';
     BEGIN
       -- Candidates without locks; these are held for the short update at the end.
       FOR it IN SELECT id, log_start, bytes FROM log WHERE topic_id = p_topic AND NOT deleted AND hw > log_start ORDER BY part LOOP
+        EXIT WHEN v_passed >= p_limit;
         upto := it.log_start;
         excess := 0;
-        IF p_bytes >= 0 THEN
+        IF p_bytes >= 0 AND v_waiting < p_limit THEN
           -- Bytes count runs that are still there; those below the start are on their way out already. While they are too many, none follow.
           SELECT coalesce(sum(len), 0), count(*) INTO v_below, v_runs
-            FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit) below;
-          excess := CASE WHEN v_runs < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
+            FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit - v_waiting) below;
+          v_waiting := v_waiting + v_runs;
+          excess := CASE WHEN v_waiting < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
         END IF;
         -- Records without time are as old as what they are in.
         FOR one IN SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id = run.wal) ELSE max_ts END AS max_ts
-          FROM run WHERE log = it.id AND last_offset >= it.log_start ORDER BY last_offset LIMIT p_limit LOOP
+          FROM run WHERE log = it.id AND last_offset >= it.log_start ORDER BY last_offset LIMIT p_limit - v_passed LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
           excess := excess - one.len;
           upto := one.last_offset + 1;
+          v_passed := v_passed + 1;
         END LOOP;
         IF upto > it.log_start THEN
           v_log := v_log || it.id; v_upto := v_upto || upto;
@@ -212,7 +220,7 @@ FUNCTIONS = """
       PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
       UPDATE log SET log_start = greatest(log_start, moved.upto) FROM unnest(v_log, v_upto) AS moved(id, upto)
         WHERE log.id = moved.id;
-      RETURN coalesce(array_length(v_log, 1), 0);
+      RETURN v_passed;
     END $$;
 
     CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$

@@ -536,8 +536,10 @@ class PostgresCoordinator:
         # In one order: two commits of the same partitions must not wait for each other.
         pairs = sorted(offsets.items())
         statement = (
-            "INSERT INTO grp_offset SELECT $1, *, now_ms() FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::int[], $6::text[])"
-            " ON CONFLICT (grp, topic_id, part) DO UPDATE SET off = excluded.off, leader_epoch = excluded.leader_epoch,"
+            "INSERT INTO grp_offset SELECT $1, it.*, now_ms() FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::int[], $6::text[])"
+            # The topic stays until this is done, and then takes its offsets with it.
+            " AS it(topic_id, part, off, leader_epoch, metadata) JOIN topic ON topic.id = it.topic_id ORDER BY it.topic_id, it.part"
+            " FOR KEY SHARE OF topic ON CONFLICT (grp, topic_id, part) DO UPDATE SET off = excluded.off, leader_epoch = excluded.leader_epoch,"
             " metadata = excluded.metadata, committed_ms = excluded.committed_ms"
         )
         values = (

@@ -87,6 +87,9 @@ MIGRATIONS = (
     DROP INDEX wal_reply;
     CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
     """,
+    """
+    DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
+    """,
 )
 """One script a version of the schema; ``user_version`` says how many have run. Never change one that was released: add another.
 
@@ -615,36 +618,39 @@ class SqliteCoordinator:
 
         def work() -> int:
             too_old = self._now() - retention_ms if retention_ms >= 0 else None
-            moved = 0
+            passed = waiting = 0
             logs = self._db.execute(
-                "SELECT id, log_start, bytes FROM log WHERE topic_id=? AND NOT deleted AND hw > log_start",
+                "SELECT id, log_start, bytes FROM log WHERE topic_id=? AND NOT deleted AND hw > log_start ORDER BY part",
                 (topic.bytes,),
             ).fetchall()
             for log, start, size in logs:
+                if passed >= limit:
+                    break
                 excess = 0
-                if retention_bytes >= 0:
+                if retention_bytes >= 0 and waiting < limit:
                     # Bytes count runs that are still there; those below the start are on their way out already. While they are too many,
                     # none follow.
                     below, runs = self._one(
                         "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
-                        log, start, limit,
+                        log, start, limit - waiting,
                     )  # fmt: skip
-                    excess = size - below - retention_bytes if runs < limit else 0
+                    waiting += runs
+                    excess = size - below - retention_bytes if waiting < limit else 0
                 end = start
                 # Records without time are as old as what they are in.
                 for last, length, newest in self._db.execute(
                     "SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id=run.wal) ELSE max_ts END FROM run"
                     " WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
-                    (log, start, limit),
+                    (log, start, limit - passed),
                 ):
                     if not (too_old is not None and newest < too_old) and excess < length:
                         break
                     excess -= length
                     end = last + 1
+                    passed += 1
                 if end > start:
                     self._db.execute("UPDATE log SET log_start=? WHERE id=?", (end, log))
-                    moved += 1
-            return moved
+            return passed
 
         return await self._run(work)
 
@@ -797,7 +803,7 @@ class SqliteCoordinator:
                 self._check(held)
             now = self._now()
             self._db.executemany(
-                "INSERT OR REPLACE INTO grp_offset VALUES (?,?,?,?,?,?,?)",
+                "INSERT OR REPLACE INTO grp_offset SELECT ?1,?2,?3,?4,?5,?6,?7 WHERE EXISTS (SELECT 1 FROM topic WHERE id=?2)",
                 [
                     (group, at.topic.bytes, at.index, it.offset, it.leader_epoch, it.metadata, now)
                     for at, it in offsets.items()

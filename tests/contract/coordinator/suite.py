@@ -651,7 +651,7 @@ class CoordinatorContract:
         now = stamp.append_ms
         for age in (9000, 8000, 1000, 9000):
             await log.commit(batch(time=now - age))
-        assert await log.coordinator.expire(TOPIC, 5000, -1, 10) == 1
+        assert await log.coordinator.expire(TOPIC, 5000, -1, 10) == 2
         (state,) = await log.coordinator.states([FIRST])
         assert state is not None
         assert state.log_start == 2, "only from the beginning on"
@@ -674,12 +674,21 @@ class CoordinatorContract:
             assert state.log_start == start, limit
 
     async def test_expiry_is_bounded(self, log: Log) -> None:
+        """Over all partitions together."""
         for _ in range(5):
-            await log.commit(batch())
-        await log.coordinator.expire(TOPIC, 0, -1, 2)
-        (state,) = await log.coordinator.states([FIRST])
-        assert state is not None
-        assert state.log_start == 2
+            await log.commit(batch(), batch(SECOND))
+        for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5]), (0, [5, 5])):
+            assert await log.coordinator.expire(TOPIC, 0, -1, 4) == passed
+            assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == starts
+
+    async def test_expiry_by_size_is_bounded(self, log: Log) -> None:
+        for _ in range(5):
+            await log.commit(batch(), batch(SECOND))
+        for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5])):
+            assert await log.coordinator.expire(TOPIC, -1, 0, 4) == passed
+            assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == starts
+            while await log.coordinator.drop_runs(4):
+                pass
 
     async def test_logs_shrink_no_further_while_many_runs_wait_to_be_dropped(self, log: Log) -> None:
         for _ in range(8):
@@ -692,11 +701,20 @@ class CoordinatorContract:
             assert state is not None
             assert state.log_start == start
 
+    async def test_runs_of_one_partition_that_wait_to_be_dropped_count_for_all(self, log: Log) -> None:
+        for _ in range(4):
+            await log.commit(batch(), batch(SECOND))
+        await log.coordinator.advance_start(FIRST, 3)
+        for passed, starts in ((0, [3, 0]), (3, [4, 2])):
+            assert await log.coordinator.expire(TOPIC, -1, 0, 3) == passed
+            assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == starts
+            assert await log.coordinator.drop_runs(1) == 1
+
     async def test_all_partitions_of_a_topic_expire_at_once(self, log: Log) -> None:
         for partition in (FIRST, SECOND):
             for _ in range(3):
                 await log.commit(batch(partition))
-        assert await log.coordinator.expire(TOPIC, 0, -1, 10) == 2
+        assert await log.coordinator.expire(TOPIC, 0, -1, 10) == 6
         assert [it and it.log_start for it in await log.coordinator.states([FIRST, SECOND])] == [3, 3]
 
     async def test_objects_are_listed_with_their_runs(self, log: Log) -> None:
@@ -766,3 +784,13 @@ class CoordinatorContract:
         await log.coordinator.commit_offsets(None, "g", {FIRST: CommittedOffset(5)})
         await log.coordinator.delete_topic(TOPIC)
         assert dict(await log.coordinator.offsets("g")) == {}
+
+    async def test_no_offsets_are_kept_for_a_topic_that_is_gone(self, log: Log) -> None:
+        held = await log.coordinator.take("groups/1", log.lease)
+        gone = Partition(UUID(int=6), 0)
+        for lease in (held, None):
+            await log.coordinator.commit_offsets(lease, "g", {gone: CommittedOffset(5), SECOND: CommittedOffset(6)})
+            assert list(await log.coordinator.offsets("g")) == [SECOND]
+        await log.coordinator.delete_topic(TOPIC)
+        await log.coordinator.commit_offsets(held, "g", {SECOND: CommittedOffset(7)})
+        assert await log.coordinator.offset_groups() == []

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_broker.coordinates import Topic
+from firn_broker.coordinates import CommittedOffset, Topic
 from firn_broker.coordination import sqlite
 from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.coordination.postgres import PostgresCoordinator
@@ -106,6 +106,7 @@ class TestSqliteOnDisk(OverSqlite):
             db.executescript(script)
         db.execute("PRAGMA user_version=2")
         db.execute("INSERT INTO cluster VALUES ('earlier')")
+        db.execute("INSERT INTO grp_offset VALUES ('of a topic that is gone', x'00', 0, 5, -1, '', 0)")
         db.commit()
         db.close()
         coordinator = SqliteCoordinator(path, clock, "another name")
@@ -140,6 +141,7 @@ class TestSqliteOnDisk(OverSqlite):
 async def works(coordinator: Coordinator, cluster: str) -> None:
     """A few calls of all kinds."""
     assert await coordinator.cluster_id() == cluster
+    assert await coordinator.offset_groups() == []
     log = Log(coordinator, await coordinator.join(ADDRESS, TTL))
     await coordinator.create_topic(Topic(TOPIC, "t", 2, {}))
     assert [it.base_offset for it in await log.commit(batch(), batch(), produced(0))] == [0, 1, 2]
@@ -227,6 +229,9 @@ class TestPostgres(CoordinatorContract):
         # An earlier version had its functions in the first script.
         await db.execute(FUNCTIONS.replace("made_ms = now_at, ", ""))
         await db.execute("INSERT INTO cluster VALUES ('earlier')")
+        await db.execute(
+            "INSERT INTO grp_offset VALUES ('of a topic that is gone', gen_random_uuid(), 0, 5, -1, '', 0)"
+        )
         coordinator = PostgresCoordinator(settings.model_copy(update={"schema_name": name}))
         await coordinator.start()
         await works(coordinator, "earlier")
@@ -287,3 +292,19 @@ class TestPostgres(CoordinatorContract):
         assert await theirs.producer_ids(1) == first + 1
         await theirs.close()
         await admin.close()
+
+    async def test_no_offsets_are_kept_for_a_topic_that_is_being_deleted(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        async with db.transaction():
+            await db.execute(f"SET LOCAL search_path = {settings.schema_name}")
+            await db.execute("DELETE FROM topic WHERE id = $1", TOPIC)
+            await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", TOPIC)
+            commit = asyncio.create_task(log.coordinator.commit_offsets(None, "g", {FIRST: CommittedOffset(5)}))
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            while not commit.done() and not await db.fetchval(waits):
+                await asyncio.sleep(0.01)
+        await commit
+        assert dict(await log.coordinator.offsets("g")) == {}
+        await db.close()

@@ -220,20 +220,50 @@ def test_deleting_goes_on_beside_compacting() -> None:
     run(story())
 
 
-def test_many_partitions_have_their_turn() -> None:
+def test_all_that_is_due_is_compacted_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
+        # One partition needs three passes, and all of them together a few times what one pass takes.
+        monkeypatch.setattr(compaction, "PASS_RUNS", 2)
         async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
+            await create(asked, "t", partitions=6, cleanup_policy="compact")
+            one = batch((b"k", b"v" * 300_000))
+            for _ in range(3):
+                await asyncio.gather(*(produce(asked, "t", partition, one) for partition in range(6)))
+            for _ in range(3):
+                await produce(asked, "t", 0, one)
+            await asyncio.sleep(32 - asyncio.get_running_loop().time())
+            assert all(it < 400_000 for it in await size_of(asked, 6)), await size_of(asked, 6)
+            assert metrics.NOT_COMPACTED.labels("behind")._value.get() == 0
+
+    run(story())
+
+
+def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
             await create(asked, "t", partitions=4, cleanup_policy="compact")
-            large = b"v" * 300_000
-            for partition in range(4):
-                for _ in range(3):
-                    await produce(asked, "t", partition, batch((b"k", large)))
-            for _ in range(2):
-                await produce(asked, "t", 0, batch((b"k", large)))
+            for _ in range(3):
+                await asyncio.gather(*(produce(asked, "t", it, batch((b"k", b"v"))) for it in range(4)))
+            before = await size_of(asked, 4)
+            true = shared.coordinator.find
+
+            async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
+                await asyncio.sleep(20)
+                return await true(wanted)
+
+            monkeypatch.setattr(shared.coordinator, "find", find)
+            told = []
+            for _ in range(6):
+                await produce(asked, "t", 0, batch((b"k", b"v")))
                 await asyncio.sleep(30)
-            await asyncio.sleep(120)
-            states = await asked.broker.coordinator.states([Partition(await topic_id(asked), it) for it in range(4)])
-            assert all(it is not None and it.size < 400_000 for it in states), states
+                told.append(metrics.NOT_COMPACTED.labels("behind")._value.get())
+            assert max(told) == 2, told
+            after = await size_of(asked, 4)
+            assert all(now < was for now, was in zip(after[1:], before[1:], strict=True)), (before, after)
+            await asyncio.sleep(200)
+            assert all(now < was for now, was in zip(await size_of(asked, 4), before, strict=True))
+            assert metrics.NOT_COMPACTED.labels("behind")._value.get() == 0
 
     run(story())
 

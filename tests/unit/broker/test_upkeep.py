@@ -1,0 +1,134 @@
+"""Rounds of upkeep on whole brokers: a backlog goes, and what fails keeps nothing else from its turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from firn.model.errors import UnavailableError
+from firn_broker import metrics
+from firn_broker.coordinates import Partition
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import batch
+from tests.unit.broker.test_compaction import batch as keyed
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+ROUND_SECONDS = 30
+SETTINGS = {"upkeep": {"interval_seconds": ROUND_SECONDS, "grace_seconds": 1, "round_runs": 5}}
+PARTITIONS, RUNS = 6, 10
+
+
+async def backlog(asked: Asked, name: str, bound: str = "retention_ms") -> list[Partition]:
+    """Partitions of many runs that are to expire."""
+    id = await create(asked, name, PARTITIONS, **{"retention_ms": "-1", bound: "1"})
+    for _ in range(RUNS):
+        await asyncio.gather(*(produce(asked, name, index, batch(time=1).data) for index in range(PARTITIONS)))
+    return [Partition(id, index) for index in range(PARTITIONS)]
+
+
+async def kept(shared: Shared, partitions: list[Partition]) -> int:
+    """Bytes of all of them, together."""
+    return sum(it.size for it in await shared.coordinator.states(partitions) if it is not None)
+
+
+def slow(work: Callable[..., Awaitable[Any]], seconds: float) -> Callable[..., Awaitable[Any]]:
+    async def later(*values: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await work(*values)
+
+    return later
+
+
+@pytest.mark.parametrize("bound", ["retention_ms", "retention_bytes"])
+def test_a_backlog_of_many_steps_goes_in_one_round(bound: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **SETTINGS) as asked:
+            partitions = await backlog(asked, "t", bound)
+            assert await kept(shared, partitions) == PARTITIONS * RUNS * len(batch().data)
+            await asyncio.sleep(ROUND_SECONDS - asyncio.get_running_loop().time() + 2)
+            # The newest run of a partition is not too many.
+            left = 0 if bound == "retention_ms" else PARTITIONS * len(batch().data)
+            assert await kept(shared, partitions) == left
+            assert metrics.UPKEEP_BEHIND._value.get() == 0
+
+    run(story())
+
+
+def test_more_than_a_round_does_is_told_and_topics_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **SETTINGS) as asked:
+            first, second = await backlog(asked, "a"), await backlog(asked, "b")
+            for name in ("expire", "drop_runs"):
+                monkeypatch.setattr(shared.coordinator, name, slow(getattr(shared.coordinator, name), 5))
+            before = [await kept(shared, it) for it in (first, second)]
+            await asyncio.sleep(2.5 * ROUND_SECONDS)
+            after = [await kept(shared, it) for it in (first, second)]
+            assert all(0 < now < was for now, was in zip(after, before, strict=True)), (before, after)
+            assert metrics.UPKEEP_BEHIND._value.get() == 1
+            await asyncio.sleep(50 * ROUND_SECONDS)
+            assert await kept(shared, first + second) == 0
+            assert metrics.UPKEEP_BEHIND._value.get() == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
+@pytest.mark.parametrize(
+    "broken", ["expire", "drop_runs", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
+)
+def test_a_part_that_fails_keeps_no_other_from_its_turn(
+    broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        done: set[str] = set()
+
+        def told(name: str, work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def tell(*values: Any) -> Any:
+                if name == broken:
+                    raise error("broken")
+                result = await work(*values)
+                done.add(name)
+                return result
+
+            return tell
+
+        parts = {"expire", "drop_runs", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"}
+        async with broker(shared, **SETTINGS) as asked:
+            await create(asked, "deletes")
+            await create(asked, "compacts", cleanup_policy="compact")
+            for _ in range(2):
+                await produce(asked, "compacts", 0, keyed((b"k", b"v")))
+            for name in parts:
+                monkeypatch.setattr(shared.coordinator, name, told(name, getattr(shared.coordinator, name)))
+            await asyncio.sleep(ROUND_SECONDS + 2)
+            assert done == parts - {broken}
+            assert asked.broker.healthy
+
+    run(story())
+
+
+@pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
+def test_a_topic_that_always_fails_leaves_others_their_turn(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **SETTINGS) as asked:
+            topics = [await backlog(asked, name) for name in "abc"]
+            true = shared.coordinator.expire
+
+            async def expire(topic: Any, *values: Any) -> int:
+                if topic == topics[1][0].topic:
+                    raise error("broken")
+                return await true(topic, *values)
+
+            monkeypatch.setattr(shared.coordinator, "expire", expire)
+            await asyncio.sleep(2 * ROUND_SECONDS)
+            assert [await kept(shared, it) > 0 for it in topics] == [False, True, False]
+
+    run(story())
