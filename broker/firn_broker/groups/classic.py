@@ -11,8 +11,8 @@
 - Preparing: members join (again); whoever does not until the rebalance timeout is out, static members excepted.
 - Completing: all know the generation; followers wait for the leader's assignments.
 - A member that is not heard of for its session timeout is out, unless it waits for one of our answers.
-- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. With unchanged subscriptions, a
-  stable group does not rebalance for it.
+- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. A stable group rebalances for it
+  only if another protocol is chosen then, whatever it says for that protocol: Java's cooperative consumers write their generation there.
 - A new dynamic member is first told its id and comes again (KIP-394), so that lost answers leave no ghosts.
 
 Times are seconds of a monotonic clock. Answers to come are futures, made by the caller. Source: ``GroupCoordinator.scala``,
@@ -233,7 +233,6 @@ class Group:
         _answer(old.joining, JoinReply(ErrorCode.fenced_instance_id, old.id))
         _answer(old.syncing, SyncReply(ErrorCode.fenced_instance_id))
         was_leader = self.leader == old.id
-        same = list(old.protocols) == list(request.protocols)
         del self.members[old.id]
         id = self.new_id(request.instance or "")
         member = Member(
@@ -243,7 +242,7 @@ class Group:
         self.members[id] = member
         if was_leader:
             self.leader = id
-        if self.state is State.STABLE and same:
+        if self.state is State.STABLE and self._vote() == self.protocol:
             reply = self._joined(member)
             if was_leader and not request.skips_assignment:
                 # It must not assign anew what is assigned: it is told that another leads.

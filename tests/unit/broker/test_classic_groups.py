@@ -287,6 +287,25 @@ def test_an_old_static_leader_is_told_that_another_leads() -> None:
     assert (again.leader, again.members) == (first.member, ())
 
 
+def test_what_a_static_member_says_when_it_is_back_is_known_without_a_rebalance() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a", protocols=[("range", b"generation 7"), ("sticky", b"z")]).result()
+    assert (again.error, again.generation, again.skip_assignment) == (NONE, 1, True)
+    assert again.members == [(again.member, "a", b"generation 7")]
+    assert play.sync(again.member, 1, instance="a").result().assignment == b"all"
+
+
+def test_a_static_member_that_changes_which_protocol_is_chosen_rebalances() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a", protocols=[("sticky", b"y"), ("range", b"x")]).result()
+    assert (again.error, again.generation, again.protocol) == (NONE, 2, "sticky")
+    assert play.group.state is State.COMPLETING
+
+
 def test_a_static_member_may_leave_by_its_instance() -> None:
     play = Play()
     play.join(instance="a")
