@@ -131,6 +131,8 @@ class Group:
     """Ids that were given out and whose members have not come again, with the time when they are forgotten."""
     version: int = 0
     empty_ms: int | None = None
+    _proposed: bool = False
+    """Whether the leader of this generation has brought assignments: what is saved then is a stable group."""
     _rebalance_end: float = 0.0
     _first: bool = False
     """Whether the rebalance is one of a group that was empty: it ends with `_initial_until`, whoever was told to come again, as with Kafka."""
@@ -294,7 +296,7 @@ class Group:
         if self.leader not in self.members or self.members[self.leader].joining is None:
             self.leader = joined[0].id
         self.protocol = self._vote()
-        self.state = State.COMPLETING
+        self.state, self._proposed = State.COMPLETING, False
         for member in self.members.values():
             member.assignment = b""
             if member.joining is not None:
@@ -420,6 +422,7 @@ class Group:
 
     def propose(self, assignments: Mapping[str, bytes]) -> None:
         """The leader's assignments, before they are kept."""
+        self._proposed = True
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
 
@@ -495,10 +498,11 @@ class Group:
 
     def save(self) -> str:
         """As JSON."""
+        stable = self.state is State.STABLE or (self.state is State.COMPLETING and self._proposed)
         return json.dumps(
             {
                 "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
-                "emptyMs": self.empty_ms,
+                "emptyMs": self.empty_ms, "rebalancing": bool(self.members) and not stable,
                 "members": [
                     {
                         "id": it.id, "instance": it.instance, "client": it.client, "host": it.host,
@@ -511,7 +515,7 @@ class Group:
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
-        """See `groups.group.Group`."""
+        """See `groups.group.Group`. Who was in a rebalance begins it anew."""
         kept = json.loads(text)
         self.protocol_type, self.protocol = kept["type"], kept["protocol"]
         self.generation, self.leader = kept["generation"], kept["leader"]
@@ -523,6 +527,8 @@ class Group:
                 base64.b64decode(it["assignment"]),
             )  # fmt: skip
         self.state = State.STABLE if self.members else State.EMPTY
+        if kept.get("rebalancing"):
+            self._rebalance(now)
 
 
 def _text(data: bytes) -> str:

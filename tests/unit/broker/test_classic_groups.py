@@ -338,6 +338,31 @@ def test_a_group_goes_on_elsewhere() -> None:
     assert other.group.save() == kept
 
 
+def test_a_rebalance_begins_anew_elsewhere() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    generation = play.group.generation
+    play.join(first, protocols=[("range", b"other")])
+    other = Play()
+    other.group.load(play.group.save(), 0.0)
+    assert other.group.heartbeat(second, None, generation, 1.0) is ErrorCode.rebalance_in_progress
+    joined = [other.join(first), other.join(second)]
+    assert {it.result().generation for it in joined} == {generation + 1}
+
+
+def test_a_group_goes_on_elsewhere_with_what_its_leader_has_just_brought() -> None:
+    play = Play()
+    first: JoinReply = play.join().result()
+    without = play.group.save()
+    play.group.sync(first.member, None, 1, None, None, play.now, Future())
+    play.group.propose({first.member: b"all"})
+    other, later = Play(), Play()
+    other.group.load(without, 0.0)
+    assert other.group.state is State.PREPARING
+    later.group.load(play.group.save(), 0.0)
+    assert later.sync(first.member, 1).result().assignment == b"all"
+
+
 @pytest.mark.parametrize("act", [lambda play, id: play.join(id), lambda play, id: play.sync(id, 1)])
 def test_a_group_that_moved_tells_who_waits(act: Callable[[Play, str], Future]) -> None:
     play = Play()
