@@ -11,8 +11,8 @@
 - Preparing: members join (again); whoever does not until the rebalance timeout is out, static members excepted.
 - Completing: all know the generation; followers wait for the leader's assignments.
 - A member that is not heard of for its session timeout is out, unless it waits for one of our answers.
-- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. With unchanged subscriptions, a
-  stable group does not rebalance for it.
+- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. A stable group rebalances for it
+  only if another protocol is chosen then, whatever it says for that protocol: Java's cooperative consumers write their generation there.
 - A new dynamic member is first told its id and comes again (KIP-394), so that lost answers leave no ghosts.
 
 Times are seconds of a monotonic clock. Answers to come are futures, made by the caller. Source: ``GroupCoordinator.scala``,
@@ -131,6 +131,8 @@ class Group:
     """Ids that were given out and whose members have not come again, with the time when they are forgotten."""
     version: int = 0
     empty_ms: int | None = None
+    _proposed: bool = False
+    """Whether the leader of this generation has brought assignments: what is saved then is a stable group."""
     _rebalance_end: float = 0.0
     _first: bool = False
     """Whether the rebalance is one of a group that was empty: it ends with `_initial_until`, whoever was told to come again, as with Kafka."""
@@ -233,7 +235,6 @@ class Group:
         _answer(old.joining, JoinReply(ErrorCode.fenced_instance_id, old.id))
         _answer(old.syncing, SyncReply(ErrorCode.fenced_instance_id))
         was_leader = self.leader == old.id
-        same = list(old.protocols) == list(request.protocols)
         del self.members[old.id]
         id = self.new_id(request.instance or "")
         member = Member(
@@ -243,7 +244,7 @@ class Group:
         self.members[id] = member
         if was_leader:
             self.leader = id
-        if self.state is State.STABLE and same:
+        if self.state is State.STABLE and self._vote() == self.protocol:
             reply = self._joined(member)
             if was_leader and not request.skips_assignment:
                 # It must not assign anew what is assigned: it is told that another leads.
@@ -295,7 +296,7 @@ class Group:
         if self.leader not in self.members or self.members[self.leader].joining is None:
             self.leader = joined[0].id
         self.protocol = self._vote()
-        self.state = State.COMPLETING
+        self.state, self._proposed = State.COMPLETING, False
         for member in self.members.values():
             member.assignment = b""
             if member.joining is not None:
@@ -421,6 +422,7 @@ class Group:
 
     def propose(self, assignments: Mapping[str, bytes]) -> None:
         """The leader's assignments, before they are kept."""
+        self._proposed = True
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
 
@@ -496,10 +498,11 @@ class Group:
 
     def save(self) -> str:
         """As JSON."""
+        stable = self.state is State.STABLE or (self.state is State.COMPLETING and self._proposed)
         return json.dumps(
             {
                 "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
-                "emptyMs": self.empty_ms,
+                "emptyMs": self.empty_ms, "rebalancing": bool(self.members) and not stable,
                 "members": [
                     {
                         "id": it.id, "instance": it.instance, "client": it.client, "host": it.host,
@@ -512,7 +515,7 @@ class Group:
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
-        """See `groups.group.Group`."""
+        """See `groups.group.Group`. Who was in a rebalance begins it anew."""
         kept = json.loads(text)
         self.protocol_type, self.protocol = kept["type"], kept["protocol"]
         self.generation, self.leader = kept["generation"], kept["leader"]
@@ -524,6 +527,8 @@ class Group:
                 base64.b64decode(it["assignment"]),
             )  # fmt: skip
         self.state = State.STABLE if self.members else State.EMPTY
+        if kept.get("rebalancing"):
+            self._rebalance(now)
 
 
 def _text(data: bytes) -> str:

@@ -83,7 +83,7 @@ class Shard:
     expiring: dict[str, asyncio.Event] = field(default_factory=dict)
     """Groups that are being deleted: who needs one waits for that, and begins anew."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a consumer group is stored or a group is deleted: meanwhile others gather what goes with the next write."""
+    """Held while a group is stored by `_store`, or deleted: meanwhile others gather what goes with the next write."""
 
 
 class GroupCoordinator:
@@ -409,14 +409,14 @@ class GroupCoordinator:
             shard.kept[group.name] = max(shard.kept.get(group.name, 0), version)
         return ErrorCode.none
 
-    async def _store(self, shard: Shard, group: consumer.Group) -> ErrorCode:
-        """Have a consumer group stored as it is now: what is answered from then on survives this broker. What happened while another
-        write was under way goes with one write."""
+    async def _store(self, shard: Shard, group: Group) -> ErrorCode:
+        """Have a group stored as it is now: what is answered from then on survives this broker. What happened while another write was
+        under way goes with one write."""
         version = group.version
         if shard.kept.get(group.name, 0) >= version:
             return ErrorCode.none
         async with shard.storing:
-            if shard.groups.get(group.name) is not group or group.state is consumer.State.DEAD:
+            if self._shards.get(shard.number) is not shard or shard.groups.get(group.name) is not group:
                 return ErrorCode.coordinator_not_available
             if shard.kept.get(group.name, 0) >= version:
                 return ErrorCode.none
@@ -497,13 +497,14 @@ class GroupCoordinator:
         if group is found or not group.idle:
             shard.groups[name] = group
             self._schedule(shard, group)
-        stable = group.state is State.STABLE
-        reply = await future
-        # A static member has a new id, which has to be known wherever the group goes, before it is told.
-        renamed = stable and not reply.error and request.instance is not None and not request.member
-        if renamed and not await self._keep(shard, group):
-            return JoinReply(ErrorCode.coordinator_not_available, request.member)
-        return reply
+        refused = future.done() and future.result().error
+        if request.instance is not None and not request.member and not refused and name in shard.kept:
+            # What is stored may know the instance by an older id. Whoever goes on from there must not take the new one for a stranger's,
+            # which ends a client for good: it is told when it is stored, be it in the middle of a rebalance.
+            group.version += 1
+            if error := await self._store(shard, group):
+                return JoinReply(error, request.member)
+        return await future
 
     async def sync(
         self,

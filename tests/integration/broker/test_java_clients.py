@@ -1,10 +1,11 @@
 """What Apache Kafka's own tools, from the published jars, can do with our broker. Each call is a JVM: a test makes few."""
 
 import json
+import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -121,17 +122,25 @@ def console_consumers(
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Two consumers in a group of a new topic of that name, while they are not stopped; what they read is in consumer-N.log."""
     call(broker, TOPICS, "--create", "--topic", name, "--partitions", "4")
-    chosen = [part for it in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", it)]
     with ExitStack() as stack:
-        processes = []
-        for number in range(2):
-            command = program(
-                CONSUMER, "--bootstrap-server", broker.bootstrap, "--topic", name, "--group", name, "--from-beginning", *chosen,
-                flags=FLAGS,
-            )  # fmt: skip
-            log = directory / f"consumer-{number}.log"
-            processes.append(stack.enter_context(running(command, log.exists, log)))
-        yield processes
+        yield [
+            stack.enter_context(console_consumer(broker, name, directory / f"consumer-{number}.log", *properties))
+            for number in range(2)
+        ]
+
+
+@contextmanager
+def console_consumer(
+    broker: FirnBroker, name: str, log: Path, *properties: str, flags: Sequence[str] = FLAGS
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A consumer of the topic in the group of that name; what it reads and says is in ``log``."""
+    chosen = [part for it in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", it)]
+    command = program(
+        CONSUMER, "--bootstrap-server", broker.bootstrap, "--topic", name, "--group", name, "--from-beginning", *chosen,
+        flags=flags,
+    )  # fmt: skip
+    with running(command, log.exists, log) as process:
+        yield process
 
 
 @pytest.fixture
@@ -169,6 +178,44 @@ def test_groups_are_shared_described_reset_and_deleted(
     assert [row[2] for row in table(gone)[2:]] == ["Successful"] * 4
     call(firn, GROUPS, "--delete", "--group", name)
     assert name not in call(firn, GROUPS, "--list").split()
+
+
+def test_a_static_member_that_restarts_leaves_others_alone(firn: FirnBroker, name: str, tmp_path: Path) -> None:
+    call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
+    logs = {life: tmp_path / f"{life}.log" for life in ("one", "two", "one-again")}
+    says = (*FLAGS, "-Dorg.apache.logging.log4j.level=INFO")
+
+    def living(life: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        return console_consumer(firn, name, logs[life], f"group.instance.id={life.split('-')[0]}", flags=says)
+
+    def generations(life: str) -> list[int]:
+        text = logs[life].read_text() if logs[life].exists() else ""
+        return [int(it) for it in re.findall(r"synced group in generation Generation\{generationId=(\d+)", text)]
+
+    def read(*lives: str) -> list[int]:
+        return sorted(int(line) for it in lives for line in logs[it].read_text().splitlines() if line.isdigit())
+
+    def send(numbers: range) -> None:
+        lines = "".join(f"{it}\n" for it in numbers)
+        call(firn, PRODUCER, "--topic", name, "--command-property", "batch.size=1", stdin=lines)
+
+    with ExitStack() as stack:
+        first = stack.enter_context(living("one"))
+        await_true("the first one's assignment", lambda: generations("one") != [])
+        stack.enter_context(living("two"))
+        # What the first one says when it joins for the second time has its generation in it, as its cooperative assignor wants.
+        await_true("both in a generation", lambda: generations("one")[-1:] == generations("two")[-1:] != [])
+        shared = generations("two")
+        send(range(100))
+        await_true("records of both", lambda: len(read("one", "two")) >= 100)
+        stop(first)
+        stack.enter_context(living("one-again"))
+        await_true("its assignment", lambda: generations("one-again") != [])
+        send(range(100, 200))
+        await_true("the other records", lambda: len(read(*logs)) >= 200)
+        assert read(*logs) == list(range(200))
+        assert (generations("one-again"), generations("two")) == (shared[-1:], shared)
+        assert read("one-again")
 
 
 def test_performance_tools(firn: FirnBroker, name: str) -> None:

@@ -17,7 +17,9 @@ from tests.simulation.broker.world import Dead, Host, World
 UNKNOWN_TOPIC, OUT_OF_RANGE, OUT_OF_ORDER = 3, 1, 45
 RETRIABLE = {UNKNOWN_TOPIC, 5, 6, 7, 56, 100}
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE = 14, 15, 16, 22, 25, 27
-MEMBER_ID_REQUIRED = 79
+MEMBER_ID_REQUIRED, FENCED_INSTANCE = 79, 82
+RESTARTS = 0.3
+"""How often a static member that has to join again is a new process."""
 ELSEWHERE = {LOADING, NOT_AVAILABLE, NOT_COORDINATOR}
 
 
@@ -173,14 +175,18 @@ class Consumer:
 
 
 class Member:
-    """A member of a group by the classic protocol, which reads the partitions it is given and commits how far it came."""
+    """A member of a group by the classic protocol, which reads the partitions it is given and commits how far it came. With an ``instance``
+    it is a static one, which forgets its id and comes again as another process would."""
 
-    def __init__(self, world: World, history: History, group: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, world: World, history: History, group: str, topic: str, partitions: int, instance: str | None = None
+    ) -> None:
         self._world = world
         self._history = history
         self._group = group
         self._topic = topic
         self._partitions = partitions
+        self._instance = instance
         self._id = ""
         self._generation = -1
         self._host: Host | None = None
@@ -193,6 +199,8 @@ class Member:
                 await self._live()
             self._host, self.stable = None, False
             await asyncio.sleep(0.2 + self._world.chance.random() * 0.5)
+            if self._instance is not None and self._world.chance.random() < RESTARTS:
+                self._id = ""
 
     async def _ask(self, api: int, version: int, *, seconds: float = 4.0, **fields: Any) -> Any:
         assert self._host is not None
@@ -225,10 +233,12 @@ class Member:
         topic = self._topic.encode()
         joined: Any = await self._ask(
             11, 5, seconds=20.0, group_id=self._group, session_timeout=milliseconds(6000), rebalance_timeout=milliseconds(6000), member_id=self._id,
-            group_instance_id=None, protocol_type="consumer", protocols=[{"name": "range", "metadata": topic}],
+            group_instance_id=self._instance, protocol_type="consumer", protocols=[{"name": "range", "metadata": topic}],
         )  # fmt: skip
         self._id = joined.member_id
         if joined.error_code:
+            # Nobody else has its instance: it would be the end of a real client.
+            assert joined.error_code != FENCED_INSTANCE
             if joined.error_code == UNKNOWN_MEMBER:
                 self._id = ""
             return False
@@ -239,20 +249,28 @@ class Member:
             parts = {id: bytes(range(self._partitions)[place :: len(members)]) for place, id in enumerate(members)}
             assignments = [{"member_id": id, "assignment": part} for id, part in parts.items()]
         synced: Any = await self._ask(
-            14, 3, seconds=12.0, group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None,
+            14, 3, seconds=12.0, group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=self._instance,
             assignments=assignments,
         )  # fmt: skip
         if synced.error_code:
+            assert synced.error_code != FENCED_INSTANCE
             if synced.error_code == UNKNOWN_MEMBER:
                 self._id = ""
             return False
         self.mine = tuple(synced.assignment)
-        self._history.assignments.append(Assignment(self._group, self._generation, self._id, self.mine))
+        self._history.assignments.append(
+            Assignment(self._group, self._generation, self._instance or self._id, self.mine)
+        )
         return True
 
     async def _beat(self) -> bool:
         found: Any = await self._ask(
-            12, 3, group_id=self._group, generation_id=self._generation, member_id=self._id, group_instance_id=None
+            12,
+            3,
+            group_id=self._group,
+            generation_id=self._generation,
+            member_id=self._id,
+            group_instance_id=self._instance,
         )
         return self._in(found.error_code)
 
@@ -278,7 +296,7 @@ class Member:
         commit = OffsetCommit((self._topic, partition), offset, self._world.now())
         self._history.commits.append(commit)
         found: Any = await self._ask(
-            8, 7, group_id=self._group, generation_id_or_member_epoch=self._generation, member_id=self._id, group_instance_id=None,
+            8, 7, group_id=self._group, generation_id_or_member_epoch=self._generation, member_id=self._id, group_instance_id=self._instance,
             topics=[
                 {
                     "name": self._topic,

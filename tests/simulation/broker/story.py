@@ -79,7 +79,8 @@ async def _story(world: World, found: History) -> None:
     consumers = [Consumer(world, found, f"reader of {log}", log) for log in logs]
     # Those come too late for what is deleted.
     consumers += [Consumer(world, found, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
-    members = [Member(world, found, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC]) for _ in range(MEMBERS)]
+    instances = ["static", *[None] * (MEMBERS - 1)]
+    members = [Member(world, found, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], it) for it in instances]
     chaos = world.later(_chaos(world))
     trimming = world.later(admin.trim())
     reading = [world.later(it.run()) for it in consumers] + [world.later(it.run()) for it in members]

@@ -287,6 +287,25 @@ def test_an_old_static_leader_is_told_that_another_leads() -> None:
     assert (again.leader, again.members) == (first.member, ())
 
 
+def test_what_a_static_member_says_when_it_is_back_is_known_without_a_rebalance() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a", protocols=[("range", b"generation 7"), ("sticky", b"z")]).result()
+    assert (again.error, again.generation, again.skip_assignment) == (NONE, 1, True)
+    assert again.members == [(again.member, "a", b"generation 7")]
+    assert play.sync(again.member, 1, instance="a").result().assignment == b"all"
+
+
+def test_a_static_member_that_changes_which_protocol_is_chosen_rebalances() -> None:
+    play = Play()
+    first: JoinReply = play.join(instance="a").result()
+    play.sync(first.member, 1, {first.member: b"all"})
+    again: JoinReply = play.join(instance="a", protocols=[("sticky", b"y"), ("range", b"x")]).result()
+    assert (again.error, again.generation, again.protocol) == (NONE, 2, "sticky")
+    assert play.group.state is State.COMPLETING
+
+
 def test_a_static_member_may_leave_by_its_instance() -> None:
     play = Play()
     play.join(instance="a")
@@ -317,6 +336,31 @@ def test_a_group_goes_on_elsewhere() -> None:
     assert other.group.heartbeat(first, None, generation, 1.0) is NONE
     assert other.sync(second, generation).result().assignment == second.encode()
     assert other.group.save() == kept
+
+
+def test_a_rebalance_begins_anew_elsewhere() -> None:
+    play = Play()
+    first, second = play.stable(2)
+    generation = play.group.generation
+    play.join(first, protocols=[("range", b"other")])
+    other = Play()
+    other.group.load(play.group.save(), 0.0)
+    assert other.group.heartbeat(second, None, generation, 1.0) is ErrorCode.rebalance_in_progress
+    joined = [other.join(first), other.join(second)]
+    assert {it.result().generation for it in joined} == {generation + 1}
+
+
+def test_a_group_goes_on_elsewhere_with_what_its_leader_has_just_brought() -> None:
+    play = Play()
+    first: JoinReply = play.join().result()
+    without = play.group.save()
+    play.group.sync(first.member, None, 1, None, None, play.now, Future())
+    play.group.propose({first.member: b"all"})
+    other, later = Play(), Play()
+    other.group.load(without, 0.0)
+    assert other.group.state is State.PREPARING
+    later.group.load(play.group.save(), 0.0)
+    assert later.sync(first.member, 1).result().assignment == b"all"
 
 
 @pytest.mark.parametrize("act", [lambda play, id: play.join(id), lambda play, id: play.sync(id, 1)])

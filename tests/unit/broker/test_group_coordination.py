@@ -525,34 +525,94 @@ def test_a_member_that_dies_goes_though_the_group_was_of_the_other_protocol() ->
     run(story())
 
 
-def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Shared()
+async def come(
+    asked: Asked, instance: str = "i", member: str = "", protocols: tuple[str, ...] = ("range", "sticky")
+) -> Any:
+    return await asked.ask(
+        JOIN_GROUP, 5, group_id="g", session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id=member, group_instance_id=instance,
+        protocol_type="consumer", protocols=[{"name": name, "metadata": b"x"} for name in protocols],
+    )  # fmt: skip
 
-    async def come(asked: Asked) -> Any:
-        return await asked.ask(
-            JOIN_GROUP, 5, group_id="g", session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id="", group_instance_id="i",
-            protocol_type="consumer", protocols=({"name": "range", "metadata": b"x"},),
-        )  # fmt: skip
 
-    async def refuse(*_: Any) -> None:
-        raise UnavailableError("down")
+async def synced(asked: Asked, joined: Any, instance: str = "i") -> Any:
+    mine = {it.member_id: it.member_id.encode() for it in joined.members}
+    return await asked.ask(
+        SYNC, 3, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance,
+        assignments=[{"member_id": id, "assignment": part} for id, part in mine.items()],
+    )  # fmt: skip
+
+
+async def heard(asked: Asked, joined: Any, instance: str = "i") -> ErrorCode:
+    found = await asked.ask(
+        CLASSIC_HEARTBEAT, 3, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance
+    )  # fmt: skip
+    code: ErrorCode = found.error_code
+    return code
+
+
+AT_ONCE = {"initial_rebalance_ms": 0}
+
+
+@pytest.mark.parametrize("protocols", [("range", "sticky"), ("sticky", "range")])
+def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tuple[str, ...]) -> None:
+    """With or without a rebalance: who is told an id that is then unknown takes itself for replaced, and ends."""
 
     async def story() -> None:
-        async with broker(shared) as asked:
-            first = await come(asked)
-            assignments = ({"member_id": first.member_id, "assignment": b"x"},)
-            await asked.ask(
-                SYNC, 3, group_id="g", generation_id=1, member_id=first.member_id, group_instance_id="i", assignments=assignments
-            )  # fmt: skip
-            with monkeypatch.context() as patched:
-                patched.setattr(shared.coordinator, "save_group", refuse)
-                assert (await come(asked)).error_code is ErrorCode.coordinator_not_available
-            again = await come(asked)
+        shared = Shared()
+        async with broker(shared, groups=AT_ONCE) as asked:
+            saves = Saves(shared)
+            await synced(asked, await come(asked))
+            saves.broken = True
+            assert (await come(asked, protocols=protocols)).error_code is ErrorCode.coordinator_not_available
+            saves.broken = False
+            again = await come(asked, protocols=protocols)
             assert again.error_code is NONE
+            saves.broken = True
+            if protocols[0] == "sticky":
+                assert (await synced(asked, again)).error_code is ErrorCode.coordinator_not_available
             asked.broker.groups._lose_all()
-            beat = await asked.ask(
-                CLASSIC_HEARTBEAT, 3, group_id="g", generation_id=1, member_id=again.member_id, group_instance_id="i"
+            saves.broken = False
+            in_rebalance = ErrorCode.rebalance_in_progress if protocols[0] == "sticky" else NONE
+            assert await heard(asked, again) is in_rebalance
+            last = await come(asked, member=again.member_id, protocols=protocols)
+            assert (last.error_code, last.member_id) == (NONE, again.member_id)
+            assert (await synced(asked, last)).assignment == again.member_id.encode()
+            asked.broker.groups._lose_all()
+            assert await heard(asked, last) is NONE
+
+    run(story())
+
+
+def test_a_static_member_that_was_out_is_no_stranger_after_an_outage() -> None:
+    async def story() -> None:
+        async with broker(Shared(), groups=AT_ONCE) as asked:
+            one = await come(asked, "one")
+            two, one = await asyncio.gather(come(asked, "two"), come(asked, "one", one.member_id))
+            leader, other = sorted((("one", one), ("two", two)), key=lambda it: not it[1].members)
+            await synced(asked, leader[1], leader[0])
+            await asked.ask(LEAVE, 3, group_id="g", members=[{"member_id": "", "group_instance_id": other[0]}])
+            back, _ = await asyncio.gather(come(asked, other[0]), come(asked, leader[0], leader[1].member_id))
+            assert back.member_id != other[1].member_id
+            asked.broker.groups._lose_all()
+            assert await heard(asked, back, other[0]) is ErrorCode.illegal_generation, "it joins again"
+            assert await heard(asked, other[1], other[0]) is ErrorCode.fenced_instance_id
+            again = await asyncio.gather(
+                come(asked, other[0], back.member_id), come(asked, leader[0], leader[1].member_id)
             )
-            assert beat.error_code is NONE
+            assert [it.error_code for it in again] == [NONE, NONE]
+
+    run(story())
+
+
+def test_static_members_that_come_at_once_are_stored_together() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups={"initial_rebalance_ms": 1000}) as asked:
+            await create(asked, "t")
+            assert await commit(asked, "g", "", -1) is NONE
+            saves = Saves(shared)
+            joined = await asyncio.gather(*(come(asked, f"i{number}") for number in range(50)))
+            assert {(it.error_code, it.generation_id) for it in joined} == {(NONE, 1)}
+            assert saves.count <= 3
 
     run(story())
