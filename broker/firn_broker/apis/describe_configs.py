@@ -1,6 +1,7 @@
 """DescribeConfigs (32), versions 1 to 4: topics with all of Kafka's configs, and a broker with what it has of Kafka's names.
 
 Synonyms name the same config at each level that sets it. No documentation is sent.
+Who asks for the same more than once is told once.
 """
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +19,7 @@ TOPIC, BROKER = 2, 4
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     results = []
-    for one in request.resources:  # type: ignore[attr-defined]
+    for one in dict.fromkeys(request.resources):  # type: ignore[attr-defined]
         error, message, configs = ErrorCode.none, None, []
         keys = None if one.configuration_keys is None else set(one.configuration_keys)
         if one.resource_type == TOPIC:

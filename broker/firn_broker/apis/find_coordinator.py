@@ -1,4 +1,4 @@
-"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4.
+"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4, each told once.
 
 Its address is that of the listener that the client came through; without one there, COORDINATOR_NOT_AVAILABLE: the client asks again.
 
@@ -21,7 +21,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     type = getattr(request, "key_type", GROUP)
     if call.version < 4:
         return _one(broker, call.client, request.key, type)  # type: ignore[attr-defined]
-    return {"coordinators": [_one(broker, call.client, key, type) for key in request.coordinator_keys]}  # type: ignore[attr-defined]
+    keys = dict.fromkeys(request.coordinator_keys)  # type: ignore[attr-defined]
+    return {"coordinators": [_one(broker, call.client, key, type) for key in keys]}
 
 
 def _one(broker: Broker, client: Client, key: str, type: int) -> Fields:

@@ -3,6 +3,7 @@
 - The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
 - Addresses are those of the listener that the client came through; a broker that has none there is not told.
 - A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
+- A topic that is named more than once is told once, as with Kafka.
 - By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
 - While the coordinator cannot be reached, topics are told as they were last known; for one that is not, LEADER_NOT_AVAILABLE: clients ask again.
 """
@@ -36,7 +37,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         topics = [_topic(broker, call, topic) for topic in broker.catalogue.by_name.values()]
     else:
         create = getattr(request, "allow_auto_topic_creation", True)
-        topics = [await _wanted(broker, call, one, create=create) for one in wanted]
+        each = {getattr(one, "topic_id", None) if one.name is None else one.name: one for one in wanted}
+        topics = [await _wanted(broker, call, one, create=create) for one in each.values()]
     nodes = broker.endpoints(call.client)
     return {
         "brokers": [
