@@ -124,7 +124,13 @@ class Router:
             assert route.handler is not None
             request = messages.decode(header.api, header.version, frame, header.body)
             fields = await route.handler(request, call)
-            return [headers.response(header), messages.encode(header.api, header.version, fields)]
+            answer: list[bytes | memoryview] = [headers.response(header)]
+            for piece in messages.pieces(header.api, header.version, fields):
+                if len(answer) > 1:
+                    # Of a long one: heartbeats and leases do not wait for all of it.
+                    await asyncio.sleep(0)
+                answer.append(piece)
+            return answer
         except MalformedError:
             raise
         except Exception:
