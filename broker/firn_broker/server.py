@@ -136,8 +136,6 @@ class Connection(asyncio.BufferedProtocol):
             counted, self._counted = self._counted, 0
             self._expect(memoryview(self._prefix), body=False)
             self._budget.give(counted)
-        if self._reading is not None:
-            self._reading.cancel()
         self._writable.set()
         self._replies.put_nowait(None)
         self._ended()
@@ -180,9 +178,14 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.get_running_loop().time()
 
     def look(self, now: float) -> None:
-        """Close the connection if its time is over."""
+        """Close the connection if its time is over. Of one that is lost, end what is read for nobody."""
         settings = self._settings
-        if self._lost or self._transport.is_closing():
+        if self._lost:
+            # Not at once: most is done by then, and to break off a query costs the coordinator more than to answer it.
+            if self._reading is not None:
+                self._reading.cancel()
+            return
+        if self._transport.is_closing():
             return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()

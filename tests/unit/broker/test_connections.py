@@ -216,7 +216,7 @@ async def test_who_closes_is_counted_until_what_it_produced_is_done() -> None:
 
 
 async def test_what_a_client_only_wanted_to_be_told_ends_with_it() -> None:
-    async with serving() as (server, router, port):
+    async with serving(drain_seconds=0.05) as (server, router, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
         writer.write(request(TOLD, 1) + request(TOLD, 2) + request(OTHER, 3) + request(TOLD, 4))

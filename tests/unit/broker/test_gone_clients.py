@@ -88,7 +88,7 @@ Connect = Callable[[], Awaitable[Client]]
 async def serving(shared: Shared, **settings: Any) -> AsyncIterator[tuple[Asked, Server, Connect]]:
     async with broker(shared, groups={"initial_rebalance_ms": 0}) as asked:
         await create(asked, "t")
-        server = Server(ConnectionSettings(**settings))
+        server = Server(ConnectionSettings(drain_seconds=0.05, **settings))
         _, port = await server.bind("127.0.0.1", 0)
         await server.accept(asked.broker.router)
 
