@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 from firn_broker.wire.cursor import Cursor, MalformedError, array, string, varint
 
 Fields = Mapping[str, Any]
-"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case)."""
+"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function that makes it."""
 
 REQUEST_LIMIT = 4 << 20
 """Bytes of a request that is made into objects, which are many times larger: of all but Produce."""
