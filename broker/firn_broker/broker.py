@@ -141,10 +141,11 @@ class Broker:
 
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
         """The brokers that this client can reach, and where: by the listener that it came through itself."""
+        external = client.external
         return [
             (node, endpoint)
-            for node in self.membership.serving
-            if (endpoint := node.address.endpoint(external=client.external)) is not None
+            for node in self.membership.reachable(external=external)
+            if (endpoint := node.address.endpoint(external=external)) is not None
         ]
 
     def observe(self) -> None:

@@ -31,6 +31,11 @@ def favourite(nodes: Sequence[Node], what: bytes) -> Node:
     return max(nodes, key=lambda node: (_score(node.id, what), -node.id))
 
 
+def leader(near: Sequence[Node], partition: Partition) -> Node:
+    """Which of the nodes near a client it should ask for ``partition``."""
+    return favourite(near, partition.topic.bytes + partition.index.to_bytes(4, "big"))
+
+
 class Membership:
     """Keeps the node lease alive, and takes a new one when it was lost."""
 
@@ -120,13 +125,19 @@ class Membership:
 
     def reachable(self, *, external: bool) -> Sequence[Node]:
         """Those that clients of this listener can reach: while a fleet gets its external one, some have none yet."""
-        return [node for node in self.serving if node.address.endpoint(external=external) is not None]
+        for nodes in (self.serving, self.nodes):
+            if found := [node for node in nodes if node.address.endpoint(external=external) is not None]:
+                return found
+        return ()
 
     def leader(self, partition: Partition, zone: str, *, external: bool = False) -> Node:
         """Whom a client in ``zone`` should ask for ``partition``."""
+        return leader(self.near(zone, external=external), partition)
+
+    def near(self, zone: str, *, external: bool) -> Sequence[Node]:
+        """The nodes that a client in ``zone`` should go to."""
         nodes = self.reachable(external=external)
-        near = [node for node in nodes if node.address.zone == zone] or nodes
-        return favourite(near, partition.topic.bytes + partition.index.to_bytes(4, "big"))
+        return [node for node in nodes if node.address.zone == zone] or nodes
 
     def of_shard(self, shard: int) -> Node:
         """The node that coordinates the groups of ``shard``: the same for every zone."""

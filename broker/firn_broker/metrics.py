@@ -7,7 +7,9 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 REQUEST_SECONDS = Histogram("firn_broker_request_seconds", "Time from request to answer", ["api"], buckets=_SECONDS)
 REQUEST_ERRORS = Counter("firn_broker_request_errors_total", "Requests that ended in an unexpected error", ["api"])
 MALFORMED = Counter("firn_broker_malformed_total", "Connections closed for what they sent", ["reason"])
-CONNECTIONS = Gauge("firn_broker_connections", "Open connections")
+CONNECTIONS = Gauge(
+    "firn_broker_connections", "Connections that are open, or closed with something still being done for them"
+)
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of answers")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were given an offset")

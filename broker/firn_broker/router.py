@@ -83,6 +83,8 @@ class Route:
     versions: tuple[int, int]
     handler: Handler | None = None
     raw: RawHandler | None = None
+    reads: bool = False
+    """Whether it only tells: it may be cut off at any place when nobody listens any more."""
 
 
 class Router:
@@ -92,6 +94,11 @@ class Router:
         self._routes: Mapping[int, Route] = {route.key: route for route in routes}
         self.stalled = stalled
         """To be called when a connection is not read any more until something of it is answered."""
+
+    def reads(self, key: int) -> bool:
+        """Whether requests of this API need not be answered once their client is gone."""
+        route = self._routes.get(key)
+        return route is not None and route.reads
 
     async def handle(
         self, header: RequestHeader, frame: memoryview, client: Client
@@ -117,7 +124,13 @@ class Router:
             assert route.handler is not None
             request = messages.decode(header.api, header.version, frame, header.body)
             fields = await route.handler(request, call)
-            return [headers.response(header), messages.encode(header.api, header.version, fields)]
+            answer: list[bytes | memoryview] = [headers.response(header)]
+            for piece in messages.pieces(header.api, header.version, fields):
+                if len(answer) > 1:
+                    # Of a long one: heartbeats and leases do not wait for all of it.
+                    await asyncio.sleep(0)
+                answer.append(piece)
+            return answer
         except MalformedError:
             raise
         except Exception:

@@ -3,6 +3,9 @@
 Each connection is read ahead by a few requests, because a producer would otherwise wait a whole flush per request. Produce requests begin
 at once, in the order of their arrival, and wait for the same flush together; every other request begins when the one before it is done, as
 with Kafka. Frames are received straight into the buffer that the records stay in until they are uploaded.
+
+When a client goes, what it asked to be told ends with it (`router.Route.reads`). What it asked to be done is done, and its connection counts
+among all others until then.
 """
 
 import asyncio
@@ -60,6 +63,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused: set[str] = set()
         self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int, int] | None] = asyncio.Queue()
         self._serial: asyncio.Task[Buffers | None] | None = None
+        self._reading: asyncio.Task[Buffers | None] | None = None
+        """The one that is answered now, if nobody needs it but for its answer."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._sending: Share | None = None
@@ -88,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         if (connected := transport.get_extra_info("socket")) is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._writer = asyncio.create_task(self._write())
+        self._writer.add_done_callback(self._ended)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
@@ -118,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """See `asyncio.BufferedProtocol`. The client is gone, as no client of Kafka closes only one direction; what it produced stays."""
-        self._replies.put_nowait(None)
+        # Not closed, as that waits until all is sent, for ever if it takes nothing.
+        self._transport.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -131,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.give(counted)
         self._writable.set()
         self._replies.put_nowait(None)
-        self._server.forget(self)
+        self._ended()
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -171,9 +178,14 @@ class Connection(asyncio.BufferedProtocol):
         self._begun = asyncio.get_running_loop().time()
 
     def look(self, now: float) -> None:
-        """Close the connection if its time is over."""
+        """Close the connection if its time is over. Of one that is lost, end what is read for nobody."""
         settings = self._settings
-        if self._lost or self._transport.is_closing():
+        if self._lost:
+            # Not at once: most is done by then, and to break off a query costs the coordinator more than to answer it.
+            if self._reading is not None:
+                self._reading.cancel()
+            return
+        if self._transport.is_closing():
             return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()
@@ -220,7 +232,15 @@ class Connection(asyncio.BufferedProtocol):
         if before is not None and not before.done():
             await asyncio.wait((before,))
         header = headers.read(frame)
-        return await self._router.handle(header, frame, self.client)
+        if not self._router.reads(header.api):
+            return await self._router.handle(header, frame, self.client)
+        if self._lost:
+            return None
+        self._reading = asyncio.current_task()
+        try:
+            return await self._router.handle(header, frame, self.client)
+        finally:
+            self._reading = None
 
     async def _write(self) -> None:
         """Send answers in the order of the requests."""
@@ -244,7 +264,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._resume("read ahead")
         if not self._lost:
             self._transport.close()
-        # A lost connection's requests go on by themselves (what was produced is produced); their memory is given back as they end.
+        # A lost connection's requests go on by themselves if they do anything (what was produced is produced); their memory is given back
+        # as they end.
         while not self._replies.empty():
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
@@ -277,6 +298,10 @@ class Connection(asyncio.BufferedProtocol):
         metrics.MALFORMED.labels(reason).inc()
         log.warning("connection closed", peer=self.client.peer, client=self.client.id, reason=message)
         self._transport.abort()
+
+    def _ended(self, _: object = None) -> None:
+        if self._lost and (self._writer is None or self._writer.done()):
+            self._server.forget(self)
 
     def stop(self) -> None:
         """Read no more; what was asked is answered, then the connection ends."""
@@ -349,7 +374,7 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """The connection is gone, and nothing is done for it any more."""
         self._connections.discard(connection)
         metrics.CONNECTIONS.set(len(self._connections))
 

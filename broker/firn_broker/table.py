@@ -47,13 +47,23 @@ DECODED = (
     list_partition_reassignments, offset_delete, describe_cluster, consumer_group_heartbeat, consumer_group_describe,
 )  # fmt: skip
 
+READING = frozenset(
+    (
+        fetch, list_offsets, metadata, offset_fetch, find_coordinator, describe_groups, list_groups, offset_for_leader_epoch,
+        describe_configs, describe_log_dirs, list_partition_reassignments, describe_cluster, consumer_group_describe,
+    )
+)  # fmt: skip
+"""Nothing depends on their end. Topics that Metadata makes are made or not by one call of the coordinator."""
+
 
 def routes(broker: Broker) -> list[Route]:
     """All, in the order of their keys."""
-    found = [Route(api.KEY, _name(api), api.VERSIONS, raw=partial(api.handle, broker)) for api in RAW]
+    found = [
+        Route(api.KEY, _name(api), api.VERSIONS, raw=partial(api.handle, broker), reads=api in READING) for api in RAW
+    ]
     for api in DECODED:
         handler = outage.answered(api.KEY, _name(api), partial(api.handle, broker))
-        found.append(Route(api.KEY, _name(api), api.VERSIONS, handler=handler))
+        found.append(Route(api.KEY, _name(api), api.VERSIONS, handler=handler, reads=api in READING))
     return sorted(found, key=lambda route: route.key)
 
 

@@ -1,6 +1,7 @@
 """ConsumerGroupDescribe (69), versions 0 and 1: groups of KIP-848. Any other is GROUP_ID_NOT_FOUND: clients ask DescribeGroups then.
 
 The kind of a member (version 1) is always "consumer", as no group has members of both protocols.
+A group that is named more than once is told once.
 """
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +21,7 @@ CONSUMER = 1
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     groups = []
-    for name in request.group_ids:  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.group_ids):  # type: ignore[attr-defined]
         try:
             group = await broker.groups.describe(name)
             if isinstance(group, consumer.Group):

@@ -5,6 +5,8 @@
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -61,8 +63,12 @@ def _made(broker: Broker, topic: Topic) -> Fields:
     return {
         "name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None,
         "num_partitions": topic.partitions, "replication_factor": 1,
-        "configs": [
-            {"name": name, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
-            for name, value, source, _ in broker.configs.described(topic)
-        ],
+        "configs": partial(_configs, broker, topic),
     }  # fmt: skip
+
+
+def _configs(broker: Broker, topic: Topic) -> Sequence[Fields]:
+    return [
+        {"name": name, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
+        for name, value, source, _ in broker.configs.described(topic)
+    ]

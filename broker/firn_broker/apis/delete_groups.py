@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0 to 2: empty groups, with their offsets."""
+"""DeleteGroups (42), versions 0 to 2: empty groups, with their offsets; each is answered once, as with Kafka."""
 
 from kio.schema.errors import ErrorCode
 
@@ -14,7 +14,7 @@ VERSIONS = (0, 2)
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     results = []
-    for name in request.groups_names:  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.groups_names):  # type: ignore[attr-defined]
         error = ErrorCode.none
         try:
             await broker.groups.delete(name)

@@ -1,12 +1,17 @@
 """DescribeConfigs (32), versions 1 to 4: topics with all of Kafka's configs, and a broker with what it has of Kafka's names.
 
 Synonyms name the same config at each level that sets it. No documentation is sent.
+Who asks for the same more than once is told once.
 """
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from firn_broker.broker import Broker
 from firn_broker.configs import DEFINITIONS, ConfigType, Source
+from firn_broker.coordinates import Topic
 from firn_broker.router import Call
 from firn_broker.wire.messages import Fields
 
@@ -18,30 +23,28 @@ TOPIC, BROKER = 2, 4
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     results = []
-    for one in request.resources:  # type: ignore[attr-defined]
-        error, message, configs = ErrorCode.none, None, []
+    for one in dict.fromkeys(request.resources):  # type: ignore[attr-defined]
+        error, message = ErrorCode.none, None
+        configs: Callable[[], Sequence[Fields]] = tuple
         keys = None if one.configuration_keys is None else set(one.configuration_keys)
         if one.resource_type == TOPIC:
             topic = await broker.catalogue.find(one.resource_name)
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             else:
-                configs = [
-                    _entry(name, value, source, DEFINITIONS[name].type, synonyms)
-                    for name, value, source, synonyms in broker.configs.described(topic)
-                ]
+                configs = partial(_of_topic, broker, topic, keys)
         elif one.resource_type == BROKER:
             if one.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
                 error, message = ErrorCode.invalid_request, f"no broker {one.resource_name}"
             elif one.resource_name:
-                configs = [_entry(name, value, Source.BROKER, type, []) for name, value, type in _of_broker(broker)]
+                configs = partial(_of_broker, broker, keys)
         else:
             error, message = ErrorCode.invalid_request, f"resources of type {one.resource_type} have no configs here"
         results.append(
             {
                 "error_code": error, "error_message": message, "resource_type": one.resource_type,
                 "resource_name": one.resource_name,
-                "configs": [it for it in configs if keys is None or it["name"] in keys],
+                "configs": configs,
             }
         )  # fmt: skip
     return {"results": results}
@@ -55,9 +58,19 @@ def _entry(name: str, value: str, source: Source, type: ConfigType, synonyms: li
     }  # fmt: skip
 
 
-def _of_broker(broker: Broker) -> list[tuple[str, str, ConfigType]]:
-    settings = broker.settings
+def _of_topic(broker: Broker, topic: Topic, keys: Collection[str] | None) -> Sequence[Fields]:
+    if keys is not None and not keys:
+        return ()
     return [
+        _entry(name, value, source, DEFINITIONS[name].type, synonyms)
+        for name, value, source, synonyms in broker.configs.described(topic)
+        if keys is None or name in keys
+    ]
+
+
+def _of_broker(broker: Broker, keys: Collection[str] | None) -> Sequence[Fields]:
+    settings = broker.settings
+    known = [
         ("broker.id", str(broker.membership.lease.node), ConfigType.INT),
         ("broker.rack", settings.zone, ConfigType.STRING),
         ("auto.create.topics.enable", str(settings.topics.auto_create).lower(), ConfigType.BOOLEAN),
@@ -69,3 +82,4 @@ def _of_broker(broker: Broker) -> list[tuple[str, str, ConfigType]]:
         ("group.initial.rebalance.delay.ms", str(settings.groups.initial_rebalance_ms), ConfigType.INT),
         ("delete.topic.enable", "true", ConfigType.BOOLEAN),
     ]
+    return [_entry(name, value, Source.BROKER, type, []) for name, value, type in known if keys is None or name in keys]

@@ -1,5 +1,5 @@
 """DescribeGroups (15), versions 0 to 5. A group that does not exist, or is one of KIP-848, is Dead, without an error, as with
-Kafka."""
+Kafka. One that is named more than once is told once."""
 
 from kio.schema.errors import ErrorCode
 
@@ -16,7 +16,7 @@ VERSIONS = (0, 5)
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     groups = []
-    for name in request.groups:  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.groups):  # type: ignore[attr-defined]
         try:
             group = await broker.groups.describe(name)
             groups.append(_group(name, group if isinstance(group, Group) else None))

@@ -1,13 +1,17 @@
-"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4.
+"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4, each told once.
 
 Its address is that of the listener that the client came through; without one there, COORDINATOR_NOT_AVAILABLE: the client asks again.
 
 For transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final.
 """
 
+from collections.abc import Callable
+from functools import cache
+
 from kio.schema.errors import ErrorCode
 
 from firn_broker.broker import Broker
+from firn_broker.coordinates import Node
 from firn_broker.router import Call, Client
 from firn_broker.wire.messages import Fields
 
@@ -18,13 +22,16 @@ GROUP, TRANSACTION = 0, 1
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
+    # A shard has many groups, and choosing its node looks at all nodes.
+    of_shard = cache(broker.membership.of_shard)
     type = getattr(request, "key_type", GROUP)
     if call.version < 4:
-        return _one(broker, call.client, request.key, type)  # type: ignore[attr-defined]
-    return {"coordinators": [_one(broker, call.client, key, type) for key in request.coordinator_keys]}  # type: ignore[attr-defined]
+        return _one(broker, call.client, request.key, type, of_shard)  # type: ignore[attr-defined]
+    keys = dict.fromkeys(request.coordinator_keys)  # type: ignore[attr-defined]
+    return {"coordinators": [_one(broker, call.client, key, type, of_shard) for key in keys]}
 
 
-def _one(broker: Broker, client: Client, key: str, type: int) -> Fields:
+def _one(broker: Broker, client: Client, key: str, type: int, of_shard: Callable[[int], Node]) -> Fields:
     error, message = ErrorCode.none, None
     if type == TRANSACTION:
         error, message = (
@@ -35,7 +42,7 @@ def _one(broker: Broker, client: Client, key: str, type: int) -> Fields:
         error, message = ErrorCode.invalid_request, f"Coordinators of type {type} do not exist here."
     if error:
         return _refused(key, error, message)
-    node = broker.membership.of_shard(broker.groups.shard(key)) if broker.live_nodes() else None
+    node = of_shard(broker.groups.shard(key)) if broker.live_nodes() else None
     endpoint = None if node is None else node.address.endpoint(external=client.external)
     if node is None or endpoint is None:
         return _refused(key, ErrorCode.coordinator_not_available, None)

@@ -4,10 +4,13 @@ record of a time or later.
 - Always read from the coordinator after the request came. Leader epoch 0.
 - By time, the batch is found through the coordinator and the record by decoding that one batch; where it cannot be decoded within bounds, the
   batch's first record is told, which is never too late.
+- A partition that is asked for twice is INVALID_REQUEST, as with Kafka: each time would cost a read.
 - -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
 """
 
 import asyncio
+from collections import Counter
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -27,21 +30,26 @@ EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
-    topics = []
+    asked: list[tuple[str, list[tuple[Any, Partition | None]]]] = []
+    times: Counter[Partition] = Counter()
     for topic in request.topics:  # type: ignore[attr-defined]
         known = await broker.catalogue.find(topic.name)
-        asked = []
-        for one in topic.partitions:
-            place = None if known is None else catalogue.partition(known, one.partition_index)
-            asked.append((one, place))
-        found = await broker.coordinator.states([place for _, place in asked if place is not None])
-        states = iter(found)
+        places = [
+            None if known is None else catalogue.partition(known, one.partition_index) for one in topic.partitions
+        ]
+        asked.append((topic.name, list(zip(topic.partitions, places, strict=True))))
+        times.update(place for place in places if place is not None)
+    states = dict(zip(times, await broker.coordinator.states(list(times)), strict=True))
+    topics = []
+    for name, of_topic in asked:
         partitions = []
-        for one, place in asked:
-            state = None if place is None else next(states)
+        for one, place in of_topic:
+            state = None if place is None else states[place]
             error, offset, timestamp = ErrorCode.none, -1, -1
             if place is None or state is None:
                 error = ErrorCode.unknown_topic_or_partition
+            elif times[place] > 1:
+                error = ErrorCode.invalid_request
             elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
                 offset = state.log_start
             elif one.timestamp == LATEST:
@@ -57,7 +65,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
                     "leader_epoch": 0 if offset >= 0 else -1,
                 }
             )  # fmt: skip
-        topics.append({"name": topic.name, "partitions": partitions})
+        topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}
 
 

@@ -3,16 +3,21 @@
 - The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
 - Addresses are those of the listener that the client came through; a broker that has none there is not told.
 - A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
+- A topic that is named more than once is told once, as with Kafka.
 - By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
 - While the coordinator cannot be reached, topics are told as they were last known; for one that is not, LEADER_NOT_AVAILABLE: clients ask again.
 """
+
+from collections.abc import Sequence
+from functools import partial
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Partition, Topic
+from firn_broker.coordinates import Node, Partition, Topic
+from firn_broker.membership import leader
 from firn_broker.router import Call
 from firn_broker.topics import TopicError
 from firn_broker.wire.cursor import MalformedError
@@ -28,16 +33,18 @@ BY_ID = 12
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
     wanted = getattr(request, "topics", None)
+    nodes = broker.endpoints(call.client)
+    near = broker.membership.near(call.client.zone, external=call.client.external)
     if wanted is None or (call.version == 0 and not wanted):
         try:
             await broker.catalogue.refresh()
         except UnavailableError as error:
             log.warning("topics told as they were", client=call.client.id, error=str(error))
-        topics = [_topic(broker, call, topic) for topic in broker.catalogue.by_name.values()]
+        topics = [_topic(topic, near) for topic in broker.catalogue.by_name.values()]
     else:
         create = getattr(request, "allow_auto_topic_creation", True)
-        topics = [await _wanted(broker, call, one, create=create) for one in wanted]
-    nodes = broker.endpoints(call.client)
+        each = {getattr(one, "topic_id", None) if one.name is None else one.name: one for one in wanted}
+        topics = [await _wanted(broker, call, one, near, create=create) for one in each.values()]
     return {
         "brokers": [
             {"node_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
@@ -50,7 +57,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     }
 
 
-async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -> Fields:
+async def _wanted(broker: Broker, call: Call, wanted: object, near: Sequence[Node], *, create: bool) -> Fields:
     name = getattr(wanted, "name", None)
     if name is None and call.version < BY_ID:
         raise MalformedError("a topic without a name")
@@ -62,29 +69,33 @@ async def _wanted(broker: Broker, call: Call, wanted: object, *, create: bool) -
             return _unknown(None, id, ErrorCode.leader_not_available)
         if topic is None:
             return _unknown(None, id, ErrorCode.unknown_topic_id)
-        return _topic(broker, call, topic)
+        return _topic(topic, near)
     try:
         topic = await (broker.topics.on_demand(name) if create else broker.catalogue.find(name))
     except TopicError as error:
         return _unknown(name, None, error.code)
     except UnavailableError:
         return _unknown(name, None, ErrorCode.leader_not_available)
-    return _topic(broker, call, topic) if topic else _unknown(name, None, ErrorCode.unknown_topic_or_partition)
+    return _topic(topic, near) if topic else _unknown(name, None, ErrorCode.unknown_topic_or_partition)
 
 
 def _unknown(name: str | None, id: object, error: ErrorCode) -> Fields:
     return {"error_code": error, "name": name, "topic_id": id, "partitions": ()}
 
 
-def _topic(broker: Broker, call: Call, topic: Topic) -> Fields:
-    partitions = []
-    for index in range(topic.partitions):
-        client = call.client
-        leader = broker.membership.leader(Partition(topic.id, index), client.zone, external=client.external).id
-        partitions.append(
-            {
-                "error_code": ErrorCode.none, "partition_index": index, "leader_id": leader, "leader_epoch": 0,
-                "replica_nodes": (leader,), "isr_nodes": (leader,), "offline_replicas": (),
-            }
-        )  # fmt: skip
-    return {"error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.id, "partitions": partitions}
+def _topic(topic: Topic, near: Sequence[Node]) -> Fields:
+    return {
+        "error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.id,
+        "partitions": partial(_partitions, topic, near),
+    }  # fmt: skip
+
+
+def _partitions(topic: Topic, near: Sequence[Node]) -> Sequence[Fields]:
+    leaders = [leader(near, Partition(topic.id, index)).id for index in range(topic.partitions)]
+    return [
+        {
+            "error_code": ErrorCode.none, "partition_index": index, "leader_id": id, "leader_epoch": 0,
+            "replica_nodes": (id,), "isr_nodes": (id,), "offline_replicas": (),
+        }
+        for index, id in enumerate(leaders)
+    ]  # fmt: skip

@@ -1,4 +1,5 @@
 """OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 where there is none. All partitions since 2.
+What is asked for more than once is told once.
 
 Since 9 a member of a KIP-848 group says its epoch: STALE_MEMBER_EPOCH when that is not its present one.
 
@@ -8,7 +9,7 @@ UNSTABLE_OFFSET_COMMIT, which those know who ask for stable offsets (KIP-447), a
 group has moved meanwhile hears of that by its heartbeat.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -18,6 +19,7 @@ from firn_broker.broker import Broker
 from firn_broker.coordinates import CommittedOffset, Partition
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.router import Call
+from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.messages import Fields
 
 log = structlog.get_logger()
@@ -33,12 +35,16 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     stable = getattr(request, "require_stable", False)
     if call.version < 8:
         return await _group(broker, request, stable, call)
-    return {"groups": [await _group(broker, it, stable, call) for it in request.groups]}  # type: ignore[attr-defined]
+    groups: dict[str, object] = {}
+    for it in request.groups:  # type: ignore[attr-defined]
+        if groups.setdefault(it.group_id, it) != it:
+            raise MalformedError(f"group {it.group_id} is asked for twice, and not for the same")
+    return {"groups": [await _group(broker, it, stable, call) for it in groups.values()]}
 
 
 async def _group(broker: Broker, asked: object, stable: bool, call: Call) -> Fields:
     group: str = asked.group_id  # type: ignore[attr-defined]
-    topics = asked.topics  # type: ignore[attr-defined]
+    topics = _topics(asked)
     found: list[Fields] = []
     try:
         offsets = await broker.groups.offsets(
@@ -47,19 +53,28 @@ async def _group(broker: Broker, asked: object, stable: bool, call: Call) -> Fie
         if topics is None:
             found = _all(broker, offsets)
         else:
-            for wanted in topics:
-                topic = await broker.catalogue.find(wanted.name)
-                places = {it: Partition(topic.id, it) for it in wanted.partition_indexes} if topic else {}
+            for name, indexes in topics.items():
+                topic = await broker.catalogue.find(name)
                 partitions = [
-                    _partition(it, offsets.get(places[it], NONE) if topic else NONE) for it in wanted.partition_indexes
+                    _partition(it, offsets.get(Partition(topic.id, it), NONE) if topic else NONE) for it in indexes
                 ]
-                found.append({"name": wanted.name, "partitions": partitions})
+                found.append({"name": name, "partitions": partitions})
     except UnavailableError as error:
         log.warning("client told to try again", api="OffsetFetch", client=call.client.id, error=str(error))
         return _refused(group, topics, ErrorCode.coordinator_not_available, stable)
     except GroupError as refused:
         return _refused(group, topics, refused.code, stable)
     return {"group_id": group, "topics": found, "error_code": ErrorCode.none}
+
+
+def _topics(asked: object) -> Mapping[str, Collection[int]] | None:
+    """The partitions by topic, each once; None for all that have an offset."""
+    if asked.topics is None:  # type: ignore[attr-defined]
+        return None
+    found: dict[str, dict[int, None]] = {}
+    for topic in asked.topics:  # type: ignore[attr-defined]
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return found
 
 
 def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[Fields]:
@@ -70,15 +85,15 @@ def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[F
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
 
 
-def _refused(group: str, topics: object, error: ErrorCode, stable: bool) -> Fields:
+def _refused(group: str, topics: Mapping[str, Collection[int]] | None, error: ErrorCode, stable: bool) -> Fields:
     of_group = error
     if error in _LATER and stable and topics is not None:
         error, of_group = ErrorCode.unstable_offset_commit, ErrorCode.none
     elif error in _LATER:
         error = of_group = ErrorCode.coordinator_load_in_progress
     found = [
-        {"name": it.name, "partitions": [_partition(index, NONE, error) for index in it.partition_indexes]}
-        for it in topics or ()  # type: ignore[attr-defined]
+        {"name": name, "partitions": [_partition(index, NONE, error) for index in indexes]}
+        for name, indexes in (topics or {}).items()
     ]
     return {"group_id": group, "topics": found, "error_code": of_group}
 

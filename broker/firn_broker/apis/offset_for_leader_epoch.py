@@ -1,9 +1,12 @@
 """OffsetForLeaderEpoch (23), versions 2 to 4 (librdkafka asks in 2): the only epoch is 0, and it ends at the high watermark."""
 
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 from firn_broker import catalogue
 from firn_broker.broker import Broker
+from firn_broker.coordinates import Partition
 from firn_broker.router import Call
 from firn_broker.wire.messages import Fields
 
@@ -13,13 +16,19 @@ VERSIONS = (2, 4)
 
 async def handle(broker: Broker, request: object, call: Call) -> Fields:
     """Answer."""
-    topics = []
+    asked: list[tuple[str, list[tuple[Any, Partition | None]]]] = []
+    wanted: dict[Partition, None] = {}
     for topic in request.topics:  # type: ignore[attr-defined]
         known = await broker.catalogue.find(topic.topic)
+        places = [None if known is None else catalogue.partition(known, one.partition) for one in topic.partitions]
+        asked.append((topic.topic, list(zip(topic.partitions, places, strict=True))))
+        wanted.update((place, None) for place in places if place is not None)
+    states = dict(zip(wanted, await broker.coordinator.states(list(wanted)), strict=True))
+    topics = []
+    for name, of_topic in asked:
         partitions = []
-        for one in topic.partitions:
-            place = None if known is None else catalogue.partition(known, one.partition)
-            (state,) = await broker.coordinator.states([place]) if place is not None else (None,)
+        for one, place in of_topic:
+            state = None if place is None else states[place]
             error, epoch, end = ErrorCode.none, -1, -1
             if state is None:
                 error = ErrorCode.unknown_topic_or_partition
@@ -30,5 +39,5 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
             partitions.append(
                 {"error_code": error, "partition": one.partition, "leader_epoch": epoch, "end_offset": end}
             )
-        topics.append({"topic": topic.topic, "partitions": partitions})
+        topics.append({"topic": name, "partitions": partitions})
     return {"topics": topics}

@@ -1,31 +1,33 @@
-"""All other messages, through kio: one class per message and version, from Kafka's own definitions.
+"""All other messages, by kio's definitions: one class per message and version, from Kafka's own. The codecs of both are ours.
 
-Handlers write an answer once, for the newest version, as nested dicts; `encode` leaves out what an older version does not have. Requests are
+Handlers write an answer once, for the newest version, as nested dicts; `pieces` leaves out what an older version does not have. Requests are
 kio's own objects, and a field that a version lacks is read with a default (`getattr`).
 """
 
 import dataclasses
-import io
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
 from kio.static.constants import EntityType
-from kio.static.primitive import i32Timedelta
 
-from firn_broker.wire.cursor import Cursor, MalformedError
+from firn_broker.wire.cursor import Cursor, MalformedError, array, string, varint
 
 Fields = Mapping[str, Any]
-"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case)."""
+"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function that makes it."""
 
 REQUEST_LIMIT = 4 << 20
 """Bytes of a request that is made into objects, which are many times larger: of all but Produce."""
-NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+PIECE = 1 << 16
+"""Bytes of an answer that are made without a break, and what the part that reaches it has beyond."""
+NO_THROTTLE = timedelta(0)
 
 
 # kio looks for the module each time. Who calls has checked that the version is one that is served, so there are few.
@@ -148,42 +150,237 @@ def _field_reader(hint: Any, kafka_type: str | None) -> Callable[[Cursor], Any]:
 
 def encode(api: int, version: int, fields: Fields) -> bytes:
     """The body of an answer."""
+    return b"".join(pieces(api, version, fields))
+
+
+def pieces(api: int, version: int, fields: Fields) -> Iterator[bytes]:
+    """The body of an answer, made as it is asked for: elsewhere something may be done between two pieces.
+
+    A field that lists parts may be a function that makes the list, which is called when its turn comes: of a long answer there are never
+    all parts at a time. Raises KeyError where a field is missing, TypeError where null is and may not be.
+    """
     schema = _response(api, version)
-    buffer = io.BytesIO()
-    entity_writer(schema)(buffer, _builder(schema)(fields))
-    return buffer.getvalue()
+    out = bytearray()
+    for name, default, write, element in _plain(schema):
+        value = fields[name] if default is _ABSENT else fields.get(name, default)
+        if element is None or value is None:
+            write(out, value)
+            continue
+        parts = value() if callable(value) else value
+        out += array(len(parts), flexible=schema.__flexible__)
+        for part in parts:
+            element(out, part)
+            if len(out) >= PIECE:
+                yield bytes(out)
+                out.clear()
+    if schema.__flexible__:
+        _write_tagged(_tagged(schema), out, fields)
+    yield bytes(out)
+
+
+Write = Callable[[bytearray, Any], None]
+
+
+def _fixed(form: str) -> Write:
+    pack = struct.Struct(form).pack
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value)
+
+    return write
+
+
+def _write_uuid(out: bytearray, value: UUID | None) -> None:
+    out += value.bytes if value is not None else bytes(16)
+
+
+def _time(form: str) -> Write:
+    pack = struct.Struct(form).pack
+
+    def write(out: bytearray, value: timedelta) -> None:
+        out += pack(round(value.total_seconds() * 1000))
+
+    return write
+
+
+_NUMBERS: Mapping[str, str] = {
+    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "bool": "?", "error_code": "h",
+}  # fmt: skip
+_FIXED: Mapping[str, Write] = {
+    **{name: _fixed(">" + form) for name, form in _NUMBERS.items()},
+    "uuid": _write_uuid,
+    "timedelta_i32": _time(">i"),
+    "timedelta_i64": _time(">q"),
+}
+
+
+def _write_string(flexible: bool) -> Write:
+    def write(out: bytearray, value: str | None) -> None:
+        out += string(value, flexible=flexible)
+
+    return write
+
+
+def _write_bytes(flexible: bool) -> Write:
+    def write(out: bytearray, value: bytes | None) -> None:
+        out += array(-1 if value is None else len(value), flexible=flexible)
+        out += value or b""
+
+    return write
+
+
+def _not_null(write: Write, name: str) -> Write:
+    def checked(out: bytearray, value: Any) -> None:
+        if value is None:
+            raise TypeError(f"{name} is null where it may not be")
+        write(out, value)
+
+    return checked
+
+
+_ABSENT = object()
 
 
 @cache
-def _builder(schema: type) -> Callable[[Fields], Any]:
-    hints = get_type_hints(schema)
-    plain: list[str] = []
-    nested: list[tuple[str, bool, Callable[[Fields], Any]]] = []
-    defaults: dict[str, Any] = {}
-    for field in dataclasses.fields(schema):
-        inner = _nested(hints[field.name])
-        if inner is None:
-            plain.append(field.name)
-            if field.name == "throttle_time":
-                defaults[field.name] = NO_THROTTLE
+def _plain(schema: type) -> Sequence[tuple[str, Any, Write, Write | None]]:
+    """Of the fields that have no tag: name, default, what writes one, and what writes a part if it lists parts of several fields."""
+    return [
+        (field.name, _default(field), *_writers(schema, field))
+        for field in dataclasses.fields(schema)
+        if "tag" not in field.metadata
+    ]
+
+
+@cache
+def _tagged(schema: type) -> Sequence[tuple[int, str, Any, Write]]:
+    """Of those that have one: tag, name, default, what writes one."""
+    return sorted(
+        (
+            (field.metadata["tag"], field.name, _default(field), _writers(schema, field)[0])
+            for field in dataclasses.fields(schema)
+            if "tag" in field.metadata
+        ),
+        key=lambda it: it[0],
+    )
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.name == "throttle_time":
+        return NO_THROTTLE
+    return _ABSENT if field.default is dataclasses.MISSING else field.default
+
+
+def _writers(schema: type, field: "dataclasses.Field[Any]") -> tuple[Write, Write | None]:
+    flexible: bool = schema.__flexible__  # type: ignore[attr-defined]
+    hint = get_type_hints(schema)[field.name]
+    optional = type(None) in get_args(hint)
+    kafka_type = field.metadata.get("kafka_type", "")
+    inner = _nested(hint)
+    many = "tuple" in str(hint)
+    if inner is not None:
+        one = _part(inner)
+    elif kafka_type == "string":
+        one = _write_string(flexible)
+    elif kafka_type in ("bytes", "records"):
+        one = _write_bytes(flexible)
+    else:
+        one = _FIXED[kafka_type]
+    # What is packed says so itself.
+    checked = inner is not None or kafka_type in _FIXED
+    if not many and inner is not None and optional:
+
+        def struct_or_null(out: bytearray, value: Any) -> None:
+            out.append(0xFF if value is None else 1)
+            if value is not None:
+                one(out, value)
+
+        return struct_or_null, None
+    each = one if checked or (optional and not many) else _not_null(one, field.name)
+    if not many:
+        return each, None
+
+    def write(out: bytearray, value: Any) -> None:
+        if callable(value):
+            value = value()
+        if value is None and not optional:
+            raise TypeError(f"{field.name} is null where it may not be")
+        out += array(-1 if value is None else len(value), flexible=flexible)
+        if form is not None and value:
+            out += struct.pack(f">{len(value)}{form}", *value)
         else:
-            nested.append((field.name, "tuple" in str(hints[field.name]), _builder(inner)))
+            for it in value or ():
+                each(out, it)
 
-    def build(fields: Fields) -> Any:
-        values = dict(defaults)
-        for name in plain:
-            if name in fields:
-                values[name] = fields[name]
-        for name, many, builder in nested:
-            if name in fields:
-                value = fields[name]
-                if value is None:
-                    values[name] = None
-                else:
-                    values[name] = tuple(map(builder, value)) if many else builder(value)
-        return schema(**values)
+    form = _NUMBERS.get(kafka_type)
+    return write, each if inner is not None else None
 
-    return build
+
+@cache
+def _part(schema: type) -> Write:
+    tagged = _tagged(schema)
+    flexible: bool = schema.__flexible__  # type: ignore[attr-defined]
+    steps: list[Write] = []
+    for numbers, group in groupby(_plain(schema), lambda it: it[1] is _ABSENT and it[0] in _numbers(schema)):
+        if numbers:
+            steps.append(_write_numbers({name: _numbers(schema)[name] for name, *_ in group}))
+        else:
+            steps += (_write_field(name, default, write) for name, default, write, _ in group)
+
+    def write(out: bytearray, fields: Fields) -> None:
+        for step in steps:
+            step(out, fields)
+        if not flexible:
+            return
+        if tagged:
+            _write_tagged(tagged, out, fields)
+        else:
+            out.append(0)
+
+    return write
+
+
+@cache
+def _numbers(schema: type) -> Mapping[str, str]:
+    """Fields that are a number, with its form."""
+    return {
+        field.name: _NUMBERS[field.metadata["kafka_type"]]
+        for field in dataclasses.fields(schema)
+        if field.metadata.get("kafka_type") in _NUMBERS and "tuple" not in str(get_type_hints(schema)[field.name])
+    }
+
+
+def _write_numbers(forms: Mapping[str, str]) -> Write:
+    """Those that follow one another go together, as most of what is long are numbers."""
+    pack, get = struct.Struct(">" + "".join(forms.values())).pack, itemgetter(*forms)
+    if len(forms) == 1:
+
+        def write_one(out: bytearray, fields: Fields) -> None:
+            out += pack(get(fields))
+
+        return write_one
+
+    def write(out: bytearray, fields: Fields) -> None:
+        out += pack(*get(fields))
+
+    return write
+
+
+def _write_field(name: str, default: Any, write: Write) -> Write:
+    def write_field(out: bytearray, fields: Fields) -> None:
+        write(out, fields[name] if default is _ABSENT else fields.get(name, default))
+
+    return write_field
+
+
+def _write_tagged(tagged: Sequence[tuple[int, str, Any, Write]], out: bytearray, fields: Fields) -> None:
+    there = [
+        (tag, write, fields[name]) for tag, name, default, write in tagged if name in fields and fields[name] != default
+    ]
+    out += varint(len(there))
+    for tag, write, value in there:
+        data = bytearray()
+        write(data, value)
+        out += varint(tag) + varint(len(data)) + data
 
 
 def _nested(hint: Any) -> type | None:

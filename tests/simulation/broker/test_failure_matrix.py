@@ -322,6 +322,9 @@ async def test_what_waits_for_the_coordinator_is_bounded_and_then_sockets_are_re
         def stalled(self) -> None:
             pass
 
+        def reads(self, _: int) -> bool:
+            return False
+
     bound = 1 << 20
     settings = SETTINGS.connections.model_copy(update={"buffered_bytes": bound})
     server, stuck = Server(settings), Stuck()

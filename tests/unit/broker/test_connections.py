@@ -16,7 +16,7 @@ from firn_broker.settings import ConnectionSettings
 from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.headers import RequestHeader
 
-PRODUCE, OTHER, BAD = 0, 3, 4
+PRODUCE, TOLD, OTHER, BAD = 0, 1, 3, 4
 
 
 class Router:
@@ -26,6 +26,10 @@ class Router:
         self.begun: list[int] = []
         self.gates: dict[int, asyncio.Event] = {}
         self.stalls = 0
+        self.cut: list[int] = []
+
+    def reads(self, key: int) -> bool:
+        return key == TOLD
 
     def stalled(self) -> None:
         self.stalls += 1
@@ -35,7 +39,11 @@ class Router:
         if header.api == BAD:
             raise MalformedError("bad")
         if (gate := self.gates.get(header.correlation)) is not None:
-            await gate.wait()
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                self.cut.append(header.correlation)
+                raise
         return [header.correlation.to_bytes(4, "big")]
 
     def hold(self, *numbers: int) -> None:
@@ -74,6 +82,13 @@ async def free(budget: Budget) -> None:
     """Until all is given back and nobody waits."""
     async with asyncio.timeout(5):
         while budget.used or budget.waiting:
+            await asyncio.sleep(0.001)
+
+
+async def lost(server: Server) -> None:
+    """Until all connections are lost."""
+    async with asyncio.timeout(5):
+        while not all(it._lost for it in server._connections):
             await asyncio.sleep(0.001)
 
 
@@ -183,17 +198,49 @@ async def test_only_produce_requests_may_be_large() -> None:
         writer.close()
 
 
-async def test_who_closes_is_forgotten_before_it_is_answered() -> None:
-    async with serving() as (server, router, port):
+async def test_who_closes_is_counted_until_what_it_produced_is_done() -> None:
+    async with serving(max_connections=1) as (server, router, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
         writer.write(request(PRODUCE, 1))
         await router.until(1)
         writer.close()
-        await gone(server, 0)
-        assert server._budget.used == 20
+        await lost(server)
+        other, second = await asyncio.open_connection("127.0.0.1", port)
+        await closed(other)
+        assert (len(server._connections), server._budget.used) == (1, 20)
         router.gates[1].set()
         await free(server._budget)
+        await gone(server, 0)
+        second.close()
+
+
+async def test_what_a_client_only_wanted_to_be_told_ends_with_it() -> None:
+    async with serving(drain_seconds=0.05) as (server, router, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1)
+        writer.write(request(TOLD, 1) + request(TOLD, 2) + request(OTHER, 3) + request(TOLD, 4))
+        (connection,) = server._connections
+        async with asyncio.timeout(5):
+            while connection._requests < 4:
+                await asyncio.sleep(0.001)
+        writer.transport.abort()
+        await gone(server, 0)
+        assert (router.begun, router.cut) == ([1, 3], [1]), "what it wanted to be done is done"
+
+
+async def test_who_closes_one_direction_holds_nothing() -> None:
+    async with serving() as (server, _, port):
+        router = Answers()
+        server._router = router  # type: ignore[assignment]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        writer.write(request(OTHER, 1))
+        await router.until(1)
+        assert router.budget.used == Answers.SIZE
+        writer.write_eof()
+        await gone(server, 0)
+        await free(router.budget)
+        writer.close()
 
 
 async def test_who_is_idle_is_sent_away() -> None:

@@ -1,11 +1,12 @@
 """Leadership spreads, moves only where it has to, and prefers the client's zone."""
 
 from collections import Counter
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from firn_broker.coordinates import Node, NodeAddress, NodeLease, Partition
+from firn_broker.coordinates import Endpoint, Node, NodeAddress, NodeLease, Partition
 from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
 from firn_broker.membership import Membership
 from tests.fakes.clock import FakeClock
@@ -55,6 +56,14 @@ async def test_who_cannot_renew_its_lease_sends_clients_to_others_if_there_are_a
     assert {brokers.of_shard(number).id for number in range(100)} == serving
     brokers.until = float("inf")
     assert {brokers.of_shard(number).id for number in range(100)} == {*range(len(zones))}
+
+
+async def test_who_alone_has_an_address_outside_goes_on_naming_itself_there() -> None:
+    brokers = membership("", "")
+    brokers.nodes = [replace(brokers.nodes[0], address=NodeAddress("h", 1, "", Endpoint("out", 1))), brokers.nodes[1]]
+    brokers.until = 0
+    assert {brokers.leader(partition, "", external=True).id for partition in PARTITIONS} == {0}
+    assert {brokers.leader(partition, "").id for partition in PARTITIONS} == {1}
 
 
 async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_everybody_s() -> None:

@@ -112,11 +112,12 @@ async def send(listener: Server, data: bytes) -> None:
         room[:taken] = rest[:taken]
         rest = rest[taken:]
         connection.buffer_updated(taken)
-    connection.eof_received()
+    connection.stop()
     assert connection.writer is not None
     # Of the virtual time; a fetch may ask to wait for days, and then the client goes first.
     await asyncio.wait((connection.writer,), timeout=5000)
     connection.connection_lost(None)
+    connection.look(asyncio.get_running_loop().time())
     await asyncio.wait((connection.writer,), timeout=30 * 86400)
     assert connection.writer.done(), data.hex()
 

@@ -1,0 +1,147 @@
+"""Requests that name the same again and again are told it once, as by Kafka: an answer is never many times what there is."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn_broker.coordinates import LogState, Partition
+from firn_broker.coordination.sqlite import Inline
+from firn_broker.wire.cursor import MalformedError
+from tests.fakes.virtual_time import LoopClock, run
+from tests.unit.broker.whole import Asked, Shared, _Shared, broker, create
+
+LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND, DESCRIBE, LEADER_EPOCH = 2, 3, 8, 9, 10, 15, 23
+DESCRIBE_CONFIGS, DELETE_GROUPS, CONSUMER_DESCRIBE = 32, 42, 69
+TIMES = 50
+
+
+class Counting(_Shared):
+    """Knows how often it was asked for the states of logs."""
+
+    def __init__(self) -> None:
+        super().__init__(":memory:", LoopClock(), "cluster", Inline())
+        self.asked: list[int] = []
+
+    async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+        self.asked.append(len(partitions))
+        return await super().states(partitions)
+
+
+async def commit(asked: Asked, group: str, *partitions: int) -> None:
+    committed = [
+        {"partition_index": it, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m"}
+        for it in partitions
+    ]
+    await asked.ask(
+        OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        topics=[{"name": "t", "partitions": committed}],
+    )  # fmt: skip
+
+
+def test_topics_are_told_once_by_name_and_by_id() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            id = await create(asked, "t", 3)
+            names = [{"topic_id": UUID(int=n), "name": it} for n in range(TIMES) for it in ("t", "nowhere")]
+            ids = [{"topic_id": id, "name": None}] * TIMES
+            found = await asked.ask(METADATA, 12, topics=names + ids, allow_auto_topic_creation=False)
+            assert [(it.name, len(it.partitions)) for it in found.topics] == [("t", 3), ("nowhere", 0), ("t", 3)]
+
+    run(story())
+
+
+def test_configs_are_told_once() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            all_of_it = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+            some = {**all_of_it, "configuration_keys": ("retention.ms",)}
+            found = await asked.ask(
+                DESCRIBE_CONFIGS, 4, resources=[all_of_it, some] * TIMES, include_synonyms=True,
+                include_documentation=False,
+            )  # fmt: skip
+            every, one = [[it.name for it in result.configs] for result in found.results]
+            assert (len(every) > 20, one) == (True, ["retention.ms"])
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "field", "told"),
+    [
+        (DESCRIBE, 5, "groups", "groups"), (CONSUMER_DESCRIBE, 1, "group_ids", "groups"),
+        (DELETE_GROUPS, 2, "groups_names", "results"), (FIND, 5, "coordinator_keys", "coordinators"),
+    ],
+)  # fmt: skip
+def test_groups_are_told_once(api: int, version: int, field: str, told: str) -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            found = await asked.ask(api, version, **{field: ("g", "h") * TIMES})
+            assert len(getattr(found, told)) == 2
+
+    run(story())
+
+
+def test_offsets_of_a_group_are_told_once() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t", 3)
+            await commit(asked, "g", 0, 2)
+            everything: dict[str, Any] = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
+            found = await asked.ask(OFFSET_FETCH, 9, groups=[everything] * TIMES, require_stable=True)
+            (group,) = found.groups
+            assert [[it.partition_index for it in topic.partitions] for topic in group.topics] == [[0, 2]]
+            topics = [{"name": "t", "partition_indexes": (2, 1) * TIMES}, {"name": "t", "partition_indexes": (0, 1)}]
+            found = await asked.ask(OFFSET_FETCH, 9, groups=[{**everything, "topics": topics}], require_stable=True)
+            (topic,) = found.groups[0].topics
+            assert [(it.partition_index, it.committed_offset) for it in topic.partitions] == [(2, 5), (1, -1), (0, 5)]
+            with pytest.raises(MalformedError):
+                await asked.ask(
+                    OFFSET_FETCH, 9, groups=[everything, {**everything, "topics": topics}], require_stable=True
+                )
+
+    run(story())
+
+
+def test_offsets_of_partitions_are_read_at_once_and_each_once() -> None:
+    async def story() -> None:
+        shared = Shared()
+        shared.coordinator = counting = Counting()
+        async with broker(shared) as asked:
+            await create(asked, "t", 3)
+            await create(asked, "u")
+            counting.asked.clear()
+            wanted = [
+                {"partition_index": it, "current_leader_epoch": -1, "timestamp": -1} for it in (0, *(1,) * TIMES, 7, 7)
+            ]
+            other = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]
+            found = await asked.ask(
+                LIST_OFFSETS, 7, replica_id=-1, isolation_level=0,
+                topics=[{"name": "t", "partitions": wanted}, {"name": "u", "partitions": other}],
+            )  # fmt: skip
+            assert counting.asked == [3]
+            first, *again, unknown, _ = found.topics[0].partitions
+            assert (first.error_code, first.offset) == (ErrorCode.none, 0)
+            assert {(it.error_code, it.offset) for it in again} == {(ErrorCode.invalid_request, -1)}
+            assert unknown.error_code is ErrorCode.unknown_topic_or_partition
+            assert found.topics[1].partitions[0].offset == 0
+
+    run(story())
+
+
+def test_so_are_ends_of_epochs() -> None:
+    async def story() -> None:
+        shared = Shared()
+        shared.coordinator = counting = Counting()
+        async with broker(shared) as asked:
+            await create(asked, "t", 3)
+            counting.asked.clear()
+            wanted = [{"partition": it, "current_leader_epoch": -1, "leader_epoch": 0} for it in (0, *(1,) * TIMES, 7)]
+            found = await asked.ask(LEADER_EPOCH, 4, replica_id=-1, topics=[{"topic": "t", "partitions": wanted}])
+            assert counting.asked == [2]
+            assert [it.end_offset for it in found.topics[0].partitions] == [0] * (TIMES + 1) + [-1]
+
+    run(story())
