@@ -431,6 +431,21 @@ class GroupCoordinator:
         except UnavailableError as error:
             raise GroupError(ErrorCode.coordinator_not_available) from error
 
+    async def _certain(self, shard: Shard, error: ErrorCode) -> None:
+        """What ends a client for good is not said from memory alone: when the coordinator's clock leaps, our lease ends there before we know,
+        and another may have the group, and the member, anew. Raises GroupError if it may."""
+        if error is not ErrorCode.fenced_instance_id:
+            return
+        try:
+            held = await self._coordinator.take(f"groups/{shard.number}", shard.node)
+        except FencedError:
+            held = None
+        except UnavailableError as unknown:
+            raise GroupError(ErrorCode.coordinator_not_available) from unknown
+        if held is None or held.epoch != shard.lease.epoch:
+            self._lose(shard)
+            raise GroupError(ErrorCode.not_coordinator)
+
     async def _find(self, name: str) -> tuple[Shard, Group | None]:
         _check(name)
         shard = await self._own(self.shard(name))
@@ -472,6 +487,7 @@ class GroupCoordinator:
             self._schedule(shard, group)
         if not reply.error and (error := await self._store(shard, group)):
             return HeartbeatReply(error, request.member, message="the group cannot be stored now: try again")
+        await self._certain(shard, reply.error)
         return reply
 
     # Members of classic groups
@@ -504,7 +520,9 @@ class GroupCoordinator:
             group.version += 1
             if error := await self._store(shard, group):
                 return JoinReply(error, request.member)
-        return await future
+        reply = await future
+        await self._certain(shard, reply.error)
+        return reply
 
     async def sync(
         self,
@@ -528,14 +546,18 @@ class GroupCoordinator:
             else:
                 group.unassigned(generation, ErrorCode.coordinator_not_available, self._now())
             self._schedule(shard, group)
-        return await future
+        reply = await future
+        await self._certain(shard, reply.error)
+        return reply
 
     async def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
         """A member is there. Raises GroupError."""
-        _, group = await self._find_classic(name)
+        shard, group = await self._find_classic(name)
         if group is None:
             return ErrorCode.unknown_member_id
-        return group.heartbeat(member, instance, generation, self._now())
+        error = group.heartbeat(member, instance, generation, self._now())
+        await self._certain(shard, error)
+        return error
 
     async def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members go, named by (id, instance). Raises GroupError."""
@@ -567,6 +589,7 @@ class GroupCoordinator:
                 return ErrorCode.none
             group = shard.groups[name] = self._classic(name)
         elif error := group.may_commit(member, instance, generation, self._now()):
+            await self._certain(shard, error)
             return error
         if group.empty and ((age := self._age(group)) is None or age >= _FRESH):
             # Before the offsets, so that they are never older than what is stored of their time.

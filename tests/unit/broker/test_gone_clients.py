@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.coordinates import Found, Wanted
+from firn_broker.coordinates import FOUND_RUNS, Found, Wanted
 from firn_broker.coordination.sqlite import Inline
 from firn_broker.server import Server
 from firn_broker.settings import ConnectionSettings
@@ -127,11 +127,11 @@ class Slow(_Shared):
         self.gate = asyncio.Event()
         self.under_way = 0
 
-    async def find(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
         self.under_way += 1
         try:
             await self.gate.wait()
-            return await super().find(wanted)
+            return await super().find(wanted, runs)
         finally:
             self.under_way -= 1
 

@@ -12,6 +12,7 @@ from kio.static.primitive import i32Timedelta
 from prometheus_client import REGISTRY
 
 from firn.model.errors import UnavailableError
+from firn_broker.coordinates import NodeAddress
 from firn_broker.groups.coordinator import TICK_SECONDS, Shard
 from firn_broker.groups.group import Group
 from firn_broker.groups.lag import SECONDS
@@ -579,6 +580,31 @@ def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tu
             assert (await synced(asked, last)).assignment == again.member_id.encode()
             asked.broker.groups._lose_all()
             assert await heard(asked, last) is NONE
+
+    run(story())
+
+
+def test_who_may_have_lost_a_group_without_knowing_ends_nobody_s_client() -> None:
+    """As after a leap of the coordinator's clock: leases are over there before brokers know."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=AT_ONCE) as asked:
+            await synced(asked, await come(asked))
+            groups = asked.broker.groups
+            shard = await groups._own(groups.shard("g"))
+            other = await shared.coordinator.join(NodeAddress("other", 1), 60_000)
+            await shared.coordinator.release(shard.lease, shard.node)
+            assert await shared.coordinator.take(f"groups/{shard.number}", other)
+            stranger = await asked.ask(
+                CLASSIC_HEARTBEAT,
+                3,
+                group_id="g",
+                generation_id=1,
+                member_id="told by the other",
+                group_instance_id="i",
+            )
+            assert stranger.error_code is ErrorCode.not_coordinator
 
     run(story())
 
