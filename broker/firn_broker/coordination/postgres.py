@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -110,8 +111,14 @@ class PostgresCoordinator:
             db = await self._pool.acquire(timeout=self._settings.timeout_seconds)
             try:
                 return await work(db)
+            except TimeoutError:
+                # The server's machine may be gone, and with it all other connections.
+                await self._pool.expire_connections()
+                raise
             finally:
-                await self._pool.release(db, timeout=RELEASE_SECONDS)
+                # A connection that does not get ready again is closed, which is nothing to who has an answer.
+                with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    await self._pool.release(db, timeout=RELEASE_SECONDS)
         except asyncpg.PostgresError as error:
             state = error.sqlstate or ""
             if state == FENCED:
@@ -124,8 +131,6 @@ class PostgresCoordinator:
             raise
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # The last: a connection that the server ended at a bad moment.
-            if isinstance(error, TimeoutError):
-                await self._pool.expire_connections()
             raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
 
     async def _rows(self, sql: str, *values: Any) -> Sequence[Any]:
