@@ -35,7 +35,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 STOP_SECONDS = 5.0
-"""How long a broker that ends, whose connections are closed, waits for its last commits."""
+"""How long a broker that ends, whose connections are closed, waits for its last commits, and for what it does in the background."""
 JOIN_SECONDS = 1.0
 """How long a broker that cannot reach the coordinator yet waits before it tries again."""
 
@@ -140,12 +140,12 @@ class Broker:
         return self.membership.nodes
 
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
-        """The brokers that this client can reach, and where: by the listener that it came through itself."""
-        external = client.external
+        """The brokers that this client can reach, and where: by the listener that it came through itself. One that sends clients to others names
+        itself too: who is not named is forgotten by clients, with what they have asked it, and may be all there is later."""
         return [
             (node, endpoint)
-            for node in self.membership.reachable(external=external)
-            if (endpoint := node.address.endpoint(external=external)) is not None
+            for node in self.membership.nodes
+            if (endpoint := node.address.endpoint(external=client.external)) is not None
         ]
 
     def observe(self) -> None:
@@ -164,7 +164,7 @@ class Broker:
         for task in self._background:
             if task.get_name() == "lease":
                 task.cancel()
-                await asyncio.wait((task,))
+                await asyncio.wait((task,), timeout=STOP_SECONDS)
         self.groups.stop()
         await self.membership.leave()
 
@@ -182,7 +182,7 @@ class Broker:
             log.warning("ends with what could not be committed", objects=self.writer.unfinished)
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.wait(self._background, timeout=STOP_SECONDS)
         await self.coordinator.close()
         await self.objects.close()
 
