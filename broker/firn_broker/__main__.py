@@ -145,7 +145,7 @@ async def _serve(settings: BrokerSettings) -> int:
     if not starting.done():
         log.info("stopping before the cluster was joined")
         starting.cancel()
-        await asyncio.wait({starting})
+        await asyncio.wait({starting}, timeout=DRAIN_SECONDS)
         return ExitCode.DONE
     starting.result()
     await server.accept(broker.router)

@@ -140,12 +140,13 @@ class Broker:
         return self.membership.nodes
 
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
-        """The brokers that this client can reach, and where: by the listener that it came through itself. One that sends clients to others names
-        itself too: who is not named is forgotten by clients, with what they have asked it, and may be all there is later."""
+        """The brokers that this client can reach, and where: by the listener that it came through itself. One that sends clients to others does
+        not name itself, as the others do not: librdkafka (2.16) loses what it has asked one that another answer does not name."""
+        external = client.external
         return [
             (node, endpoint)
-            for node in self.membership.nodes
-            if (endpoint := node.address.endpoint(external=client.external)) is not None
+            for node in self.membership.reachable(external=external)
+            if (endpoint := node.address.endpoint(external=external)) is not None
         ]
 
     def observe(self) -> None:

@@ -49,7 +49,9 @@ class Membership:
         self.lease = NodeLease(-1, -1)
         self.nodes: Sequence[Node] = ()
         """Who was alive when that was last heard, we among them."""
-        self._missed: dict[int, Node] = {}
+        self._listed: Sequence[Node] = ()
+        """Who was alive by the coordinator's last answer."""
+        self._missed: Sequence[Node] = ()
         """Who was alive before our lease ran out, for one more lease: they may have had the same trouble, and come back as we did. Brokers that
         name one another by turns would confuse clients (librdkafka 2.16 loses a request that it has sent to one that another does not name)."""
         self._missed_until = 0.0
@@ -78,11 +80,11 @@ class Membership:
         alive = await self._coordinator.renew(self.lease, self._ttl_ms)
         if clock() >= self.until:
             self.term += 1
-            self._missed = {it.id: it for it in self.nodes}
-            self._missed_until = asked + self._ttl_ms / 1000
+            self._missed, self._missed_until = self._listed, asked + self._ttl_ms / 1000
         elif asked >= self._missed_until:
-            self._missed = {}
-        nodes = self._missed | {it.id: it for it in alive}
+            self._missed = ()
+        self._listed = alive
+        nodes = {it.id: it for it in (*self._missed, *alive)}
         self.nodes = [nodes[id] for id in sorted(nodes)]
         self.until = asked + self._ttl_ms / 1000
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -44,6 +45,8 @@ class Upkeep:
         self._catalogue = catalogue
         self._configs = topic_configs
         self._settings = settings
+        self._failed: UUID | None = None
+        """The topic whose expiry failed last: the next round begins behind it."""
 
     async def run(self) -> None:
         """A round now and then, for ever."""
@@ -78,7 +81,9 @@ class Upkeep:
     async def _make_room(self) -> None:
         """Move log starts and drop runs, a step of each topic at a time. Topics that need more steps than one share an interval."""
         clock = asyncio.get_running_loop().time
-        topics = await self._expire([it for it in self._catalogue.by_id.values() if self._expires(it)])
+        due = [it for it in self._catalogue.by_id.values() if self._expires(it)]
+        turn = next((number for number, it in enumerate(due, 1) if it.id == self._failed), 0)
+        topics = await self._expire(due[turn:] + due[:turn])
         end = clock() + self._settings.interval_seconds
         dropped = await self._steps("dropped runs", self._coordinator.drop_runs, end)
         while topics and clock() < end:
@@ -103,9 +108,11 @@ class Upkeep:
             step = partial(self._coordinator.expire, topic.id, *self._bounds(topic), limit)
             passed = await _attempt(step, part="expiry", topic=topic.name)
             if passed is None and failed:
-                # Two in a row: it is not the topic.
+                # Two in a row: it is hardly the topic.
+                self._failed = topic.id
                 break
-            failed = passed is None
+            if failed := passed is None:
+                self._failed = topic.id
             metrics.UPKEEP.labels("expired runs").inc(passed or 0)
             if passed == limit:
                 more.append(topic)

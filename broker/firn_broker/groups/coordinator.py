@@ -212,11 +212,14 @@ class GroupCoordinator:
             checked = self._now()
             while True:
                 await asyncio.sleep(TICK_SECONDS)
-                if self._now() >= self._membership.until:
-                    self._lose_all()
-                if self._now() - checked >= CHECK_SECONDS:
-                    checked = self._now()
-                    self._lose_moved()
+                try:
+                    if self._now() >= self._membership.until:
+                        self._lose_all()
+                    if self._now() - checked >= CHECK_SECONDS:
+                        checked = self._now()
+                        self._lose_moved()
+                except Exception:
+                    log.exception("shards could not be checked")
                 ripe, self._ripe = self._ripe, []
                 for shard, name in ripe:
                     # By name: another group, of the other protocol perhaps, may have taken the place of the one that set the timer.

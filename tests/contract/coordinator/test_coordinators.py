@@ -207,6 +207,21 @@ class TestPostgres(CoordinatorContract):
                 await asyncio.gather(*(coordinator.topics() for _ in range(settings.connections)))
             await coordinator.close()
 
+    async def test_who_is_cancelled_while_the_server_is_silent_ends(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        with Proxy(database.port) as way:
+            uri = replace(database, port=way.port).uri
+            coordinator = PostgresCoordinator(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
+            await coordinator.start()
+            way.silence()
+            task = asyncio.create_task(coordinator.topics())
+            await asyncio.wait({task}, timeout=0.2)
+            task.cancel()
+            await asyncio.wait({task}, timeout=60)
+            assert task.cancelled()
+            await coordinator.close()
+
     async def test_brokers_that_start_together_share_one_schema(
         self, settings: PostgresSettings, coordinator: Coordinator
     ) -> None:

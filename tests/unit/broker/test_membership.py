@@ -83,6 +83,11 @@ async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_e
     await two._renew()
     await one._renew()
     assert [it.id for it in one.nodes] == [0, 1]
+    for _ in range(2):
+        clock.advance(5)
+        one.until = 0
+        await one._renew()
+    assert [it.id for it in one.nodes] == [0], "who is gone is not named for as long as renewals come late"
 
 
 async def test_who_lost_its_place_while_it_took_it_takes_another() -> None:
