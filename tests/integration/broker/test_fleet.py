@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +170,17 @@ def test_a_broker_that_alone_cannot_reach_the_database_sends_clients_to_the_othe
         brokers.append(of_fleet(tmp_path, "cut-off", {**settings, "nodeId": 1}))
         brokers[1].start()
         everybody = all_of(brokers)
-        await_true("two brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 2)
-        create(everybody, name, 8)
-        leaders = {it.leader for it in admin(everybody).list_topics(name, 10).topics[name].partitions.values()}
-        assert leaders == {0, 1}
+        create(everybody, name, 32)
+
+        def each_leads(broker: FirnBroker) -> bool:
+            found = admin(broker).list_topics(name, 10).topics[name].partitions.values()
+            return {it.leader for it in found} == {0, 1}
+
+        for broker in brokers:
+            await_true("both lead some", partial(each_leads, broker))
         way.cut()
         cut.callback(way.mend)
-        records = [{"value": b"%d" % number, "partition": number % 8} for number in range(800)]
+        records = [{"value": b"%d" % number, "partition": number % 32} for number in range(800)]
         produce(everybody, name, records, **{"enable.idempotence": True})
         members = [group(everybody, f"{name}-{number}") for number in range(6)]
         for member in members:
