@@ -90,6 +90,7 @@ class Broker:
         )
         await _reached(self.membership.join)
         await _reached(self.catalogue.refresh)
+        await _reached(self.producer_ids.reserve)
         self.writer = WalWriter(
             self.coordinator,
             self.objects,
@@ -114,6 +115,7 @@ class Broker:
         for name, work in (
             ("lease", self.membership.keep()),
             ("topics", self.catalogue.keep()),
+            ("producer ids", self.producer_ids.keep()),
             ("commits", self.writer.run()),
             ("keys that were given up", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),

@@ -13,6 +13,7 @@ from firn.model.errors import UnavailableError
 from firn_broker import table
 from firn_broker.coordinates import Partition
 from firn_broker.ports import Coordinator
+from firn_broker.producers import BLOCK
 from firn_broker.writer import Append
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
@@ -58,7 +59,6 @@ ASKED: dict[str, tuple[int, dict[str, Any], ErrorCode]] = {
     "deletion of records": (
         21, {"topics": [{"name": "t", "partitions": [{**PARTITION, "offset": -1}]}]}, ErrorCode.kafka_storage_error,
     ),
-    "producer id": (22, {}, ErrorCode.coordinator_load_in_progress),
     "metadata of an unknown topic": (
         3, {"topics": [{"name": "new"}], "allow_auto_topic_creation": False}, ErrorCode.leader_not_available,
     ),
@@ -168,6 +168,21 @@ def test_offsets_are_read_by_any_broker_for_who_asks_as_nobody() -> None:
             assert codes(await asked.ask(9, 9, groups=member, require_stable=True)) - {ErrorCode.none} == {
                 ErrorCode.unstable_offset_commit
             }
+
+    run(story())
+
+
+def test_producers_get_ids_in_an_outage_until_those_that_are_there_are_used_up() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            with outage(shared):
+                found = [await asked.ask(22, 4, **COMMON, transactional_id=None) for _ in range(BLOCK + 1)]
+                assert len({it.producer_id for it in found[:BLOCK]}) == BLOCK
+                assert codes(tuple(found[:BLOCK])) == {ErrorCode.none}
+                assert found[BLOCK].error_code is ErrorCode.coordinator_load_in_progress
+            many = await asyncio.gather(*(asked.ask(22, 4, **COMMON, transactional_id=None) for _ in range(3 * BLOCK)))
+            assert len({it.producer_id for it in [*found[:BLOCK], *many]}) == 4 * BLOCK
 
     run(story())
 
