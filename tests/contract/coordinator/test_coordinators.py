@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,17 @@ async def works(coordinator: Coordinator, cluster: str) -> None:
     assert await coordinator.forget_replies(0, 10) == 0
 
 
+@asynccontextmanager
+async def behind(database: Postgres, settings: PostgresSettings) -> AsyncIterator[tuple[Proxy, PostgresCoordinator]]:
+    """A coordinator, and its way to the server, which can be spoiled. No call is given up by itself."""
+    with Proxy(database.port) as way:
+        uri = replace(database, port=way.port).uri
+        coordinator = PostgresCoordinator(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
+        await coordinator.start()
+        yield way, coordinator
+        await coordinator.close()
+
+
 class TestPostgres(CoordinatorContract):
     @pytest.fixture
     def settings(self, database: Postgres, tmp_path: Path) -> PostgresSettings:
@@ -193,10 +205,7 @@ class TestPostgres(CoordinatorContract):
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
         """As those to a server whose machine is gone, while another has taken its place."""
-        with Proxy(database.port) as way:
-            uri = replace(database, port=way.port).uri
-            coordinator = PostgresCoordinator(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
-            await coordinator.start()
+        async with behind(database, settings) as (way, coordinator):
             lease = await coordinator.join(ADDRESS, 2_000)
             await asyncio.gather(*(coordinator.topics() for _ in range(settings.connections)))
             way.silence()
@@ -205,22 +214,17 @@ class TestPostgres(CoordinatorContract):
             async with asyncio.timeout(60):
                 await coordinator.renew(lease, 30_000)
                 await asyncio.gather(*(coordinator.topics() for _ in range(settings.connections)))
-            await coordinator.close()
 
     async def test_who_is_cancelled_while_the_server_is_silent_ends(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
-        with Proxy(database.port) as way:
-            uri = replace(database, port=way.port).uri
-            coordinator = PostgresCoordinator(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
-            await coordinator.start()
+        async with behind(database, settings) as (way, coordinator):
             way.silence()
             task = asyncio.create_task(coordinator.topics())
             await asyncio.wait({task}, timeout=0.2)
             task.cancel()
             await asyncio.wait({task}, timeout=60)
             assert task.cancelled()
-            await coordinator.close()
 
     async def test_brokers_that_start_together_share_one_schema(
         self, settings: PostgresSettings, coordinator: Coordinator
