@@ -128,6 +128,7 @@ class WalWriter:
         self._keys: deque[tuple[str, int]] = deque()
         """Reserved, with the term of that. In a later one another may have withdrawn them, and forgotten that they ever were."""
         self._given_up: asyncio.Queue[Commit] = asyncio.Queue()
+        """Of what was taken before clients were sent to others, or could not be uploaded for `upload_seconds`: few, and without their bytes."""
         self._reserving = asyncio.Lock()
         self._uploading = 0
         self._hurried = False

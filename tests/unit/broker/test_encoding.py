@@ -1,6 +1,5 @@
 """Answers are written as kio writes them, for every message and version that is advertised, and long ones in pieces."""
 
-import asyncio
 import dataclasses
 import struct
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from firn_broker.apis import api_versions
 from firn_broker.wire import messages
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_decoding import sample, written
-from tests.unit.broker.whole import broker, create
+from tests.unit.broker.whole import broker, counting_turns, create
 
 VERSIONS = [
     (api.KEY, version)
@@ -69,17 +68,7 @@ def test_a_long_answer_lets_others_in() -> None:
         async with broker() as asked:
             for number in range(12):
                 await create(asked, f"t{number}", 2_000)
-            turns = 0
-
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            beside = asyncio.create_task(others())
-            found = await asked.ask(METADATA, 12, topics=None)
-            beside.cancel()
+            found, turns = await counting_turns(asked.ask(METADATA, 12, topics=None))
             assert sum(len(it.partitions) for it in found.topics) == 24_000
             assert {it.error_code for it in found.topics} == {ErrorCode.none}
             assert turns >= 5

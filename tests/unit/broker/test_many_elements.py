@@ -17,7 +17,7 @@ from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_whole_brokers import bases
 from tests.unit.broker.test_whole_brokers import produce as produce_one
-from tests.unit.broker.whole import broker, create, zero
+from tests.unit.broker.whole import broker, counting_turns, create, zero
 
 
 def produced(topics: int, partitions: int) -> bytes:
@@ -149,18 +149,8 @@ def test_many_batches_that_are_refused_let_others_in() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
-            count, turns = ELEMENTS - 10, 0
-            body = produced(1, count)
-
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            beside = asyncio.create_task(others())
-            answer = await asked.raw(0, 9, body)
-            beside.cancel()
+            count = ELEMENTS - 10
+            answer, turns = await counting_turns(asked.raw(0, 9, produced(1, count)))
             found, _ = entity_reader(load_response_schema(0, 9))(answer, 0)
             results = found.responses[0].partition_responses
             assert len(results) == count

@@ -4,12 +4,12 @@ import asyncio
 import dataclasses
 import io
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from random import Random
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
 from kio.index import load_request_schema, load_response_schema
@@ -27,6 +27,8 @@ from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettin
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import LoopClock
+
+T = TypeVar("T")
 
 
 class Shared:
@@ -155,6 +157,23 @@ async def create(asked: Asked, name: str, partitions: int = 1, **configs: str) -
 def zero() -> Any:
     """No time at all."""
     return i32Timedelta.parse(timedelta(0))
+
+
+async def counting_turns(work: Awaitable[T]) -> tuple[T, int]:
+    """What the work gives, and how often others had a turn meanwhile."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    try:
+        return await work, turns
+    finally:
+        beside.cancel()
 
 
 async def settle() -> None:
