@@ -17,15 +17,16 @@ import uvloop
 
 from firn.model.clock import Clock, SystemClock
 from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
-from firn_broker import fsck, table, telemetry
+from firn_broker import api_table, telemetry
 from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
-from firn_broker.coordinates import Endpoint, NodeAddress
-from firn_broker.coordination.postgres import PostgresCoordinator
-from firn_broker.coordination.sqlite import SqliteCoordinator
-from firn_broker.identifiers import Identifiers
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.log_types import Endpoint, NodeAddress
+from firn_broker.maintenance import fsck
+from firn_broker.metadata_store.postgres import PostgresCoordinator
+from firn_broker.metadata_store.sqlite import SqliteCoordinator
+from firn_broker.network.server import Server
 from firn_broker.ports import Coordinator, ObjectStore
-from firn_broker.server import Server
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 
@@ -139,7 +140,7 @@ async def _serve(settings: BrokerSettings) -> int:
     if settings.external is not None:
         bound = await server.bind(*_place(settings.external.bind), external=True)
         outside = _advertised(settings.external, bound)
-    starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), table.routes(broker)))
+    starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), api_table.routes(broker)))
     told = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

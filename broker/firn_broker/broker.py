@@ -11,25 +11,25 @@ import structlog
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.blocks import BlockCache
-from firn_broker.budget import Budget
-from firn_broker.catalogue import Catalogue
-from firn_broker.compaction import Compaction
-from firn_broker.configs import TopicConfigs
-from firn_broker.coordinates import Endpoint, Node, NodeAddress
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.membership import Membership
+from firn_broker.cluster.producer_ids import ProducerIds
 from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.groups.lag import GroupLag
-from firn_broker.identifiers import Identifiers
-from firn_broker.membership import Membership
+from firn_broker.log.blocks import BlockCache
+from firn_broker.log.reader import Reader
+from firn_broker.log.watermarks import Watermarks
+from firn_broker.log.writer import WalWriter
+from firn_broker.log_types import Endpoint, Node, NodeAddress
+from firn_broker.maintenance.compaction import Compaction
+from firn_broker.maintenance.retention import Upkeep
+from firn_broker.network.budget import Budget
+from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import Coordinator, ObjectStore
-from firn_broker.producers import ProducerIds
-from firn_broker.reader import Reader
-from firn_broker.router import Client, Route, Router
 from firn_broker.settings import BrokerSettings
-from firn_broker.topics import TopicMaker
-from firn_broker.upkeep import Upkeep
-from firn_broker.watermarks import Watermarks
-from firn_broker.writer import WalWriter
+from firn_broker.topics.configs import TopicConfigs
+from firn_broker.topics.creation import TopicMaker
+from firn_broker.topics.topic_metadata import Catalogue
 
 log = structlog.get_logger()
 T = TypeVar("T")

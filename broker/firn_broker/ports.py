@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from firn_broker.coordinates import (
+from firn_broker.log_types import (
     FOUND_RUNS,
     BatchOutcome,
     Commit,

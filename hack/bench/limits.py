@@ -19,9 +19,9 @@ from bench.figures import Figure
 from bench.options import Options
 from bench.process_tree import cpu_by_part, memory_bytes
 from firn.model.clock import SystemClock
-from firn_broker.coordinates import BatchEntry, Commit, NodeAddress, Partition, Topic
-from firn_broker.coordination.postgres import PostgresCoordinator
-from firn_broker.coordination.sqlite import SqliteCoordinator
+from firn_broker.log_types import BatchEntry, Commit, NodeAddress, Partition, Topic
+from firn_broker.metadata_store.postgres import PostgresCoordinator
+from firn_broker.metadata_store.sqlite import SqliteCoordinator
 from firn_broker.ports import Coordinator
 from firn_broker.settings import PostgresSettings
 from tests.servers.postgres import directory_for_postgres, postgres

@@ -2,13 +2,13 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import configs
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.configs import InvalidConfigError
-from firn_broker.coordinates import Topic
-from firn_broker.router import Call
-from firn_broker.topics import TopicError
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Call
+from firn_broker.topics import configs
+from firn_broker.topics.configs import InvalidConfigError
+from firn_broker.topics.creation import TopicError
 
 KEY = 33
 VERSIONS = (0, 2)

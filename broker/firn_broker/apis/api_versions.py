@@ -10,10 +10,10 @@ import re
 
 from kio.schema.errors import ErrorCode
 
+from firn.records import messages
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.router import Call
-from firn_broker.wire import messages
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 18
 VERSIONS = (0, 4)

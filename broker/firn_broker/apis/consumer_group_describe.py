@@ -6,12 +6,12 @@ A group that is named more than once is told once.
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.apis.consumer_group_heartbeat import by_topic
 from firn_broker.broker import Broker
 from firn_broker.groups import consumer
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 69
 VERSIONS = (0, 1)

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from kio.static.primitive import i32Timedelta
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Partition
 from firn_broker.groups.consumer import JOIN, HeartbeatReply, HeartbeatRequest, Partitions
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Partition
+from firn_broker.network.router import Call
 
 KEY = 68
 VERSIONS = (0, 1)

@@ -10,11 +10,11 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Topic
-from firn_broker.router import Call
-from firn_broker.topics import TopicError
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Call
+from firn_broker.topics.creation import TopicError
 
 KEY = 19
 VERSIONS = (2, 7)

@@ -2,10 +2,10 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import catalogue
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 
 KEY = 21
 VERSIONS = (0, 2)
@@ -19,7 +19,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         known = await broker.catalogue.find(topic.name)
         partitions = []
         for one in topic.partitions:
-            place = None if known is None else catalogue.partition(known, one.partition_index)
+            place = None if known is None else topic_metadata.partition(known, one.partition_index)
             (state,) = await broker.coordinator.states([place]) if place is not None else (None,)
             error, low = ErrorCode.none, -1
             if state is None or place is None:

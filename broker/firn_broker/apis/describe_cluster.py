@@ -5,9 +5,9 @@ There is no controller; the lowest node stands for it.
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 60
 VERSIONS = (0, 1)

@@ -9,11 +9,11 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.configs import DEFINITIONS, ConfigType, Source
-from firn_broker.coordinates import Topic
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Call
+from firn_broker.topics.configs import DEFINITIONS, ConfigType, Source
 
 KEY = 32
 VERSIONS = (1, 4)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Partition
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Partition
+from firn_broker.network.router import Call
 
 KEY = 35
 VERSIONS = (1, 4)

@@ -14,12 +14,12 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import catalogue
 from firn_broker.broker import Broker
-from firn_broker.budget import Counted, Share
-from firn_broker.coordinates import Topic
-from firn_broker.reader import Position
-from firn_broker.router import Call
+from firn_broker.log.reader import Position
+from firn_broker.log_types import Topic
+from firn_broker.network.budget import Counted, Share
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchPartition, FetchResult
 
@@ -56,7 +56,7 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
         for one in of_name.values():
             result = FetchResult(one.index)
             of_topic.append(result)
-            place = None if topic is None else catalogue.partition(topic, one.index)
+            place = None if topic is None else topic_metadata.partition(topic, one.index)
             if place is None:
                 result.error = missing
             elif one.leader_epoch > 0:

@@ -10,10 +10,10 @@ from functools import cache
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Node
-from firn_broker.router import Call, Client
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Node
+from firn_broker.network.router import Call, Client
 
 KEY = 10
 VERSIONS = (0, 5)

@@ -1,9 +1,9 @@
 """Heartbeat (12), versions 0 to 4: REBALANCE_IN_PROGRESS tells a member to join again."""
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 12
 VERSIONS = (0, 4)

@@ -1,11 +1,11 @@
 """IncrementalAlterConfigs (44), versions 0 and 1: configs of topics are set (0), unset (1), or lists appended to (2) and taken from (3)."""
 
+from firn.records.messages import Fields
 from firn_broker.apis.alter_configs import alter
 from firn_broker.broker import Broker
-from firn_broker.configs import DEFINITIONS, LISTS, InvalidConfigError
-from firn_broker.coordinates import Topic
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Call
+from firn_broker.topics.configs import DEFINITIONS, LISTS, InvalidConfigError
 
 KEY = 44
 VERSIONS = (0, 1)

@@ -4,11 +4,11 @@ Since version 4 a new member is first told its id (MEMBER_ID_REQUIRED) and comes
 leader that comes back may be told to skip the assignment.
 """
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import JoinReply, JoinRequest
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 11
 VERSIONS = (0, 9)

@@ -2,10 +2,10 @@
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 13
 VERSIONS = (0, 5)

@@ -15,13 +15,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import catalogue
+from firn.records import contents, record_batch
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
-from firn_broker.reader import UnreadableError
-from firn_broker.router import Call
-from firn_broker.wire import contents, records
-from firn_broker.wire.messages import Fields
+from firn_broker.log.reader import UnreadableError
+from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 
 KEY = 2
 VERSIONS = (1, 9)
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     for topic in request.topics:  # type: ignore[attr-defined]
         known = await broker.catalogue.find(topic.name)
         places = [
-            None if known is None else catalogue.partition(known, one.partition_index) for one in topic.partitions
+            None if known is None else topic_metadata.partition(known, one.partition_index) for one in topic.partitions
         ]
         asked.append((topic.name, list(zip(topic.partitions, places, strict=True))))
         times.update(place for place in places if place is not None)
@@ -84,9 +84,9 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
 
 async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
-    for place, size, offsets in records.walk(data):
+    for place, size, offsets in record_batch.walk(data):
         batch = data[place : place + size]
-        newest, _, _ = records.header(batch)
+        newest, _, _ = record_batch.header(batch)
         base = int.from_bytes(batch[:8], "big")
         if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue

@@ -15,13 +15,13 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn.records.cursor import MalformedError
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Node, Partition, Topic
-from firn_broker.membership import leader
-from firn_broker.router import Call
-from firn_broker.topics import TopicError
-from firn_broker.wire.cursor import MalformedError
-from firn_broker.wire.messages import Fields
+from firn_broker.cluster.membership import leader
+from firn_broker.log_types import Node, Partition, Topic
+from firn_broker.network.router import Call
+from firn_broker.topics.creation import TopicError
 
 log = structlog.get_logger()
 

@@ -9,12 +9,12 @@ nobody has been in the group for `GroupSettings.offsets_seconds`.
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import catalogue
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import CommittedOffset, Partition
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import CommittedOffset, Partition
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 
 KEY = 8
 VERSIONS = (2, 9)
@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         known = await broker.catalogue.find(topic.name)
         of_topic: list[tuple[int, ErrorCode, Partition | None]] = []
         for one in topic.partitions:
-            place = None if known is None else catalogue.partition(known, one.partition_index)
+            place = None if known is None else topic_metadata.partition(known, one.partition_index)
             metadata = one.committed_metadata or ""
             error = ErrorCode.none
             if place is None:

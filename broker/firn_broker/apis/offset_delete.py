@@ -5,14 +5,14 @@ Subscriptions of classic consumers are read from their metadata (protocol type `
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import catalogue
+from firn.records.cursor import Cursor, MalformedError
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.groups.group import Group
-from firn_broker.router import Call
-from firn_broker.wire.cursor import Cursor, MalformedError
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 
 KEY = 47
 VERSIONS = (0, 0)
@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
             known = await broker.catalogue.find(topic.name)
             partitions = []
             for one in topic.partitions:
-                place = None if known is None else catalogue.partition(known, one.partition_index)
+                place = None if known is None else topic_metadata.partition(known, one.partition_index)
                 error = ErrorCode.none
                 if place is None:
                     error = ErrorCode.unknown_topic_or_partition

@@ -15,12 +15,12 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn.records.cursor import MalformedError
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import CommittedOffset, Partition
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.cursor import MalformedError
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import CommittedOffset, Partition
+from firn_broker.network.router import Call
 
 log = structlog.get_logger()
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import catalogue
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
-from firn_broker.coordinates import Partition
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.log_types import Partition
+from firn_broker.network.router import Call
+from firn_broker.topics import topic_metadata
 
 KEY = 23
 VERSIONS = (2, 4)
@@ -20,7 +20,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     wanted: dict[Partition, None] = {}
     for topic in request.topics:  # type: ignore[attr-defined]
         known = await broker.catalogue.find(topic.topic)
-        places = [None if known is None else catalogue.partition(known, one.partition) for one in topic.partitions]
+        places = [None if known is None else topic_metadata.partition(known, one.partition) for one in topic.partitions]
         asked.append((topic.topic, list(zip(topic.partitions, places, strict=True))))
         wanted.update((place, None) for place in places if place is not None)
     states = dict(zip(wanted, await broker.coordinator.states(list(wanted)), strict=True))

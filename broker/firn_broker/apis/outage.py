@@ -20,6 +20,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn.records.messages import Fields
 from firn_broker import metrics
 from firn_broker.apis import (
     alter_configs,
@@ -36,8 +37,7 @@ from firn_broker.apis import (
     offset_delete,
     offset_for_leader_epoch,
 )
-from firn_broker.router import Call, Handler
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call, Handler
 
 log = structlog.get_logger()
 

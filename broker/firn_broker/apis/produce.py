@@ -1,6 +1,6 @@
 """Produce (0), versions 3 to 11 (advertised from 0, see ApiVersions): batches are appended as they are.
 
-- Each batch is checked as far as that goes without decoding records (`firn_broker.wire.records.parse`); one that is refused does not keep
+- Each batch is checked as far as that goes without decoding records (`firn.records.record_batch.parse`); one that is refused does not keep
   others of the request from being appended.
 - acks 1 and -1 mean the same: the answer comes when the batches are durable and have their offsets. With 0 nothing is answered; an error
   then closes the connection, as with Kafka.
@@ -18,16 +18,17 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import catalogue
+from firn.records import keys, record_batch
+from firn.records.cursor import MalformedError
+from firn.records.record_batch import Batch, InvalidBatchError
 from firn_broker.broker import Broker
-from firn_broker.budget import Share
-from firn_broker.coordinates import BatchOutcome, Topic
-from firn_broker.router import Call, Client
-from firn_broker.wire import keys, produce, records
-from firn_broker.wire.cursor import MalformedError
+from firn_broker.log.writer import Append
+from firn_broker.log_types import BatchOutcome, Topic
+from firn_broker.network.budget import Share
+from firn_broker.network.router import Call, Client
+from firn_broker.topics import topic_metadata
+from firn_broker.wire import produce
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
-from firn_broker.wire.records import Batch, InvalidBatchError
-from firn_broker.writer import Append
 
 KEY = 0
 VERSIONS = (0, 11)
@@ -105,7 +106,7 @@ async def _append(
         for name, topic, missing, batches in checked:
             of_topic: list[ProduceResult] = []
             for index, batch in batches:
-                place = None if topic is None else catalogue.partition(topic, index)
+                place = None if topic is None else topic_metadata.partition(topic, index)
                 if isinstance(batch, tuple):
                     code, why = batch
                     of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))
@@ -180,7 +181,7 @@ def _checked(partition: ProducePartition, max_bytes: int, times: tuple[int, int]
         raise InvalidBatchError(
             ErrorCode.message_too_large, f"{len(partition.records)} bytes, more than max.message.bytes={max_bytes}"
         )
-    batch = records.parse(partition.records)
+    batch = record_batch.parse(partition.records)
     if times is not None:
         for time in (batch.base_timestamp, batch.max_timestamp):
             if time != NO_TIMESTAMP and not times[0] <= time <= times[1]:

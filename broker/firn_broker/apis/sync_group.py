@@ -1,10 +1,10 @@
 """SyncGroup (14), versions 0 to 5. The leader's assignments are stored before anybody is given a part."""
 
+from firn.records.messages import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import SyncReply
 from firn_broker.groups.coordinator import GroupError
-from firn_broker.router import Call
-from firn_broker.wire.messages import Fields
+from firn_broker.network.router import Call
 
 KEY = 14
 VERSIONS = (0, 5)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from firn_broker.coordinates import Partition
+from firn_broker.log_types import Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from uuid import UUID
 import re2
 from kio.schema.errors import ErrorCode
 
-from firn_broker.coordinates import Partition, Topic
 from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Subscriber, preferred
+from firn_broker.log_types import Partition, Topic
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """Epochs that say what a member wants."""

@@ -26,16 +26,16 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.catalogue import Catalogue
-from firn_broker.coordinates import CommittedOffset, Lease, NodeLease, Partition, StoredGroup
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.membership import Membership
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.classic import JoinReply, JoinRequest, State, SyncReply
 from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest
 from firn_broker.groups.group import Group
-from firn_broker.identifiers import Identifiers
-from firn_broker.membership import Membership
+from firn_broker.log_types import CommittedOffset, Lease, NodeLease, Partition, StoredGroup
 from firn_broker.ports import Coordinator
 from firn_broker.settings import GroupSettings
+from firn_broker.topics.topic_metadata import Catalogue
 
 log = structlog.get_logger()
 T = TypeVar("T")

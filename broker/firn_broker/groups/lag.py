@@ -6,9 +6,9 @@ import structlog
 
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.catalogue import Catalogue
 from firn_broker.groups.coordinator import GroupCoordinator, GroupError
 from firn_broker.ports import Coordinator
+from firn_broker.topics.topic_metadata import Catalogue
 
 log = structlog.get_logger()
 

@@ -22,8 +22,8 @@ from uuid import UUID
 from crc32c import crc32c
 
 from firn.model.errors import CorruptDataError
-from firn_broker.coordinates import Partition
-from firn_broker.wire.records import Batch
+from firn.records.record_batch import Batch
+from firn_broker.log_types import Partition
 
 MAGIC = int.from_bytes(b"LSW1", "big")
 VERSION = 1

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.wire import cursor as fields
-from firn_broker.wire.cursor import Cursor, MalformedError
+from firn.records import cursor as fields
+from firn.records.cursor import Cursor, MalformedError
 
 FLEXIBLE = 12
 TOPIC_IDS = 13

@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass
 
-from firn_broker.wire.cursor import Cursor
+from firn.records.cursor import Cursor
 
 API_VERSIONS = 18
 _FIXED = struct.Struct(">hhi")

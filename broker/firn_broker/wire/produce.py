@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.wire import cursor as fields
-from firn_broker.wire.cursor import Cursor, MalformedError
+from firn.records import cursor as fields
+from firn.records.cursor import Cursor, MalformedError
 
 FLEXIBLE = 9
 _PARTITION = struct.Struct(">ihq")

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.coordinates import (
+from firn_broker.log_types import (
     KEPT_REPLIES,
     MAX_TIMESTAMP,
     RUN_BYTES,
@@ -29,7 +29,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination import sqlite
+from firn_broker.metadata_store import sqlite
 from firn_broker.ports import Coordinator
 
 TOPIC = UUID(int=7)

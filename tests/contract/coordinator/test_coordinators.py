@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_broker.coordinates import CommittedOffset, Topic
-from firn_broker.coordination import sqlite
-from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS
-from firn_broker.coordination.postgres import PostgresCoordinator
-from firn_broker.coordination.sqlite import MIGRATIONS, Inline, SqliteCoordinator
+from firn_broker.log_types import CommittedOffset, Topic
+from firn_broker.metadata_store import sqlite
+from firn_broker.metadata_store.migrations import FUNCTIONS, SCRIPTS
+from firn_broker.metadata_store.postgres import PostgresCoordinator
+from firn_broker.metadata_store.sqlite import MIGRATIONS, Inline, SqliteCoordinator
 from firn_broker.ports import Coordinator
 from firn_broker.settings import PostgresSettings
 from tests.contract.coordinator.suite import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.router import Client
+from firn_broker.network.router import Client
 from tests.simulation.broker import wire
 from tests.simulation.broker.history import Assignment, Bounds, History, Log, OffsetCommit, OffsetRead, Sent
 from tests.simulation.broker.wire import call

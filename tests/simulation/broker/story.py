@@ -5,8 +5,8 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 
-from firn_broker import fsck
-from firn_broker.router import Client
+from firn_broker.maintenance import fsck
+from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import history, wire
 from tests.simulation.broker.clients import RETRIABLE, Admin, Consumer, Member, Producer, somewhere

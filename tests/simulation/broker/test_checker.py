@@ -8,12 +8,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.coordinates import BatchEntry, BatchOutcome, Commit, Found, StoredGroup
-from firn_broker.coordination import idempotence
 from firn_broker.groups.coordinator import GroupCoordinator, Shard
-from firn_broker.reader import Position, Reader
-from firn_broker.watermarks import Watch
-from firn_broker.writer import WalWriter
+from firn_broker.log.reader import Position, Reader
+from firn_broker.log.watermarks import Watch
+from firn_broker.log.writer import WalWriter
+from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Found, StoredGroup
+from firn_broker.metadata_store import idempotence
 from tests.simulation.broker.story import tell
 
 SEEDS = range(12)

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from firn_broker.coordinates import Topic
-from firn_broker.router import Client
+from firn.records import keys, record_batch
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Client
 from firn_broker.storage import wal
-from firn_broker.wire import keys, records
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import wire
 from tests.simulation.broker.world import Dead, World
@@ -113,7 +113,7 @@ class Consumer:
             assert error in RETRIABLE, f"{error} at {self.offset}, which was there"
             return False
         assert self.offset == high or len(data), f"nothing at {self.offset} of {high}: nobody could go on"
-        for place, size, offsets in records.walk(data):
+        for place, size, offsets in record_batch.walk(data):
             batch = data[place : place + size]
             base = int.from_bytes(batch[:8], "big")
             assert base <= self.offset < base + offsets, f"{base} + {offsets} is not what follows {self.offset}"

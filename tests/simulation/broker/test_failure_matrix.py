@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import ExitCode, FencedError
-from firn_broker import fsck
-from firn_broker.coordinates import BatchOutcome, Commit, NodeAddress, Topic
-from firn_broker.router import Client
-from firn_broker.server import Server
+from firn_broker.log_types import BatchOutcome, Commit, NodeAddress, Topic
+from firn_broker.maintenance import fsck
+from firn_broker.network.router import Client
+from firn_broker.network.server import Server
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import clients, wire
 from tests.simulation.broker.world import (

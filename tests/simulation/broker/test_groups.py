@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.coordinates import Topic
-from firn_broker.router import Client
+from firn_broker.log_types import Topic
+from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.simulation.broker.world import SETTINGS, Dead, World
 from tests.unit.broker.whole import fill

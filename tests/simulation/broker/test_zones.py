@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from firn_broker.coordinates import Topic
+from firn_broker.log_types import Topic
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import wire
 from tests.simulation.broker.clients import somewhere

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from firn_broker.router import Client
-from firn_broker.wire import records
+from firn.records import record_batch
+from firn_broker.network.router import Client
 from tests.simulation.broker.history import Batch
 from tests.simulation.broker.world import Dead, Host, World
 from tests.unit.broker.batches import raw
@@ -28,9 +28,9 @@ def batch(number: int, sender: int, count: int, padding: int, **more: int) -> me
 def batches(data: memoryview) -> list[Batch]:
     """The batches in an answer."""
     found = []
-    for place, _, count in records.walk(data):
+    for place, _, count in record_batch.walk(data):
         (base,) = struct.unpack_from(">q", data, place)
-        found.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + records.HEADER)))
+        found.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + record_batch.HEADER)))
     return found
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import structlog
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker import table
+from firn.records.cursor import MalformedError
+from firn_broker import api_table
 from firn_broker.broker import Broker, Ports
-from firn_broker.budget import Counted
-from firn_broker.coordinates import NodeAddress
-from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
-from firn_broker.router import Client
+from firn_broker.log_types import NodeAddress
+from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.network.budget import Counted
+from firn_broker.network.router import Client
 from firn_broker.settings import (
     BrokerSettings,
     DirectorySettings,
@@ -29,7 +30,6 @@ from firn_broker.settings import (
 )
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
-from firn_broker.wire.cursor import MalformedError
 from tests.fakes.virtual_time import LoopClock
 
 LEASE_SECONDS = 4.0
@@ -235,7 +235,7 @@ class World:
             Outside(COORDINATOR, host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
         )  # fmt: skip
         host.broker = Broker(ports, self.settings)
-        await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), table.routes(host.broker))
+        await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), api_table.routes(host.broker))
         self.hosts.append(host)
         self.began[host.number] = self.now()
         return host

@@ -4,8 +4,8 @@ import struct
 
 from crc32c import crc32c
 
-from firn_broker.wire import records
-from firn_broker.wire.records import Batch
+from firn.records import record_batch
+from firn.records.record_batch import Batch
 
 
 def raw(
@@ -28,4 +28,4 @@ def batch(
     sequence: int = -1,
     time: int = 1000,
 ) -> Batch:
-    return records.parse(raw(count, body=body, producer=producer, epoch=epoch, sequence=sequence, time=time))
+    return record_batch.parse(raw(count, body=body, producer=producer, epoch=epoch, sequence=sequence, time=time))

@@ -8,8 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from firn.model.errors import UnavailableError
-from firn_broker.blocks import BlockCache
-from firn_broker.coordinates import (
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.membership import Membership
+from firn_broker.log.blocks import BlockCache
+from firn_broker.log.reader import Reader
+from firn_broker.log.watermarks import Watermarks
+from firn_broker.log.writer import WalWriter
+from firn_broker.log_types import (
     BatchOutcome,
     Commit,
     LogState,
@@ -21,14 +26,9 @@ from firn_broker.coordinates import (
     TopicLag,
     Topics,
 )
-from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
-from firn_broker.identifiers import Identifiers
-from firn_broker.membership import Membership
-from firn_broker.reader import Reader
+from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
 from firn_broker.settings import ReaderSettings, WriterSettings
 from firn_broker.storage.objects import MemoryObjects
-from firn_broker.watermarks import Watermarks
-from firn_broker.writer import WalWriter
 from tests.fakes.clock import FakeClock
 
 TOPIC = UUID(int=1)

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from firn_broker.coordinates import Partition
 from firn_broker.groups.assignors import Assignment, Subscriber, preferred, range_, uniform
+from firn_broker.log_types import Partition
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from firn_broker.catalogue import Catalogue
 from firn_broker.groups.classic import Group
 from firn_broker.groups.lag import GroupLag
+from firn_broker.topics.topic_metadata import Catalogue
 from tests.fakes.virtual_time import run
 from tests.unit.broker.rig import FIRST, Rig, rig
 

@@ -9,10 +9,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import compaction, fsck, metrics
-from firn_broker.coordinates import Found, Partition, Rewrite, Wanted
+from firn.records import keys, record_batch
+from firn_broker import metrics
+from firn_broker.log_types import Found, Partition, Rewrite, Wanted
+from firn_broker.maintenance import compaction, fsck
 from firn_broker.storage import wal
-from firn_broker.wire import keys, records
 from tests.fakes.virtual_time import run
 from tests.gen import NOW
 from tests.unit.broker.batches import raw
@@ -41,7 +42,7 @@ async def read(asked: Asked, topic: str = "t") -> list[tuple[int, bytes | None, 
             return found
         data = memoryview(answer.records)
         assert len(data), "a consumer could never go on"
-        for place, size, offsets in records.walk(data):
+        for place, size, offsets in record_batch.walk(data):
             one = data[place : place + size]
             found += [(it.offset, it.key, it.tombstone) for it in keys.decode(one) if it.offset >= offset]
             offset = int.from_bytes(one[:8], "big") + offsets
@@ -180,9 +181,9 @@ def test_records_of_append_time_keep_their_times() -> None:
             answer = await fetch(asked, "t", 0, 0, wait=0)
             data = memoryview(answer.records)
             found = {}
-            for place, size, _ in records.walk(data):
+            for place, size, _ in record_batch.walk(data):
                 one = data[place : place + size]
-                assert records.header(one)[1] & records.APPEND_TIME_BIT
+                assert record_batch.header(one)[1] & record_batch.APPEND_TIME_BIT
                 found.update({it.offset: it.timestamp for it in keys.decode(one)})
             assert found == {offset: int(times[offset].timestamp() * 1000) for offset in (3, 4, 5)}
 

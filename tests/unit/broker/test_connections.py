@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from firn_broker.budget import Budget, Counted, Share
-from firn_broker.router import Client
-from firn_broker.server import Server
+from firn.records.cursor import MalformedError
+from firn_broker.network.budget import Budget, Counted, Share
+from firn_broker.network.router import Client
+from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
-from firn_broker.wire.cursor import MalformedError
 from firn_broker.wire.headers import RequestHeader
 
 PRODUCE, TOLD, OTHER, BAD = 0, 1, 3, 4

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.coordinates import Partition, Topic
 from firn_broker.groups.consumer import Group, HeartbeatReply, HeartbeatRequest, Partitions, State
+from firn_broker.log_types import Partition, Topic
 
 SEEDS = 2000 if os.environ.get("FIRN_LONG") else 60
 STEPS = 250

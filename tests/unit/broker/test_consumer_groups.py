@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.coordinates import Partition, Topic
 from firn_broker.groups.consumer import Group, HeartbeatReply, HeartbeatRequest, Partitions, State
+from firn_broker.log_types import Partition, Topic
 
 NONE = ErrorCode.none
 SESSION, REBALANCE = 45.0, 60.0

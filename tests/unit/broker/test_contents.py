@@ -7,7 +7,7 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
-from firn_broker.wire import contents, records
+from firn.records import contents, record_batch
 
 
 def _zigzag(value: int) -> bytes:
@@ -101,5 +101,5 @@ def test_what_is_no_batch_is_said(damaged: memoryview) -> None:
 
 
 def test_records_of_append_time_have_that_of_their_batch() -> None:
-    _, places = contents.opened(batch(record(0, time=9) + record(1), 2, attributes=records.APPEND_TIME_BIT))
+    _, places = contents.opened(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
     assert [it.timestamp for it in places] == [1000, 1000]

@@ -13,12 +13,13 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from firn_broker import table
-from firn_broker.wire import headers, messages
-from firn_broker.wire.cursor import MalformedError
+from firn.records import messages
+from firn.records.cursor import MalformedError
+from firn_broker import api_table
+from firn_broker.wire import headers
 from tests.unit.broker.whole import _nested
 
-VERSIONS = [(api.KEY, version) for api in table.DECODED for version in range(api.VERSIONS[0], api.VERSIONS[1] + 1)]
+VERSIONS = [(api.KEY, version) for api in api_table.DECODED for version in range(api.VERSIONS[0], api.VERSIONS[1] + 1)]
 SAMPLES: dict[str, Any] = {
     "int8": 1, "int16": 2, "int32": 3, "int64": 1 << 40, "bool": True, "string": "text", "bytes": b"bytes", "records": b"records",
     "uuid": UUID(int=5), "error_code": ErrorCode.none, "timedelta_i32": i32Timedelta.parse(timedelta(seconds=1)),

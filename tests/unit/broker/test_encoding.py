@@ -11,16 +11,16 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
-from firn_broker import table
+from firn.records import messages
+from firn_broker import api_table
 from firn_broker.apis import api_versions
-from firn_broker.wire import messages
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_decoding import sample, written
 from tests.unit.broker.whole import broker, counting_turns, create
 
 VERSIONS = [
     (api.KEY, version)
-    for api in (*table.DECODED, api_versions)
+    for api in (*api_table.DECODED, api_versions)
     for version in range(api.VERSIONS[0], api.VERSIONS[1] + 1)
 ]
 METADATA = 3

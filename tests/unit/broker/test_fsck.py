@@ -1,8 +1,8 @@
 """fsck says what is lost and what nobody knows, and nothing of what is well."""
 
 from firn.model.errors import ExitCode
-from firn_broker import fsck
-from firn_broker.writer import Append
+from firn_broker.log.writer import Append
+from firn_broker.maintenance import fsck
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 

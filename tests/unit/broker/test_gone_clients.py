@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.coordinates import FOUND_RUNS, Found, Wanted
-from firn_broker.coordination.sqlite import Inline
-from firn_broker.server import Server
+from firn_broker.log_types import FOUND_RUNS, Found, Wanted
+from firn_broker.metadata_store.sqlite import Inline
+from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import LoopClock

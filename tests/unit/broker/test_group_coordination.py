@@ -12,10 +12,10 @@ from kio.static.primitive import i32Timedelta
 from prometheus_client import REGISTRY
 
 from firn.model.errors import UnavailableError
-from firn_broker.coordinates import NodeAddress
 from firn_broker.groups.coordinator import TICK_SECONDS, Shard
 from firn_broker.groups.group import Group
 from firn_broker.groups.lag import SECONDS
+from firn_broker.log_types import NodeAddress
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_whole_brokers import produce

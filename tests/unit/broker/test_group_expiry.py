@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.coordinates import CommittedOffset, Lease, Partition, StoredGroup
 from firn_broker.groups import coordinator
+from firn_broker.log_types import CommittedOffset, Lease, Partition, StoredGroup
 from firn_broker.settings import GroupSettings
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_group_coordination import (

@@ -15,8 +15,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.wire import fetch, headers, messages, produce
-from firn_broker.wire.cursor import MalformedError
+from firn.records import messages
+from firn.records.cursor import MalformedError
+from firn_broker.wire import fetch, headers, produce
 from firn_broker.wire.fetch import FetchPartition, FetchResult
 from firn_broker.wire.produce import ProduceResult
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from firn_broker.blocks import numbered
-from firn_broker.coordinates import Run, WalRange
-from firn_broker.wire import contents, keys, records
-from firn_broker.wire.keys import Newest, Record
-from firn_broker.wire.records import InvalidBatchError
+from firn.records import contents, keys, record_batch
+from firn.records.keys import Newest, Record
+from firn.records.record_batch import InvalidBatchError
+from firn_broker.log.blocks import numbered
+from firn_broker.log_types import Run, WalRange
 from tests.unit.broker import test_contents as raw
 
 ROOM = 1 << 30
@@ -143,6 +143,6 @@ def test_a_field_that_passes_the_end_of_its_record_is_said(body: bytes) -> None:
 )
 def test_what_could_not_be_compacted_is_not_taken(batch: memoryview, why: str) -> None:
     with pytest.raises(InvalidBatchError, match=why) as refused:
-        keys.require(records.parse(batch))
+        keys.require(record_batch.parse(batch))
     assert refused.value.code is ErrorCode.invalid_record
-    keys.require(records.parse(raw.batch(raw.record(0), 1)))
+    keys.require(record_batch.parse(raw.batch(raw.record(0), 1)))

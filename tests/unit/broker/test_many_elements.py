@@ -9,9 +9,10 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from firn_broker.budget import Share
-from firn_broker.wire import fetch, messages, produce
-from firn_broker.wire.cursor import ELEMENTS, MalformedError, varint
+from firn.records import messages
+from firn.records.cursor import ELEMENTS, MalformedError, varint
+from firn_broker.network.budget import Share
+from firn_broker.wire import fetch, produce
 from firn_broker.wire.produce import ProduceRequest, ProduceResult
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from firn_broker.coordinates import Endpoint, Node, NodeAddress, NodeLease, Partition
-from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
-from firn_broker.membership import Membership
+from firn_broker.cluster.membership import Membership
+from firn_broker.log_types import Endpoint, Node, NodeAddress, NodeLease, Partition
+from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
 from tests.fakes.clock import FakeClock
 
 PARTITIONS = [Partition(UUID(int=topic << 64 | 99), number) for topic in range(30) for number in range(100)]

@@ -15,9 +15,10 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from firn_broker import server, table
-from firn_broker.router import Route
-from firn_broker.server import Connection, Server
+from firn_broker import api_table
+from firn_broker.network import server
+from firn_broker.network.router import Route
+from firn_broker.network.server import Connection, Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import run
@@ -153,7 +154,7 @@ def test_mutated_frames_break_nothing(seed: int, memory: list[int], monkeypatch:
             await create(asked, "text", 4)
             listener = Server(ConnectionSettings())
             listener._router = asked.broker.router
-            routes = list(table.routes(asked.broker))
+            routes = list(api_table.routes(asked.broker))
             for _ in range(FRAMES // 10):
                 frames = [frame(routes, chance) for _ in range(10)]
                 await asyncio.gather(*(send(listener, it) for it in frames))

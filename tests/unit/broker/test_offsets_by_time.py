@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.coordinates import Partition
-from firn_broker.wire import contents
+from firn.records import contents
+from firn_broker.log_types import Partition
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_contents import batch, record

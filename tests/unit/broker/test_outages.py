@@ -10,11 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker import table
-from firn_broker.coordinates import Partition
+from firn_broker import api_table
+from firn_broker.cluster.producer_ids import BLOCK
+from firn_broker.log.writer import Append
+from firn_broker.log_types import Partition
 from firn_broker.ports import Coordinator
-from firn_broker.producers import BLOCK
-from firn_broker.writer import Append
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_whole_brokers import COMMON, GIVEN
@@ -192,7 +192,7 @@ def test_no_request_loses_its_connection() -> None:
         shared = Shared()
         async with broker(shared) as asked:
             with outage(shared):
-                for route in table.routes(asked.broker):
+                for route in api_table.routes(asked.broker):
                     given = next((fields for key, fields, _ in ASKED.values() if key == route.key), {})
                     given = {**COMMON, **GIVEN.get(route.key, {}), **given}
                     low, high = route.versions

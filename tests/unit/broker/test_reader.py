@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 from kio.schema.errors import ErrorCode
 
-import firn_broker.reader
-from firn_broker.blocks import Block, BlockCache
-from firn_broker.budget import Share
-from firn_broker.coordinates import Found, LogState, Partition, Wanted
-from firn_broker.reader import Position, Reader, Records
+from firn.records import record_batch
+from firn_broker.log import reader as reading
+from firn_broker.log.blocks import Block, BlockCache
+from firn_broker.log.reader import Position, Reader, Records
+from firn_broker.log.watermarks import Watermarks
+from firn_broker.log.writer import Append
+from firn_broker.log_types import Found, LogState, Partition, Wanted
+from firn_broker.network.budget import Share
 from firn_broker.settings import ReaderSettings
-from firn_broker.watermarks import Watermarks
-from firn_broker.wire import records
-from firn_broker.writer import Append
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, Rig, rig
 
@@ -45,7 +45,7 @@ async def fetch(
 
 def bases(found: Records) -> list[int]:
     data = memoryview(b"".join(found.batches))
-    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in records.walk(data)]
+    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in record_batch.walk(data)]
 
 
 async def test_batches_have_their_offsets_cached_or_not() -> None:
@@ -192,11 +192,11 @@ async def test_append_time_is_written_in_cached_or_not() -> None:
         for reader in (parts.reader, cold(parts)):
             (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
             data = memoryview(bytearray(b"".join(found.batches)))
-            newest, attributes, _ = records.header(data)
+            newest, attributes, _ = record_batch.header(data)
             assert newest > 5
-            assert attributes & records.APPEND_TIME_BIT
+            assert attributes & record_batch.APPEND_TIME_BIT
             struct.pack_into(">q", data, 0, 0)
-            assert records.parse(data).records == 3, "the checksum is right"
+            assert record_batch.parse(data).records == 3, "the checksum is right"
 
 
 async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
@@ -215,7 +215,7 @@ async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
 async def test_runs_of_an_answer_are_shared_by_its_partitions(
     monkeypatch: pytest.MonkeyPatch, first: int, second: int, given: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 10)
+    monkeypatch.setattr(reading, "ANSWER_RUNS", 10)
     async with rig() as parts:
         await produce(parts, *[1] * first)
         await produce(parts, *[1] * second, partition=SECOND)
@@ -224,7 +224,7 @@ async def test_runs_of_an_answer_are_shared_by_its_partitions(
 
 
 async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 1)
+    monkeypatch.setattr(reading, "ANSWER_RUNS", 1)
     async with rig() as parts:
         await produce(parts, 1, 1)
         await produce(parts, 1, 1, partition=SECOND)
@@ -233,7 +233,7 @@ async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.Mon
 
 
 async def test_an_answer_that_may_have_no_more_is_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(firn_broker.reader, "ANSWER_RUNS", 4)
+    monkeypatch.setattr(reading, "ANSWER_RUNS", 4)
     async with rig() as parts:
         await produce(parts, *[1] * 9)
         positions = Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20)

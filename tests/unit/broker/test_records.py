@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from firn_broker.wire import records
-from firn_broker.wire.cursor import varint
+from firn.records import record_batch
+from firn.records.cursor import varint
 from tests.unit.broker.batches import raw
 
 
 def test_a_good_batch_is_taken() -> None:
     data = raw(3, producer=7, epoch=1, sequence=5, time=77)
-    found = records.parse(data)
+    found = record_batch.parse(data)
     assert (found.records, found.producer_id, found.producer_epoch, found.base_sequence) == (3, 7, 1, 5)
     assert (found.base_timestamp, found.max_timestamp, found.data) == (77, 77, data)
 
@@ -52,8 +52,8 @@ def damaged(data: memoryview) -> memoryview:
     ],
 )  # fmt: skip
 def test_a_bad_batch_is_refused(data: memoryview, code: ErrorCode) -> None:
-    with pytest.raises(records.InvalidBatchError) as refused:
-        records.parse(data)
+    with pytest.raises(record_batch.InvalidBatchError) as refused:
+        record_batch.parse(data)
     assert refused.value.code is code
 
 
@@ -64,24 +64,24 @@ def test_as_many_small_records_as_compression_makes_of_a_batch_are_taken() -> No
         # A length, no attributes, no time, the offset as a zigzag varint, null and null, no headers.
         delta = varint(offset << 1)
         written += bytes((2 * (5 + len(delta)), 0, 0)) + delta + b"\x01\x01\x00"
-    assert records.parse(raw(count, body=bytes(written))).records == count
+    assert record_batch.parse(raw(count, body=bytes(written))).records == count
     for attributes, codec in ((1, cramjam.gzip), (4, cramjam.zstd)):
         assert (
-            records.parse(raw(count, body=bytes(codec.compress(bytes(written))), attributes=attributes)).records
+            record_batch.parse(raw(count, body=bytes(codec.compress(bytes(written))), attributes=attributes)).records
             == count
         )
 
 
 @given(st.binary(max_size=200))
 def test_anything_is_refused_or_taken(data: bytes) -> None:
-    with pytest.raises(records.InvalidBatchError):
-        records.parse(memoryview(data))
+    with pytest.raises(record_batch.InvalidBatchError):
+        record_batch.parse(memoryview(data))
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=50)), max_size=8))
 def test_batches_are_walked(made: list[tuple[int, bytes]]) -> None:
     batches = [raw(count, body=body) for count, body in made]
-    found = records.walk(memoryview(b"".join(batches)))
+    found = record_batch.walk(memoryview(b"".join(batches)))
     assert [(size, count) for _, size, count in found] == [
         (len(it), count) for it, (count, _) in zip(batches, made, strict=True)
     ]
@@ -91,12 +91,12 @@ def test_batches_are_walked(made: list[tuple[int, bytes]]) -> None:
 @pytest.mark.parametrize("data", [b"x" * 20, bytes(raw())[:-3], bytes(raw()) + b"\0" * 70])
 def test_what_is_no_row_of_batches_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        records.walk(memoryview(data))
+        record_batch.walk(memoryview(data))
 
 
 def test_a_number_leaves_the_checksum_right() -> None:
     data = raw(4)
-    records.number(data, 0, 1 << 40)
+    record_batch.number(data, 0, 1 << 40)
     assert struct.unpack_from(">q", data)[0] == 1 << 40
     assert struct.unpack_from(">i", data, 12)[0] == 0
     assert struct.unpack_from(">I", data, 17)[0] == crc32c(data[21:])
@@ -104,12 +104,12 @@ def test_a_number_leaves_the_checksum_right() -> None:
 
 def test_a_stamp_makes_append_time() -> None:
     data = raw(4, attributes=2)
-    records.stamp(data, 99)
-    newest, attributes, _ = records.header(data)
-    assert (newest, attributes) == (99, 2 | records.APPEND_TIME_BIT)
+    record_batch.stamp(data, 99)
+    newest, attributes, _ = record_batch.header(data)
+    assert (newest, attributes) == (99, 2 | record_batch.APPEND_TIME_BIT)
     assert struct.unpack_from(">I", data, 17)[0] == crc32c(data[21:])
 
 
 def test_sequences_follow_and_wrap() -> None:
     last = (1 << 31) - 1
-    assert [records.following_sequence(at, 1) for at in (0, last - 1, last)] == [1, last, 0]
+    assert [record_batch.following_sequence(at, 1) for at in (0, last - 1, last)] == [1, last, 0]

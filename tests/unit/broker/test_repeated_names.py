@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.coordinates import LogState, Partition
-from firn_broker.coordination.sqlite import Inline
-from firn_broker.wire.cursor import MalformedError
+from firn.records.cursor import MalformedError
+from firn_broker.log_types import LogState, Partition
+from firn_broker.metadata_store.sqlite import Inline
 from tests.fakes.virtual_time import LoopClock, run
 from tests.unit.broker.whole import Asked, Shared, _Shared, broker, create
 

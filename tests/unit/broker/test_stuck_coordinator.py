@@ -11,9 +11,9 @@ from kio.index import load_request_schema
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.coordinates import BatchOutcome, Commit
-from firn_broker.coordination.sqlite import Inline
-from firn_broker.server import Server
+from firn_broker.log_types import BatchOutcome, Commit
+from firn_broker.metadata_store.sqlite import Inline
+from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from tests.fakes.virtual_time import LoopClock
 from tests.unit.broker.batches import raw

@@ -8,7 +8,7 @@ import pytest
 
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.coordinates import Partition
+from firn_broker.log_types import Partition
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_compaction import batch as keyed

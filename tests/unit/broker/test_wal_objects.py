@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firn.model.errors import CorruptDataError
-from firn_broker.coordinates import Partition
+from firn_broker.log_types import Partition
 from firn_broker.storage import wal
 from tests.unit.broker.batches import batch
 

@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from firn.model.errors import UnavailableError
-from firn_broker import table
-from firn_broker.coordinates import Endpoint
-from firn_broker.wire import records
-from firn_broker.wire.cursor import MalformedError
+from firn.records import record_batch
+from firn.records.cursor import MalformedError
+from firn_broker import api_table
+from firn_broker.log_types import Endpoint
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.whole import Asked, Shared, broker, create
@@ -54,7 +54,7 @@ async def fetch(
 
 
 def bases(data: bytes) -> list[int]:
-    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in records.walk(memoryview(data))]
+    return [struct.unpack_from(">q", data, place)[0] for place, _, _ in record_batch.walk(memoryview(data))]
 
 
 def test_every_version_that_is_advertised_is_answered_or_refused_in_words() -> None:
@@ -62,7 +62,7 @@ def test_every_version_that_is_advertised_is_answered_or_refused_in_words() -> N
         async with broker() as asked:
             found = await asked.ask(18, 3, client_software_name="test", client_software_version="1")
             advertised = {it.api_key: (it.min_version, it.max_version) for it in found.api_keys}
-            assert advertised == {route.key: route.versions for route in table.routes(asked.broker)}
+            assert advertised == {route.key: route.versions for route in api_table.routes(asked.broker)}
             assert advertised[0][0] == 0
             assert advertised[23][0] == 2
             assert not found.finalized_features
@@ -87,7 +87,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest() -> None:
         async with broker() as asked:
             body = await asked.raw(18, 99, b"")
             assert struct.unpack_from(">h", body)[0] == ErrorCode.unsupported_version
-            assert struct.unpack_from(">i", body, 2)[0] == len(table.routes(asked.broker))
+            assert struct.unpack_from(">i", body, 2)[0] == len(api_table.routes(asked.broker))
 
     run(story())
 

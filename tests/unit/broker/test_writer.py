@@ -7,9 +7,9 @@ from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
 from firn.model.errors import UnavailableError
-from firn_broker.blocks import Block
-from firn_broker.coordinates import Node, NodeAddress, Partition
-from firn_broker.writer import Append
+from firn_broker.log.blocks import Block
+from firn_broker.log.writer import Append
+from firn_broker.log_types import Node, NodeAddress, Partition
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 

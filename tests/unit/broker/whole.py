@@ -17,12 +17,12 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
-from firn_broker import table
+from firn_broker import api_table
 from firn_broker.broker import Broker, Ports
-from firn_broker.budget import Counted
-from firn_broker.coordinates import Endpoint, NodeAddress
-from firn_broker.coordination.sqlite import Inline, SqliteCoordinator
-from firn_broker.router import Client
+from firn_broker.log_types import Endpoint, NodeAddress
+from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.network.budget import Counted
+from firn_broker.network.router import Client
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
@@ -129,7 +129,7 @@ async def broker(
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),
     )
-    await made.start(NodeAddress("127.0.0.1", 9092 + seed, external=external), table.routes(made))
+    await made.start(NodeAddress("127.0.0.1", 9092 + seed, external=external), api_table.routes(made))
     try:
         yield Asked(made)
     finally:

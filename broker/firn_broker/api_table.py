@@ -37,7 +37,7 @@ from firn_broker.apis import (
     sync_group,
 )
 from firn_broker.broker import Broker
-from firn_broker.router import Route
+from firn_broker.network.router import Route
 
 RAW = (produce, fetch, api_versions)
 DECODED = (

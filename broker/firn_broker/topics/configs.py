@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from firn_broker.coordinates import Topic
+from firn_broker.log_types import Topic
 
 
 class ConfigType(IntEnum):

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
-from firn_broker.coordinates import (
+from firn_broker.log_types import (
     FOUND_RUNS,
     KEPT_REPLIES,
     MAX_TIMESTAMP,
@@ -41,9 +41,9 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination import idempotence
-from firn_broker.coordination.idempotence import KnownBatch, ProducerState
-from firn_broker.coordination.migrations import mismatch
+from firn_broker.metadata_store import idempotence
+from firn_broker.metadata_store.idempotence import KnownBatch, ProducerState
+from firn_broker.metadata_store.migrations import mismatch
 
 T = TypeVar("T")
 

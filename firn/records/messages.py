@@ -18,7 +18,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from firn_broker.wire.cursor import Cursor, MalformedError, array, string, varint
+from firn.records.cursor import Cursor, MalformedError, array, string, varint
 
 Fields = Mapping[str, Any]
 """A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function that makes it."""

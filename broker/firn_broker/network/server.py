@@ -16,13 +16,13 @@ from typing import Any
 
 import structlog
 
+from firn.records.cursor import MalformedError
+from firn.records.messages import REQUEST_LIMIT
 from firn_broker import metrics
-from firn_broker.budget import Budget, Counted, Share
-from firn_broker.router import Client, Router
+from firn_broker.network.budget import Budget, Counted, Share
+from firn_broker.network.router import Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
-from firn_broker.wire.cursor import MalformedError
-from firn_broker.wire.messages import REQUEST_LIMIT
 
 log = structlog.get_logger()
 

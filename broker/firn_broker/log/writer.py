@@ -25,17 +25,17 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
+from firn.records import record_batch
+from firn.records.record_batch import Batch
 from firn_broker import metrics
-from firn_broker.blocks import Block, BlockCache
-from firn_broker.coordinates import BatchEntry, BatchOutcome, Commit, Partition
-from firn_broker.identifiers import Identifiers
-from firn_broker.membership import Membership
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.membership import Membership
+from firn_broker.log.blocks import Block, BlockCache
+from firn_broker.log.watermarks import Watermarks
+from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Partition
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import WriterSettings
 from firn_broker.storage import wal
-from firn_broker.watermarks import Watermarks
-from firn_broker.wire import records
-from firn_broker.wire.records import Batch
 
 log = structlog.get_logger()
 
@@ -339,8 +339,8 @@ class WalWriter:
             batch = entry.append.batch
             end = position + len(batch.data)
             if outcome.append_ms >= 0:
-                records.stamp(data[position:end], outcome.append_ms)
-            records.number(data, position, outcome.base_offset)
+                record_batch.stamp(data[position:end], outcome.append_ms)
+            record_batch.number(data, position, outcome.base_offset)
             positions.append(position)
             ends.append(end)
             bases.append(outcome.base_offset)

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker import configs
-from firn_broker.catalogue import Catalogue
-from firn_broker.coordinates import Topic
-from firn_broker.identifiers import Identifiers
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.log_types import Topic
 from firn_broker.ports import Coordinator
 from firn_broker.settings import TopicSettings
+from firn_broker.topics import configs
+from firn_broker.topics.topic_metadata import Catalogue
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000

@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.blocks import Block, BlockCache, Slot, numbered
-from firn_broker.budget import Budget, Share
-from firn_broker.coordinates import FOUND_RUNS, Found, Partition, Run, Wanted
+from firn_broker.log.blocks import Block, BlockCache, Slot, numbered
+from firn_broker.log.watermarks import Watch, Watermarks
+from firn_broker.log_types import FOUND_RUNS, Found, Partition, Run, Wanted
+from firn_broker.network.budget import Budget, Share
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import ReaderSettings
-from firn_broker.watermarks import Watch, Watermarks
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ import structlog
 from crc32c import crc32c
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.coordinates import Node, NodeAddress, NodeLease, Partition
+from firn_broker.log_types import Node, NodeAddress, NodeLease, Partition
 from firn_broker.ports import Coordinator
 
 log = structlog.get_logger()

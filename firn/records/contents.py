@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import cramjam
 
-from firn_broker.wire import records
+from firn.records import record_batch
 
 MAX_BYTES = 32 << 20
 """What a batch may decompress to."""
@@ -39,15 +39,15 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
     Raises UndecodableError.
     """
     base = int.from_bytes(batch[:8], "big")
-    newest, attributes, count = records.header(batch)
-    appended = bool(attributes & records.APPEND_TIME_BIT)
+    newest, attributes, count = record_batch.header(batch)
+    appended = bool(attributes & record_batch.APPEND_TIME_BIT)
     last_delta = int.from_bytes(batch[23:27], "big", signed=True)
     first = int.from_bytes(batch[27:35], "big", signed=True)
     if not 0 <= count <= MAX_RECORDS:
         raise UndecodableError(f"{count} records in a batch, more than {MAX_RECORDS}")
     found = []
     try:
-        data = _CODECS[attributes & records.CODEC_BITS](batch[records.HEADER :])
+        data = _CODECS[attributes & record_batch.CODEC_BITS](batch[record_batch.HEADER :])
         place, before = 0, -1
         for _ in range(count):
             size, place = zigzag(data, place)

@@ -9,14 +9,15 @@ from uuid import UUID
 import structlog
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker import configs, metrics
-from firn_broker.catalogue import Catalogue
-from firn_broker.compaction import Compaction
-from firn_broker.configs import TopicConfigs
-from firn_broker.coordinates import Topic
-from firn_broker.membership import Membership
+from firn_broker import metrics
+from firn_broker.cluster.membership import Membership
+from firn_broker.log_types import Topic
+from firn_broker.maintenance.compaction import Compaction
 from firn_broker.ports import Coordinator, ObjectStore
 from firn_broker.settings import UpkeepSettings
+from firn_broker.topics import configs
+from firn_broker.topics.configs import TopicConfigs
+from firn_broker.topics.topic_metadata import Catalogue
 
 log = structlog.get_logger()
 

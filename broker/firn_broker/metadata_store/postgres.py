@@ -11,7 +11,7 @@ import asyncpg
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
-from firn_broker.coordinates import (
+from firn_broker.log_types import (
     FOUND_RUNS,
     KEPT_REPLIES,
     MAX_TIMESTAMP,
@@ -35,7 +35,7 @@ from firn_broker.coordinates import (
     WalRange,
     Wanted,
 )
-from firn_broker.coordination.migrations import FUNCTIONS, SCRIPTS, mismatch
+from firn_broker.metadata_store.migrations import FUNCTIONS, SCRIPTS, mismatch
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from firn_broker.coordinates import Partition
+from firn_broker.log_types import Partition
 
 
 class Watch:

@@ -15,10 +15,10 @@ import cramjam
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from firn_broker.wire import records
-from firn_broker.wire.contents import MAX_TIME, UndecodableError, opened, zigzag
-from firn_broker.wire.cursor import varint
-from firn_broker.wire.records import Batch, InvalidBatchError
+from firn.records import record_batch
+from firn.records.contents import MAX_TIME, UndecodableError, opened, zigzag
+from firn.records.cursor import varint
+from firn.records.record_batch import Batch, InvalidBatchError
 
 GZIP = 1
 """What rewritten batches are compressed with if anything was: every client reads it."""
@@ -52,8 +52,8 @@ class Record(NamedTuple):
 def decode(batch: memoryview) -> list[Record]:
     """The records of a batch whose base offset is written in. Raises UndecodableError."""
     data, places = opened(batch)
-    _, attributes, _ = records.header(batch)
-    appended = bool(attributes & records.APPEND_TIME_BIT)
+    _, attributes, _ = record_batch.header(batch)
+    appended = bool(attributes & record_batch.APPEND_TIME_BIT)
     # As far as topics were not compacted yet, what is there may be a producer's.
     horizon = min(int.from_bytes(batch[27:35], "big", signed=True), MAX_TIME) if attributes & HORIZON_BIT else -1
     found = []
@@ -185,7 +185,7 @@ def _batch(group: Sequence[Record], base: int, last: int, *, compressed: bool) -
     newest = max((it.timestamp for it in group), default=-1)
     attributes = (
         (GZIP if compressed else 0)
-        | (records.APPEND_TIME_BIT if group and group[0].appended else 0)
+        | (record_batch.APPEND_TIME_BIT if group and group[0].appended else 0)
         | (HORIZON_BIT if horizon >= 0 else 0)
     )
     after = _AFTER_CRC.pack(attributes, last - base, first, newest, -1, -1, -1, len(group)) + data

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.wire.records import following_sequence
+from firn.records.record_batch import following_sequence
 
 KEPT = 5
 

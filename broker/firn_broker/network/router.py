@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 import structlog
 
+from firn.records import messages
+from firn.records.cursor import MalformedError
+from firn.records.messages import Fields
 from firn_broker import metrics
-from firn_broker.budget import Counted
-from firn_broker.wire import headers, messages
-from firn_broker.wire.cursor import MalformedError
+from firn_broker.network.budget import Counted
+from firn_broker.wire import headers
 from firn_broker.wire.headers import RequestHeader
-from firn_broker.wire.messages import Fields
 
 log = structlog.get_logger()
 

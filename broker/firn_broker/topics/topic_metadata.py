@@ -7,9 +7,9 @@ from uuid import UUID
 import structlog
 
 from firn.model.errors import UnavailableError
-from firn_broker.coordinates import Partition, Topic
+from firn_broker.log.watermarks import Watermarks
+from firn_broker.log_types import Partition, Topic
 from firn_broker.ports import Coordinator
-from firn_broker.watermarks import Watermarks
 
 log = structlog.get_logger()
 

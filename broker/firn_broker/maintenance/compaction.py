@@ -17,16 +17,17 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
 from firn.model.errors import FencedError
-from firn_broker import configs, metrics
-from firn_broker.configs import TopicConfigs
-from firn_broker.coordinates import RUN_BYTES, Commit, LogState, Partition, Rewrite, Run, Topic, WalRange, Wanted
-from firn_broker.identifiers import Identifiers
-from firn_broker.membership import Membership
+from firn.records import keys, record_batch
+from firn.records.contents import UndecodableError
+from firn_broker import metrics
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.membership import Membership
+from firn_broker.log.reader import Reader, UnreadableError
+from firn_broker.log_types import RUN_BYTES, Commit, LogState, Partition, Rewrite, Run, Topic, WalRange, Wanted
 from firn_broker.ports import Coordinator, ObjectStore
-from firn_broker.reader import Reader, UnreadableError
 from firn_broker.storage import wal
-from firn_broker.wire import keys, records
-from firn_broker.wire.contents import UndecodableError
+from firn_broker.topics import configs
+from firn_broker.topics.configs import TopicConfigs
 
 log = structlog.get_logger()
 
@@ -211,9 +212,9 @@ class Compaction:
         for run in old:
             block = await self._reader.read(run)
             data = block.slice(run, run.base_offset, len(block.data), at_least_one=True)
-            for place, length, _ in records.walk(data):
+            for place, length, _ in record_batch.walk(data):
                 batch = data[place : place + length]
-                compressed |= bool(records.header(batch)[1] & records.CODEC_BITS)
+                compressed |= bool(record_batch.header(batch)[1] & record_batch.CODEC_BITS)
                 newest.add(it for it in keys.decode(batch) if it.offset >= start)
                 # A batch is a piece of work that others may wait for.
                 await asyncio.sleep(0)
@@ -232,7 +233,7 @@ class Compaction:
         id, lease = self._identifiers.uuid7(), self._membership.lease
         key = wal.compacted_key(id, horizon)
         data, positions = wal.assemble(
-            id, lease.node, lease.epoch, [(partition, [records.rewritten(it) for it in batches])]
+            id, lease.node, lease.epoch, [(partition, [record_batch.rewritten(it) for it in batches])]
         )
         # A commit of nothing gives the key up, should it come to no more.
         self._unsettled = Commit(lease, key, 0, ())
@@ -250,9 +251,9 @@ def _runs(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> 
     """Runs of consecutive batches, none longer than runs are."""
     found: list[Run] = []
     for batch, position in zip(batches, positions, strict=True):
-        ((_, size, offsets),) = records.walk(batch)
+        ((_, size, offsets),) = record_batch.walk(batch)
         base = int.from_bytes(batch[:8], "big")
-        run = Run(base, base + offsets - 1, WalRange(key, position, size), records.header(batch)[0], -1)
+        run = Run(base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1)
         if found and found[-1].place.length + size <= RUN_BYTES:
             last = found.pop()
             run = Run(

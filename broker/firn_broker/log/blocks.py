@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from firn_broker.coordinates import Run
-from firn_broker.wire import records
+from firn.records import record_batch
+from firn_broker.log_types import Run
 
 Slot = tuple[str, int]
 """Key of an object, and the position of a run in it, or -1 for all of it."""
@@ -49,10 +49,10 @@ def numbered(run: Run, data: memoryview) -> Block:
         data = memoryview(bytearray(data))
     positions, ends, bases = [], [], []
     offset = run.base_offset
-    for place, size, count in records.walk(data):
+    for place, size, count in record_batch.walk(data):
         if run.append_ms >= 0:
-            records.stamp(data[place : place + size], run.append_ms)
-        records.number(data, place, offset)
+            record_batch.stamp(data[place : place + size], run.append_ms)
+        record_batch.number(data, place, offset)
         positions.append(run.place.position + place)
         ends.append(run.place.position + place + size)
         bases.append(offset)

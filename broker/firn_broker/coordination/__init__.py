@@ -1,1 +1,0 @@
-"""Coordinators: who gives offsets to batches. One port, two implementations (SQLite embedded, PostgreSQL)."""

@@ -1,0 +1,1 @@
+"""The two paths of record batches: written through the object store, read through the cache."""

@@ -1,0 +1,1 @@
+"""Connections within memory bounds, and the dispatch of requests to their handlers."""

@@ -1,0 +1,1 @@
+"""Topics: their creation, the broker's view of their metadata, and their configs."""
