@@ -42,11 +42,11 @@ from bench.records import COLUMNS
 from firn.model.clock import SystemClock
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
-from firn_operator import debt as debt_module
-from firn_operator import file_io
-from firn_operator.debt import CatalogDebts
-from firn_operator.evolution import new_schema
-from firn_operator.iceberg import open_catalog
+from firn_operator.adapters.iceberg import debt as debt_module
+from firn_operator.adapters.iceberg import file_io
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.debt import CatalogDebts
+from firn_operator.adapters.iceberg.evolution import new_schema
 from tests.servers.postgres import postgres
 from tests.servers.s3 import s3
 

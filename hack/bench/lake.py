@@ -13,8 +13,9 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
 from bench.records import COLUMNS, SCHEMA
 from firn.model.jobs import CatalogConnection, TableTarget
-from firn_operator.evolution import new_schema
-from firn_operator.iceberg import CatalogTables, open_catalog
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.evolution import new_schema
+from firn_operator.adapters.iceberg.tables import CatalogTables
 from tests.servers import kafka as kafka_server
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.postgres import Postgres, postgres

@@ -23,8 +23,8 @@ from bench.process_tree import Sampler, Usage
 from bench.records import Generator
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork, MaintenanceRun, TableReport, TableWork, unpack
-from firn_operator.iceberg import open_catalog
-from firn_operator.lake import ARROW_IO
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.cli.lake import ARROW_IO
 from tests.servers.process import cache, tail
 
 MIB = 1024 * 1024

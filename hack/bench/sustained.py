@@ -33,9 +33,9 @@ from firn.model.clock import SystemClock
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.ports import TableDebt
-from firn_operator.debt import CatalogDebts
-from firn_operator.iceberg import open_catalog
-from firn_operator.lake import ARROW_IO, scan
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.debt import CatalogDebts
+from firn_operator.cli.lake import ARROW_IO, scan
 from tests.servers.process import await_true
 
 TOPIC = "steady"

@@ -7,7 +7,7 @@ import sys
 
 from firn.model import config, names
 from firn.model.errors import ExitCode, InvalidSpecError
-from firn_operator import telemetry, wiring
+from firn_operator.process import telemetry, wiring
 
 
 def _address(variable: str, port: int) -> tuple[str, int]:

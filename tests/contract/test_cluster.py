@@ -14,10 +14,11 @@ from kubernetes.aio.client import Configuration
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
-from firn_operator import crd, kube
-from firn_operator.api_client import Api, ApiError, Manifest, RateLimit, path
-from firn_operator.kube import KubeCluster
-from firn_operator.workloads import Workloads
+from firn_operator.adapters.kube import lists
+from firn_operator.adapters.kube.api_client import Api, ApiError, Manifest, RateLimit, path
+from firn_operator.adapters.kube.cluster import KubeCluster
+from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.process import crd
 from tests import apiserver
 from tests.apiserver import ApiServer
 from tests.servers.process import free_port
@@ -137,7 +138,7 @@ async def test_a_deleted_child_is_applied_again(cluster: KubeCluster, name: str)
 async def test_names_are_listed_by_label_over_pages(
     cluster: KubeCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kube, "_PAGE", 2)
+    monkeypatch.setattr(lists, "_PAGE", 2)
     for number in range(5):
         manifest = config_map(f"{name}-{number}", "1")
         manifest["metadata"]["labels"]["test"] = name
@@ -189,7 +190,7 @@ async def test_the_same_event_again_raises_its_count(api: Api, cluster: KubeClus
     sending = asyncio.create_task(cluster.run())
 
     async def recorded() -> list[Manifest]:
-        found, _ = await kube.list_all(api, "v1", "Event", "demo", {})
+        found, _ = await lists.list_all(api, "v1", "Event", "demo", {})
         return [event for event in found if event["involvedObject"]["uid"] == uid]
 
     for reason in ("Created", "Created", "Changed", "Created"):

@@ -21,9 +21,9 @@ from firn_controllers.policies.due import Due
 from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import Cluster, Manifest
-from firn_operator.api_client import Api, RateLimit, path
-from firn_operator.kube import KubeCluster
-from firn_operator.workloads import Workloads
+from firn_operator.adapters.kube.api_client import Api, RateLimit, path
+from firn_operator.adapters.kube.cluster import KubeCluster
+from firn_operator.adapters.kube.workloads import Workloads
 from tests import apiserver, gen
 from tests.apiserver import ApiServer
 from tests.fakes.cluster import FakeCluster

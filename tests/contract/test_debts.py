@@ -16,9 +16,9 @@ from firn.model.clock import SystemClock
 from firn.model.errors import UnavailableError
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
-from firn_operator import debt as debt_module
-from firn_operator.debt import CatalogDebts
-from firn_operator.iceberg import open_catalog
+from firn_operator.adapters.iceberg import debt as debt_module
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.debt import CatalogDebts
 from tests.contract.suites import AT_ONCE, CATALOG, MIB, DebtsContract
 from tests.contract.writers import CatalogWriters
 from tests.fakes.debts import FakeDebts

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from firn.model.jobs import CatalogConnection, TableTarget
-from firn_operator.iceberg import CatalogTables
-from firn_operator.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.iceberg.tables import CatalogTables
+from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from tests.contract.suites import CATALOG, PROFILE, TablesContract, TopicsContract
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics

@@ -15,7 +15,9 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
-from firn_operator.iceberg import OWNER, CatalogTables, open_catalog
+from firn_operator.adapters.iceberg.agreement import OWNER
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.tables import CatalogTables
 from tests.servers.nessie import Nessie
 from tests.servers.postgres import Postgres
 from tests.servers.process import free_port

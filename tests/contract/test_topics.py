@@ -13,7 +13,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
-from firn_operator.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from firn_spark import sources
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port

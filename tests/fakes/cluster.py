@@ -10,7 +10,7 @@ from typing import Any
 from firn.model import names
 from firn.model.errors import CommitConflictError
 from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetState
-from firn_operator.workloads import job_state
+from firn_operator.adapters.kube.workloads import job_state
 from tests.fakes.clock import FakeClock
 from tests.fakes.faults import Faults, effect
 from tests.gen import pod

@@ -6,7 +6,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, pack
-from firn_operator.workloads import job_state
+from firn_operator.adapters.kube.workloads import job_state
 from tests.fakes.cluster import FakeCluster
 
 

@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client, config
 
 from firn.model.errors import AccessDeniedError, ExitCode, UnavailableError
-from firn_operator import quickstart_secrets
+from firn_operator.cli import quickstart_secrets
 from tests.apiserver import ApiServer
 
 NAMESPACE = "firn-system"

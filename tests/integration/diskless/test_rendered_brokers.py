@@ -21,7 +21,7 @@ from firn_controllers.fleet import kinds
 from firn_controllers.fleet.diskless import stateful_set
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DisklessFleet
 from firn_controllers.manifests import Owner
-from firn_operator.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from tests import gen
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, listens, running, stop

@@ -33,7 +33,7 @@ FIELDS = [{"name": "id", "type": "long", "required": True}]
 OPERATOR = """
 import json, sys
 from firn.model import names
-from firn_operator import progress
+from firn_operator.adapters import progress
 from firn_operator.__main__ import main
 names.SECRETS_PATH, ports = sys.argv[1], json.loads(sys.argv[2])
 progress.service_address = lambda namespace: lambda group: f"http://127.0.0.1:{ports[group]}/progress"

@@ -8,8 +8,9 @@ import pytest
 from pyiceberg.io import PY_IO_IMPL
 
 from firn.model.jobs import IngestJob
-from firn_operator import audit, iceberg
-from firn_operator.lake import ARROW_IO
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.cli import audit
+from firn_operator.cli.lake import ARROW_IO
 from firn_spark.commits import read_landed
 from firn_spark.failpoints import Failpoints
 from firn_spark.rounds import Rounds
@@ -96,6 +97,6 @@ def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
 def audit_of(world: World, job: IngestJob) -> audit.Audit:
     connection = world.settings.catalogs["lake"]
     properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
-    catalog = iceberg.open_catalog("lake", connection.model_copy(update={"properties": properties}))
+    catalog = open_catalog("lake", connection.model_copy(update={"properties": properties}))
     table = catalog.load_table((job.table.namespace, job.table.name))
     return audit.of_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)

@@ -5,8 +5,8 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from firn_operator import secret_files
-from firn_operator.file_io import ObjectFileIO
+from firn_operator.adapters import secret_files
+from firn_operator.adapters.iceberg.file_io import ObjectFileIO
 from tests.integration.maintenance.lake import CATALOG, Topic
 
 

@@ -7,7 +7,7 @@ import pytest
 from firn.model.clock import SystemClock
 from firn.model.maintenance import CompactionWork
 from firn_controllers.ports import TableDebt
-from firn_operator.debt import CatalogDebts
+from firn_operator.adapters.iceberg.debt import CatalogDebts
 from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import Lake, Topic
 

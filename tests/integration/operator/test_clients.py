@@ -11,9 +11,9 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn_operator import api_client
-from firn_operator.api_client import Api, ApiError, RateLimit
-from firn_operator.progress import HttpProgress
+from firn_operator.adapters.kube import api_client
+from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit
+from firn_operator.adapters.progress import HttpProgress
 from tests.servers.process import free_port
 
 Answer = Callable[[], web.Response]

@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.errors import AccessDeniedError, FirnError, UnavailableError
 from firn.model.jobs import CatalogConnection
-from firn_operator.iceberg import CatalogTables
+from firn_operator.adapters.iceberg.tables import CatalogTables
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 
 

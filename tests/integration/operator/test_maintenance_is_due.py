@@ -10,7 +10,7 @@ from pyiceberg.typedef import Record
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection
-from firn_operator.iceberg import open_catalog
+from firn_operator.adapters.iceberg.catalogs import open_catalog
 from tests.servers.process import await_true
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from firn.model import names
 from firn_controllers.policies.due import LONGEST_RETRY
 from firn_controllers.policies.runs import MARK, Mark
 from firn_controllers.ports import Manifest
-from firn_operator.workloads import job_state
+from firn_operator.adapters.kube.workloads import job_state
 from tests import gen
 from tests.fakes.faults import Killed
 from tests.fakes.world import World

@@ -11,7 +11,7 @@ from firn.model.maintenance import RunReport, TableReport, pack
 from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
 from firn_controllers.ports import Manifest
-from firn_operator.workloads import job_state
+from firn_operator.adapters.kube.workloads import job_state
 from tests import gen
 from tests.fakes.world import World
 

@@ -17,7 +17,7 @@ from firn_controllers.policies import survey as survey_module
 from firn_controllers.policies.index import Policies
 from firn_controllers.policies.survey import Survey
 from firn_controllers.ports import Manifest, TableDebt
-from firn_operator.telemetry import DebtMetrics
+from firn_operator.process.telemetry import DebtMetrics
 from tests import gen
 from tests.fakes.clock import FakeClock
 from tests.fakes.debts import FakeDebts

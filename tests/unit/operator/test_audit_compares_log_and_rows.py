@@ -11,8 +11,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
-from firn_operator import audit
-from firn_operator.lake import Lake
+from firn_operator.cli import audit
+from firn_operator.cli.lake import Lake
 
 
 def offsets(*pairs: tuple[int, int]) -> pa.Table:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from firn_operator.batches import Batch
+from firn_operator.adapters.batches import Batch
 
 
 async def test_calls_of_one_moment_share_a_request_and_keep_their_answers() -> None:

@@ -11,8 +11,8 @@ from sqlalchemy import exc as sql_errors
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_operator.iceberg import translated
-from firn_operator.kafka import Brokers, _Profile
+from firn_operator.adapters.iceberg.catalog_errors import translated
+from firn_operator.adapters.kafka import Brokers, _Profile
 
 
 def refused(cause: str | Exception) -> sql_errors.DBAPIError:

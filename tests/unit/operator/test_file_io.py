@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firn_operator.file_io import ObjectFileIO, UnknownSchemeError, _s3_settings
+from firn_operator.adapters.iceberg.file_io import ObjectFileIO, UnknownSchemeError, _s3_settings
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])

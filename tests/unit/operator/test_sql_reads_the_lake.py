@@ -9,8 +9,8 @@ import pytest
 
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_operator import query
-from firn_operator.lake import Lake
+from firn_operator.cli import query
+from firn_operator.cli.lake import Lake
 
 
 def lake_of(catalog: dict[str, str]) -> Lake:

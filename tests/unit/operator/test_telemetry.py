@@ -6,7 +6,7 @@ from prometheus_client import generate_latest
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
-from firn_operator import telemetry
+from firn_operator.process import telemetry
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from firn.model import names
-from firn_operator import crd
-from firn_operator.watches import Deliveries, Watches, trimmed
-from firn_operator.workloads import Workloads, pod_state
+from firn_operator.adapters.kube.workloads import Workloads, pod_state
+from firn_operator.process import crd
+from firn_operator.process.watches import Deliveries, Watches, trimmed
 from tests import gen
 
 Manifest = dict[str, Any]
@@ -169,7 +169,7 @@ def test_a_pod_that_ended_has_left_its_last_words() -> None:
 
 def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
     listed(deliveries, 5)
     now[0] = 130
@@ -180,7 +180,7 @@ def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
     deliveries.delivered(pod(5))
     for version in (6, 8):
@@ -192,7 +192,7 @@ def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monk
 def test_what_was_deleted_while_a_watch_was_away_is_owed_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 410 Gone a watch begins with what there is then: it shows no object that came and went in between, nor its deletion."""
     now = [100.0]
-    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
     deliveries.delivered(pod(5))
     listed(deliveries, 6)
@@ -206,7 +206,7 @@ def test_what_was_deleted_while_a_watch_was_away_is_owed_no_longer(monkeypatch: 
 
 def test_a_list_of_one_namespace_says_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("firn_operator.watches.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
     deliveries.listed("IcebergTopic", "a", {"a": 5}, 5)
     deliveries.listed("IcebergTopic", "b", {}, 6)
@@ -229,7 +229,7 @@ def test_namespaces_without_objects_are_forgotten_unless_they_have_got_one_since
 
 async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """One object is deleted before its watch is connected: nobody takes the watch for dead, and nobody waits for the next resync."""
-    monkeypatch.setattr("firn_operator.watches.LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("firn_operator.process.watches.LOOK_AGAIN", 0.02)
     api = Lists([pod(5)])
     empty = SimpleNamespace(all=list)
     controllers = SimpleNamespace(child_seen=lambda labels: None, index=empty, policies=empty, synced=lambda: None)

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from firn_operator import wiring
+from firn_operator.process import wiring
 from tests import gen
 
 

@@ -38,7 +38,7 @@ def sql(
 ) -> None:
     """Answer a query from the tables, with DuckDB."""
     # Arrow and DuckDB take a while to load; the other commands do without.
-    from firn_operator import lake, query
+    from firn_operator.cli import lake, query
 
     result = query.run(lake.Lake(configuration.load(config)), statement)
     match output:
@@ -69,7 +69,7 @@ def audit(
     onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out as long as the table has the
     snapshot from before the change.
     """
-    from firn_operator import audit as audits
+    from firn_operator.cli import audit as audits
 
     manifest = _resource(topic)
     found = audits.of_resource(
@@ -127,7 +127,7 @@ def version() -> None:
 )
 def quickstart_secrets(context: typer.Context) -> None:
     """Make the passwords of the quick start's stores, once (run by the chart)."""
-    from firn_operator import quickstart_secrets as generation
+    from firn_operator.cli import quickstart_secrets as generation
 
     raise typer.Exit(generation.main(context.args))
 

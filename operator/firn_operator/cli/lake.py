@@ -15,7 +15,8 @@ from pyiceberg.table import Table
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.ingestion_group import settings
-from firn_operator import iceberg
+from firn_operator.adapters.iceberg.catalog_errors import translated
+from firn_operator.adapters.iceberg.catalogs import open_catalog
 
 # Files that are read at the same time; read before PyIceberg makes its pool. More would only hold more of them in memory.
 os.environ.setdefault("PYICEBERG_MAX_WORKERS", "2")
@@ -45,7 +46,7 @@ class Lake:
             if "client.region" in properties:
                 properties.setdefault("s3.region", properties["client.region"])
             connection = connection.model_copy(update={"properties": properties})
-            self._catalogs[name] = iceberg.open_catalog(name, connection)
+            self._catalogs[name] = open_catalog(name, connection)
         return self._catalogs[name]
 
     def find(self, identifier: str) -> Table:
@@ -71,7 +72,7 @@ class Lake:
         except FirnError:
             raise
         except Exception as error:
-            known = iceberg.translated(f"table {identifier}", error)
+            known = translated(f"table {identifier}", error)
             if known is None:
                 raise
             raise known from error

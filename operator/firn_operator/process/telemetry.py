@@ -32,7 +32,6 @@ TOPICS = Gauge(
     "IcebergTopics by the status of their Ready condition; Suspended where the spec asks for that",
     ["ready"],
 )
-REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
 FLEET_AVAILABLE = Gauge(
     "firn_fleet_available", "1 while topics on the brokers of a profile can be managed", ["profile"]
 )

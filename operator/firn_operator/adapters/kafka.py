@@ -25,8 +25,8 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, No
 from firn.model.jobs import KafkaConnection
 from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 from firn_controllers.ports import FleetState, TopicState
-from firn_operator import secret_files
-from firn_operator.batches import Batch
+from firn_operator.adapters import secret_files
+from firn_operator.adapters.batches import Batch
 
 REQUEST_TIMEOUT = 10.0
 """Seconds until an admin request is given up."""

@@ -33,8 +33,8 @@ from firn.model.errors import InvalidSpecError, UnavailableError
 from firn.model.kafka import kafka_id
 from firn.model.progress import Offsets, decode_offsets
 from firn_controllers.ingestion_group import settings
-from firn_operator import kafka
-from firn_operator.lake import Lake, scan
+from firn_operator.adapters import kafka
+from firn_operator.cli.lake import Lake, scan
 
 _READ_TIMEOUT = 30.0
 _OFFSETS = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])

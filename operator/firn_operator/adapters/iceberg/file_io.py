@@ -17,7 +17,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-IMPLEMENTATION = "firn_operator.file_io.ObjectFileIO"
+IMPLEMENTATION = "firn_operator.adapters.iceberg.file_io.ObjectFileIO"
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _AZURE_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "30s"}

@@ -22,9 +22,9 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, NestedField, StringType, TimestamptzType
 
-from firn_operator import manifests
-from firn_operator.file_io import ObjectFileIO
-from firn_operator.manifests import Manifest
+from firn_operator.adapters.iceberg import iceberg_manifests
+from firn_operator.adapters.iceberg.file_io import ObjectFileIO
+from firn_operator.adapters.iceberg.iceberg_manifests import Manifest
 
 SCHEMA = Schema(
     NestedField(1, "at", TimestamptzType()),
@@ -128,7 +128,7 @@ def test_data_files(tmp_path: Path, version: int) -> None:
             **({} if version == 1 else {"sequence_number": 1, "file_sequence_number": 1}),
         ),
     )
-    new, old, expired = manifests.read_data(IO, found)
+    new, old, expired = iceberg_manifests.read_data(IO, found)
     assert [it.path for it in (new, old, expired)] == ["s3://a/new", "s3://a/old", "s3://a/expired"]
     assert (new.bytes, new.records, new.spec_id) == (5000, 100, 4)
     assert old.bytes == 9
@@ -153,7 +153,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
         entry(2, file(2, "d3", there, content=DataFileContent.EQUALITY_DELETES, equality_ids=[2], record_count=2)),
         deletes=True,
     )
-    wide, narrow, values = manifests.read_deletes(IO, found, frozenset({0}))
+    wide, narrow, values = iceberg_manifests.read_deletes(IO, found, frozenset({0}))
     assert (wide.records, wide.sequence, wide.target, wide.equality, wide.everywhere) == (5, 12, None, False, False)
     assert (narrow.sequence, narrow.target) == (9, "s3://a/one")
     assert (values.records, values.equality, values.everywhere) == (2, True, False)
@@ -163,7 +163,7 @@ def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
 def test_values_deleted_under_no_partitioning_are_deleted_everywhere(tmp_path: Path) -> None:
     data = file(2, "d", Record(), content=DataFileContent.EQUALITY_DELETES, equality_ids=[2])
     found = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
-    (values,) = manifests.read_deletes(IO, found, frozenset({0}))
+    (values,) = iceberg_manifests.read_deletes(IO, found, frozenset({0}))
     assert values.everywhere
 
 
@@ -182,7 +182,7 @@ def test_deletion_vectors(tmp_path: Path) -> None:
         content_size_in_bytes=40,
     )
     found = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
-    (read,) = manifests.read_deletes(IO, found, frozenset())
+    (read,) = iceberg_manifests.read_deletes(IO, found, frozenset())
     assert (read.records, read.target, read.equality, read.written) == (41, "s3://a/one", False, 12)
 
 
@@ -196,7 +196,7 @@ def test_manifest_lists(tmp_path: Path, version: int) -> None:
     place = str(tmp_path / "list.avro")
     with write_manifest_list(version, IO.new_output(place), 7, None, 12, "deflate") as listed:  # type: ignore[arg-type]
         listed.add_manifests([writer.to_manifest_file()])
-    (found,) = manifests.read_list(IO, place)
+    (found,) = iceberg_manifests.read_list(IO, place)
     assert found == Manifest(
         str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0
     )
@@ -207,9 +207,9 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     content = (tmp_path / "m.avro").read_bytes()
     (tmp_path / "m.avro").write_bytes(content[:-3] + b"xyz")
     with pytest.raises(ValueError, match="does not end"):
-        list(manifests.read_data(IO, found))
+        list(iceberg_manifests.read_data(IO, found))
 
 
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        manifests.read_list(IO, str(tmp_path / "none.avro"))
+        iceberg_manifests.read_list(IO, str(tmp_path / "none.avro"))

@@ -6,7 +6,7 @@ from typing import Any
 from firn.api import crds
 from firn.model import names
 from firn.model.errors import AccessDeniedError, NotReadyError
-from firn_operator.api_client import Api, ApiError
+from firn_operator.adapters.kube.api_client import Api, ApiError
 
 _WAY_OUT = "apply the CRDs of this version (they come with the chart: crds.enabled=true)"
 

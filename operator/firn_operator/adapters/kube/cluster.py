@@ -1,27 +1,27 @@
 """The Kubernetes API (port `Cluster`): server-side apply, status, Events, and what the watches know."""
 
 import asyncio
-import hashlib
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
+from firn.model.errors import CommitConflictError
 from firn_controllers.ports import JobState, PodState, StatefulSetState
-from firn_operator.api_client import APPLY, JSON_PATCH, MERGE_PATCH, PLURALS, Api, ApiError, Manifest, RateLimit, path
-from firn_operator.workloads import Workloads
+from firn_operator.adapters.kube.api_client import (
+    APPLY,
+    JSON_PATCH,
+    Api,
+    ApiError,
+    Manifest,
+    path,
+)
+from firn_operator.adapters.kube.events import EventRecorder, EventSubject
+from firn_operator.adapters.kube.lists import list_all, pages
+from firn_operator.adapters.kube.workloads import Workloads
 
 log = logging.getLogger(__name__)
-
-_PAGE = 200
-_EVENTS_KEPT = 2000
-_EVENTS_WAITING = 5000
-_EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
-_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 ChildKind = tuple[str, str]
 
@@ -47,7 +47,7 @@ class KubeCluster:
         self._resync = resync
         self._children: dict[ChildKind, _Children] = {}
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
-        self._recorder = _Recorder(api, instance)
+        self._recorder = EventRecorder(api, instance)
 
     async def run(self) -> None:
         """Send Events until cancelled."""
@@ -136,7 +136,7 @@ class KubeCluster:
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
     ) -> None:
         """See `firn_controllers.ports.Cluster.event`. Sent in the background; dropped when far too many wait."""
-        self._recorder.record(_Subject(namespace, name, uid, kind), type_, reason, message)
+        self._recorder.record(EventSubject(namespace, name, uid, kind), type_, reason, message)
 
     async def _patch(self, place: str, pointer: str, value: object, resource_version: str) -> Manifest | None:
         operations = [
@@ -172,157 +172,3 @@ class KubeCluster:
                 known[metadata["name"]] = (hash_, metadata["resourceVersion"])
         self._children[kind] = _Children(time.monotonic(), known)
         return self._children[kind]
-
-
-async def pages(
-    api: Api,
-    api_version: str,
-    kind: str,
-    namespace: str | None,
-    labels: Mapping[str, str],
-    *,
-    metadata_only: bool = False,
-) -> AsyncIterator[tuple[list[Manifest], int]]:
-    """All objects with these labels, page by page, each with the resource version that the whole list shows.
-
-    Raises UnavailableError when the list expires before it is complete (410): begin again."""
-    query = {"limit": str(_PAGE)}
-    if labels:
-        query["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
-    while True:
-        try:
-            page = await api.call(
-                "GET",
-                path(api_version, kind, namespace),
-                query,
-                accept=_METADATA_ONLY if metadata_only else "application/json",
-            )
-        except ApiError as error:
-            if error.status == 410:
-                raise UnavailableError(f"Kubernetes API: the list of {kind} expired before it was complete") from error
-            raise
-        items = [{**item, "apiVersion": api_version, "kind": kind} for item in page["items"] or ()]
-        yield items, int(page["metadata"]["resourceVersion"])
-        token = page["metadata"].get("continue")
-        if not token:
-            return
-        query["continue"] = token
-
-
-async def list_all(
-    api: Api,
-    api_version: str,
-    kind: str,
-    namespace: str | None,
-    labels: Mapping[str, str],
-    *,
-    metadata_only: bool = False,
-) -> tuple[list[Manifest], int]:
-    """What `pages` gives, at once: for kinds of which there are few."""
-    found: list[Manifest] = []
-    version = 0
-    async for items, shown in pages(api, api_version, kind, namespace, labels, metadata_only=metadata_only):
-        version = shown
-        found += items
-    return found, version
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    namespace: str
-    name: str
-    uid: str
-    kind: str
-
-
-@dataclass(slots=True)
-class _Sent:
-    """An Event that exists: its name, first time and count."""
-
-    name: str
-    first: str
-    count: int
-
-
-class _Recorder:
-    """Events, one by one in the background; the same one again only raises its count."""
-
-    def __init__(self, api: Api, instance: str) -> None:
-        self._api = api
-        self._instance = instance
-        self._limit = RateLimit(_EVENTS_PER_SECOND, _EVENTS_AT_ONCE)
-        self._waiting: asyncio.Queue[tuple[_Subject, str, str, str]] = asyncio.Queue(_EVENTS_WAITING)
-        self._sent: OrderedDict[bytes, _Sent] = OrderedDict()
-
-    def record(self, subject: _Subject, type_: str, reason: str, message: str) -> None:
-        try:
-            self._waiting.put_nowait((subject, type_, reason, message))
-        except asyncio.QueueFull:
-            log.warning("event dropped: %s of %s %s/%s", reason, subject.kind, subject.namespace, subject.name)
-
-    async def run(self) -> None:
-        while True:
-            item = await self._waiting.get()
-            try:
-                await self._send(*item)
-            except (ApiError, UnavailableError, AccessDeniedError) as error:
-                log.warning("event not recorded: %s", error)
-            except Exception:
-                log.exception("event not recorded")
-
-    async def _send(self, subject: _Subject, type_: str, reason: str, message: str) -> None:
-        key = hashlib.blake2b("\0".join((subject.uid, type_, reason, message)).encode(), digest_size=12).digest()
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sent = self._sent.pop(key, None)
-        if sent is not None and await self._count(subject, sent, now):
-            self._sent[key] = sent
-            return
-        sent = _Sent(f"{subject.name[:200]}.{key.hex()}{time.time_ns() // 1_000_000:x}", now, 1)
-        apiversion = next((version for version, kind in PLURALS if kind == subject.kind), "v1")
-        await self._api.call(
-            "POST",
-            path("v1", "Event", subject.namespace),
-            body={
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": sent.name, "namespace": subject.namespace},
-                "involvedObject": {
-                    "apiVersion": apiversion,
-                    "kind": subject.kind,
-                    "namespace": subject.namespace,
-                    "name": subject.name,
-                    "uid": subject.uid,
-                },
-                "type": type_,
-                "reason": reason,
-                "message": message[:1024],
-                "count": 1,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "source": {"component": names.FIELD_MANAGER},
-                "reportingComponent": names.FIELD_MANAGER,
-                "reportingInstance": self._instance,
-            },
-            limit=self._limit,
-        )
-        self._sent[key] = sent
-        if len(self._sent) > _EVENTS_KEPT:
-            self._sent.popitem(last=False)
-
-    async def _count(self, subject: _Subject, sent: _Sent, now: str) -> bool:
-        """Raise the count of an Event that was sent before; False where it has expired."""
-        body = {"count": sent.count + 1, "lastTimestamp": now}
-        try:
-            await self._api.call(
-                "PATCH",
-                path("v1", "Event", subject.namespace, sent.name),
-                body=body,
-                content_type=MERGE_PATCH,
-                limit=self._limit,
-            )
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
-        sent.count += 1
-        return True

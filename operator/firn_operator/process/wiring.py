@@ -19,15 +19,16 @@ from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.policies.survey import Survey
 from firn_controllers.ports import Ports
 from firn_controllers.reconcile import Controllers
-from firn_operator import crd, progress, telemetry
-from firn_operator.api_client import Api, ApiError, RateLimit, login, path
-from firn_operator.debt import CatalogDebts
-from firn_operator.iceberg import CatalogTables
-from firn_operator.kafka import Brokers, KafkaTopics
-from firn_operator.kube import KubeCluster
-from firn_operator.telemetry import Health
-from firn_operator.watches import BEHIND_LIMIT, Watches
-from firn_operator.workloads import Workloads
+from firn_operator.adapters import progress
+from firn_operator.adapters.iceberg.debt import CatalogDebts
+from firn_operator.adapters.iceberg.tables import CatalogTables
+from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
+from firn_operator.adapters.kube.cluster import KubeCluster
+from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.process import crd, telemetry
+from firn_operator.process.telemetry import Health
+from firn_operator.process.watches import BEHIND_LIMIT, Watches
 
 log = logging.getLogger(__name__)
 Found = TypeVar("Found")

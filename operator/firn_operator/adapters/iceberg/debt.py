@@ -28,10 +28,11 @@ from firn.model.errors import UnavailableError
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.ports import TableDebt
-from firn_operator import file_io, manifests
-from firn_operator.batches import Batch
-from firn_operator.iceberg import Connection, TableKey, places
-from firn_operator.manifests import Manifest
+from firn_operator.adapters.batches import Batch
+from firn_operator.adapters.iceberg import file_io, iceberg_manifests
+from firn_operator.adapters.iceberg.catalogs import TableKey, places
+from firn_operator.adapters.iceberg.connections import Connection
+from firn_operator.adapters.iceberg.iceberg_manifests import Manifest
 
 _THREADS = 3
 _BATCH = 500
@@ -220,7 +221,7 @@ class CatalogDebts:
         current = snapshots.get(document.get("current-snapshot-id"))
         if current is None:
             return debt, _NEVER
-        listed = manifests.read_list(io, current["manifest-list"])
+        listed = iceberg_manifests.read_list(io, current["manifest-list"])
         times = {found.get("sequence-number", 0): found["timestamp-ms"] for found in snapshots.values()}
         plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
         removed = [
@@ -283,7 +284,7 @@ def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
 
 
 def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Found]:
-    return lambda: _Found(deletes=tuple(manifests.read_deletes(io, manifest, plain)))
+    return lambda: _Found(deletes=tuple(iceberg_manifests.read_deletes(io, manifest, plain)))
 
 
 def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Callable[[], _Found]:
@@ -291,7 +292,7 @@ def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Ca
         kept: list[DataFile] = []
         newest: dict[str, DataFile] = {}
         count = size = small = 0
-        for file in manifests.read_data(io, manifest):
+        for file in iceberg_manifests.read_data(io, manifest):
             count += 1
             size += file.bytes
             is_small = compaction.is_small(file.bytes, target)

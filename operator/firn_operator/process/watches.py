@@ -20,9 +20,10 @@ from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_controllers.policies.index import KINDS
 from firn_controllers.reconcile import Controllers
-from firn_operator import kube, telemetry
-from firn_operator.api_client import PLURALS, Api, ApiError
-from firn_operator.workloads import Workloads
+from firn_operator.adapters.kube import lists
+from firn_operator.adapters.kube.api_client import PLURALS, Api, ApiError
+from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.process import telemetry
 
 log = logging.getLogger(__name__)
 Manifest = dict[str, Any]
@@ -248,7 +249,7 @@ class Watches:
     async def _list_policies(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
         for kind, namespace in itertools.product(KINDS, spaces or [None]):
-            found, version = await kube.list_all(self._api, names.API_VERSION, kind, namespace, {})
+            found, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
             self.deliveries.listed(kind, namespace, _newest(found), version)
             present = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in found}
             for manifest in found:
@@ -267,7 +268,7 @@ class Watches:
             newest: dict[str, int] = {}
             version = 0
             # Page by page: a thousand topics at once would be the largest thing that the process ever holds.
-            async for found, shown in kube.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
+            async for found, shown in lists.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
                 version = shown
                 newest = _newest(found, newest)
                 for manifest in found:
@@ -283,7 +284,7 @@ class Watches:
 
     async def _list_children(self) -> None:
         for api_version, kind in _CHILD_KINDS:
-            found, version = await kube.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
+            found, version = await lists.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
             self.deliveries.listed(kind, self._config.namespace, _newest(found), version)
             labels = [manifest["metadata"].get("labels", {}) for manifest in found]
             if self._workloads.listed(kind, found, version):

@@ -11,11 +11,13 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
+from prometheus_client import Counter
 
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn_operator import telemetry
 
 Manifest = dict[str, Any]
+
+_REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernetes API", ["method", "code"])
 
 REQUEST_TIMEOUT = 30.0
 """Seconds for one request."""
@@ -132,7 +134,7 @@ class Api:
             method, url, headers=headers, body=body, _request_timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
         )
         data = await response.read()
-        telemetry.REQUESTS.labels(method, str(response.status)).inc()
+        _REQUESTS.labels(method, str(response.status)).inc()
         return response.status, response.getheaders(), data.decode()
 
 

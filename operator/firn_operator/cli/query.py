@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from firn.model.errors import InvalidSpecError
-from firn_operator.lake import Lake, scan
+from firn_operator.cli.lake import Lake, scan
 
 MEMORY_LIMIT = "256MB"
 """DuckDB's own bound; beyond it DuckDB spills to the temporary directory."""

@@ -1,0 +1,1 @@
+"""Iceberg catalogs, tables and their files, with PyIceberg."""

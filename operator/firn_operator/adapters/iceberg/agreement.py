@@ -1,0 +1,240 @@
+"""Make a table agree with its spec: create it, or change it in one commit. Runs in a catalog's threads."""
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyiceberg import exceptions as iceberg_errors
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.serializers import Compressor
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from sqlalchemy import exc as sql_errors
+
+from firn.model import names, table_properties
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers.ports import TableState
+from firn_operator.adapters.iceberg import evolution, file_io
+from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog, TableKey, places
+from firn_operator.adapters.iceberg.connections import Agreed, Connection
+from firn_operator.adapters.iceberg.evolution import Layout
+
+OWNER = names.TABLE_OWNER
+_ATTEMPTS = 5
+_DIGESTED = (
+    "format-version",
+    "table-uuid",
+    "location",
+    "schemas",
+    "current-schema-id",
+    "partition-specs",
+    "default-spec-id",
+    "sort-orders",
+    "default-sort-order-id",
+    "properties",
+)
+_MOVES = frozenset({names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS})
+
+
+class Agreement:
+    """One `ensure`, in a thread."""
+
+    def __init__(
+        self, known: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
+    ) -> None:
+        self._known = known
+        self._catalog = known.catalog()
+        self._target = target
+        self._key = (target.namespace, target.name)
+        self._layout = evolution.layout(target, schema)
+        self._owner = owner
+        self._request = request
+        for key in self._layout.properties:
+            if key.startswith(table_properties.RESERVED):
+                raise InvalidSpecError(f"table {target.identifier}: property {key!r} is not yours to set; remove it")
+
+    def run(self, place: str | None) -> TableState | None:
+        """`place`: where the metadata lies, None where that is not known or there is no table."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._once(place)
+            except (
+                iceberg_errors.CommitFailedException,
+                iceberg_errors.TableAlreadyExistsError,
+                iceberg_errors.NoSuchNamespaceError,
+                sql_errors.IntegrityError,
+            ):
+                # Somebody else was faster: look at what there is now.
+                self._known.namespaces.pop(self._target.namespace, None)
+                time.sleep(0.05 * 2**attempt)
+                place = None
+                if isinstance(self._catalog, SqlCatalog):
+                    (place,) = places(self._catalog, [self._key])
+        raise UnavailableError(
+            f"table {self._target.identifier} was changed by others {_ATTEMPTS} times in a row",
+            reason=Reason.CATALOG_UNREACHABLE,
+        )
+
+    def _once(self, place: str | None) -> TableState | None:
+        digest = b""
+        if isinstance(self._catalog, SqlCatalog):
+            if place is None:
+                return self._create()
+            document = _read_metadata(self._catalog, place)
+            digest = _digest(document)
+            seen = self._known.seen.get(self._key)
+            if seen is not None and seen.request == self._request and seen.digest == digest:
+                seen.place = place
+                return seen.state
+            table = _table(self._catalog, self._key, TableMetadataUtil.parse_obj(document), place)
+        else:
+            try:
+                table = self._catalog.load_table(self._key)
+            except iceberg_errors.NoSuchTableError:
+                return self._create()
+        state = self._agree(table)
+        if state.changed or state.owner != self._owner:
+            return state  # the metadata moved: remember it when it has been read again
+        self._known.seen[self._key] = Agreed(self._request, place or "", digest, state)
+        return state
+
+    def _create(self) -> TableState | None:
+        schema = evolution.new_schema(self._layout.columns)
+        partitioning = evolution.new_partition_spec(schema, self._layout)
+        order = evolution.sort_order(schema, self._layout)
+        if self._target.format_version == 3:
+            return None
+        namespace = self._target.namespace
+        location = self._known.namespaces.get(namespace)
+        if location is None:
+            location = self._known.namespaces[namespace] = self._make_namespace()
+        properties = {
+            "format-version": str(self._target.format_version),
+            **table_properties.CREATED_WITH,
+            **self._layout.properties,
+            **self._marks(),
+        }
+        if isinstance(self._catalog, LeanSqlCatalog):
+            place = f"{location}/{self._target.name}"
+            metadata = self._catalog.insert_table(self._key, schema, partitioning, order, properties, place)
+        else:
+            metadata = self._catalog.create_table(
+                self._key, schema, partition_spec=partitioning, sort_order=order, properties=properties
+            ).metadata
+        return replace(_state(metadata), owner=None, created=True)
+
+    def _make_namespace(self) -> str:
+        """Make the namespace where it is missing; where its tables go."""
+        namespace = self._target.namespace
+        if not self._catalog.namespace_exists(namespace):
+            # It may be made at the same moment by another thread or process.
+            with contextlib.suppress(iceberg_errors.NamespaceAlreadyExistsError, sql_errors.IntegrityError):
+                self._catalog.create_namespace(namespace)
+        return self._catalog.namespace_location(namespace) if isinstance(self._catalog, LeanSqlCatalog) else ""
+
+    def _marks(self) -> dict[str, str]:
+        return table_properties.marks(self._owner, self._layout.properties)
+
+    def _agree(self, table: Table) -> TableState:
+        """Change the table where it differs from the layout, in one commit."""
+        metadata = table.metadata
+        state = _state(metadata)
+        reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._owner else Reason.SCHEMA_INCOMPATIBLE
+        steps = evolution.schema_steps(metadata.schema(), self._layout, reason)
+        if metadata.format_version > 2 or self._target.format_version > 2:
+            return state
+        transaction = table.transaction()
+        changed: list[str] = []
+        if metadata.format_version < self._target.format_version:
+            transaction.upgrade_table_version(self._target.format_version)
+            changed.append(f"format version {self._target.format_version}")
+        if steps:
+            with transaction.update_schema() as update:
+                for step in steps:
+                    step.act(update)
+            changed += [step.text for step in steps]
+        changed += _repartition(transaction, self._layout)
+        changed += _resort(transaction, self._layout)
+        changed += self._set_properties(transaction)
+        if changed or state.owner != self._owner:
+            transaction.commit_transaction()
+        return replace(state, format_version=max(metadata.format_version, 2), changed=tuple(changed))
+
+    def _set_properties(self, transaction: Transaction) -> list[str]:
+        current = transaction.table_metadata.properties
+        wanted = {**self._layout.properties, **self._marks()}
+        put = {key: value for key, value in wanted.items() if current.get(key) != value}
+        gone = table_properties.taken_back(current, wanted)
+        if put:
+            transaction.set_properties(put)
+        if gone:
+            transaction.remove_properties(*gone)
+        return [f"property {key} set" for key in sorted(put) if not key.startswith("firn.")] + [
+            f"property {key} removed" for key in sorted(gone) if not key.startswith("firn.")
+        ]
+
+
+def _repartition(transaction: Transaction, layout: Layout) -> list[str]:
+    metadata = transaction.table_metadata
+    change = evolution.partition_change(metadata.schema(), metadata.spec(), metadata.specs().values(), layout)
+    if not change:
+        return []
+    with transaction.update_spec() as update:
+        for name in change.remove:
+            update.remove_field(name)
+        for column, transform, name in change.add:
+            update.add_field(column, transform, name)
+    return [f"partition field {name} removed" for name in change.remove] + [
+        f"partition field {name} added" for _, _, name in change.add
+    ]
+
+
+def _resort(transaction: Transaction, layout: Layout) -> list[str]:
+    metadata = transaction.table_metadata
+    wanted = evolution.sort_order(metadata.schema(), layout)
+    current = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    if (current.fields if current is not None else []) == wanted.fields:
+        return []
+    with transaction.update_sort_order() as update:
+        for field in wanted.fields:
+            column = metadata.schema().find_column_name(field.source_id)
+            add = update.asc if field.direction.value == "asc" else update.desc
+            add(str(column), field.transform, field.null_order)
+    return [f"sort order {', '.join(str(item.term) for item in layout.sort) or 'none'}"]
+
+
+def _state(metadata: TableMetadata) -> TableState:
+    return TableState(
+        uuid=str(metadata.table_uuid),
+        location=metadata.location,
+        format_version=metadata.format_version,
+        owner=metadata.properties.get(OWNER),
+    )
+
+
+def _read_metadata(catalog: SqlCatalog, place: str) -> dict[str, Any]:
+    io = file_io.ObjectFileIO(catalog.properties)
+    with (
+        io.new_input(place).open() as raw,
+        Compressor.get_compressor(place).stream_decompressor(raw) as stream,
+    ):
+        document: dict[str, Any] = json.loads(stream.read())
+    return document
+
+
+def _digest(document: Mapping[str, Any]) -> bytes:
+    """A digest of all that `ensure` judges: the same for metadata that differ in snapshots and offsets only."""
+    judged = {key: document.get(key) for key in _DIGESTED}
+    judged["properties"] = {key: value for key, value in (judged["properties"] or {}).items() if key not in _MOVES}
+    return hashlib.blake2b(json.dumps(judged, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _table(catalog: SqlCatalog, key: TableKey, metadata: TableMetadata, place: str) -> Table:
+    io = file_io.ObjectFileIO({**catalog.properties, **metadata.properties})
+    return Table(identifier=key, metadata=metadata, metadata_location=place, io=io, catalog=catalog)

@@ -1,0 +1,67 @@
+"""One catalog of the configuration: its threads, its secrets' files, and what is known of its tables."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+
+from firn.model.errors import FirnError
+from firn.model.jobs import CatalogConnection
+from firn_controllers.ports import TableState
+from firn_operator.adapters import secret_files
+from firn_operator.adapters.iceberg.catalog_errors import translated
+from firn_operator.adapters.iceberg.catalogs import TableKey, open_catalog
+
+Result = TypeVar("Result")
+_THREADS = 6
+
+
+@dataclass(slots=True)
+class Agreed:
+    """What `ensure` found last time: nothing needs doing while request, place and digest stay the same."""
+
+    request: bytes
+    place: str
+    digest: bytes
+    state: TableState
+
+
+class Connection:
+    """One catalog, opened on first use and again when a secret's file changes."""
+
+    def __init__(self, name: str, connection: CatalogConnection, threads: int = _THREADS) -> None:
+        self.name = name
+        self.connection = connection
+        self.namespaces: dict[str, str] = {}
+        """Namespaces known to exist, and where their tables go (empty: the catalog decides)."""
+        self.seen: dict[TableKey, Agreed] = {}
+        # Of its own: one catalog that hangs must not hold up the others.
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"catalog-{name}")
+        self._catalog: Catalog | None = None
+        self._opened_with: secret_files.Signature = ()
+        self._lock = threading.Lock()
+
+    def catalog(self) -> Catalog:
+        """The catalog, as the secrets' files say now."""
+        with self._lock:
+            now = secret_files.signature(self.connection.secret_files)
+            if self._catalog is None or now != self._opened_with:
+                self._catalog = open_catalog(self.name, self.connection)
+                self._opened_with = now
+            return self._catalog
+
+    async def call(self, subject: str, work: Callable[[], Result]) -> Result:
+        """``work`` on one of the threads. Raises what it means (UnavailableError, AccessDeniedError) with ``subject`` in its message."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        except FirnError:
+            raise
+        except Exception as error:
+            known_error = translated(subject, error)
+            if known_error is None:
+                raise
+            raise known_error from error

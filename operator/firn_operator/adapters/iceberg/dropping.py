@@ -1,0 +1,52 @@
+"""Drop the tables that a resource owns, with every file that their snapshots name. Runs in a catalog's threads."""
+
+from pyiceberg import exceptions as iceberg_errors
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from firn.model import names
+from firn_operator.adapters.iceberg import file_io
+from firn_operator.adapters.iceberg.catalogs import TableKey
+
+OWNER = names.TABLE_OWNER
+
+
+def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> bool:
+    """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are. They may have
+    been made for an earlier owner of the table; a table of their name that has none was never Firn's, and stays."""
+    table = _existing(catalog, key)
+    if table is None or table.metadata.properties.get(OWNER) != owner:
+        return False
+    letters = _existing(catalog, dead)
+    if letters is not None and OWNER in letters.metadata.properties:
+        _drop(catalog, dead, letters)
+    _drop(catalog, key, table)
+    return True
+
+
+def _existing(catalog: Catalog, key: TableKey) -> Table | None:
+    try:
+        return catalog.load_table(key)
+    except (iceberg_errors.NoSuchTableError, iceberg_errors.NoSuchNamespaceError):
+        return None
+
+
+def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
+    """Drop one table and delete the files its snapshots name. The name goes first: no reader meets a table with holes."""
+    metadata = table.metadata
+    manifests: dict[str, ManifestFile] = {}
+    files: set[str] = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    for snapshot in metadata.snapshots:
+        manifests.update({manifest.manifest_path: manifest for manifest in snapshot.manifests(table.io)})
+        files.add(snapshot.manifest_list)
+    for manifest in manifests.values():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        files.update(entry.data_file.file_path for entry in entries)
+    files.update(manifests)
+    try:
+        catalog.drop_table(key)
+    except iceberg_errors.NoSuchTableError:
+        return
+    io = file_io.ObjectFileIO(table.io.properties)
+    io.delete_all(sorted(files))

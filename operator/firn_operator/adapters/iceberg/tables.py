@@ -1,0 +1,73 @@
+"""Iceberg catalogs (port `Tables`) with PyIceberg: SQL (the same two tables as Iceberg's JdbcCatalog) and REST.
+
+Calls block, so they run on a small pool of threads. What is cheap in steady state: where a table's metadata lies is one row of the
+SQL catalog, asked for many tables at a time; metadata is read only when that moved, and judged only when more than snapshots changed.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from firn.model import names
+from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
+from firn_controllers.ports import TableState
+from firn_operator.adapters.batches import Batch
+from firn_operator.adapters.iceberg.agreement import Agreement
+from firn_operator.adapters.iceberg.catalogs import TableKey, places
+from firn_operator.adapters.iceberg.connections import Connection
+from firn_operator.adapters.iceberg.dropping import drop_owned
+
+_BATCH = 500
+
+
+class CatalogTables:
+    """Port `Tables` over real catalogs. Made and used on one event loop; `close` ends its threads."""
+
+    def __init__(self, connections: Mapping[str, CatalogConnection]) -> None:
+        self._connections = {name: Connection(name, connection) for name, connection in connections.items()}
+        self._places: dict[str, Batch[TableKey, str | None]] = {
+            name: Batch(self._place_reader(known), _BATCH)
+            for name, known in self._connections.items()
+            if known.connection.type == "sql"
+        }
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing."""
+        for known in self._connections.values():
+            known.pool.shutdown(wait=False, cancel_futures=True)
+
+    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+        """See `firn_controllers.ports.Tables.ensure`."""
+        known = self._connections[target.catalog]
+        request = hashlib.blake2b(
+            "\0".join((target.model_dump_json(), schema.model_dump_json(), owner)).encode(), digest_size=16
+        ).digest()
+        key = (target.namespace, target.name)
+        place: str | None = None
+        if (batch := self._places.get(target.catalog)) is not None:
+            place = await batch.submit(key)
+            seen = known.seen.get(key)
+            if seen is not None and seen.request == request and seen.place == place:
+                return seen.state
+        return await known.call(
+            f"table {target.identifier}", lambda: Agreement(known, target, schema, owner, request).run(place)
+        )
+
+    async def drop(self, target: TableTarget, owner: str) -> bool:
+        """See `firn_controllers.ports.Tables.drop`."""
+        known = self._connections[target.catalog]
+        key = (target.namespace, target.name)
+        dead = (target.namespace, names.dead_letters(target.name))
+        known.seen.pop(key, None)
+        known.seen.pop(dead, None)
+        return await known.call(f"table {target.identifier}", lambda: drop_owned(known.catalog(), key, dead, owner))
+
+    async def check(self, catalog: str) -> None:
+        """See `firn_controllers.ports.Tables.check`."""
+        known = self._connections[catalog]
+        await known.call(f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
+
+    def _place_reader(self, known: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
+        async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
+            return await known.call(f"catalog {known.name}", lambda: places(known.catalog(), keys))
+
+        return read

@@ -1,0 +1,1 @@
+"""The Kubernetes API: requests, objects and Events, and the state of workloads."""

@@ -1,0 +1,1 @@
+"""The operator process: composition, watches, metrics, probes and logs."""
