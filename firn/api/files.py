@@ -12,7 +12,7 @@ def generated() -> dict[str, str]:
     """Path -> content: CRDs for ``kubectl apply``, the chart's copies of them, the schema of its values, and the API reference."""
     definitions = crds.all_crds()
     files = {
-        "docs/reference.md": reference.markdown(definitions),
+        "docs/reference/api.md": reference.markdown(definitions),
         "charts/firn/values.schema.json": chart_values.json_schema(),
     }
     for crd in definitions:

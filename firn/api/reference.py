@@ -1,4 +1,4 @@
-"""The API reference (docs/reference.md), made from the CRDs: every field with type, default, bounds and rules."""
+"""The API reference (docs/reference/api.md), made from the CRDs: every field with type, default, bounds and rules."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

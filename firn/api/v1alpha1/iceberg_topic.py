@@ -1,6 +1,6 @@
 """IcebergTopic: a Kafka topic and an Iceberg table that holds the same records, exactly once.
 
-The descriptions, bounds, defaults and CEL rules here are what the CRD and docs/reference.md say. What a spec leaves unset, and
+The descriptions, bounds, defaults and CEL rules here are what the CRD and docs/reference/api.md say. What a spec leaves unset, and
 what it comes out at, is answered by the properties and methods of `IcebergTopic`.
 """
 

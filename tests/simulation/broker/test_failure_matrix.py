@@ -1,4 +1,4 @@
-"""What breaks, what that does, and how it ends: a test a row of the broker's failure matrix (docs/broker.md)."""
+"""What breaks, what that does, and how it ends: a test a row of the broker's failure matrix (docs/operations/diskless-brokers.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -134,7 +134,7 @@ def test_script_names_only_conditions_and_reasons_that_exist() -> None:
 
 
 def test_documented_snippet_holds_the_script() -> None:
-    text = (ROOT / "docs" / "gitops.md").read_text()
+    text = (ROOT / "docs/how-to/gitops.md").read_text()
     block = text.split("<!-- argocd-cm -->\n```yaml\n")[1].split("```")[0]
     data = yaml.safe_load(block)["data"]
     for kind in ("IcebergTopic", "CompactionPolicy", "RetentionPolicy"):

@@ -409,7 +409,7 @@ def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
     crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
     assert "selectableFields" in crd["spec"]["versions"][0], "served without a feature gate from 1.31 on"
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.31.0-0"
-    assert "Kubernetes 1.31 or newer" in (CHART.parents[1] / "docs" / "install.md").read_text()
+    assert "Kubernetes 1.31 or newer" in (CHART.parents[1] / "docs/get-started/install.md").read_text()
 
 
 @pytest.mark.parametrize(
