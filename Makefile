@@ -7,6 +7,8 @@ export FIRN_CACHE
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest
 # Tests that share servers stay in one process (tests/conftest.py). One process more than cores: those of the cluster mostly wait.
 SIDE_BY_SIDE := -n 3
@@ -55,10 +57,20 @@ generate: venv ## write the CRDs, the chart's copy and the API reference from th
 verify: venv ## fail when what `make generate` writes differs from what is there
 	@$(PYTHON) hack/generate --check
 
+.PHONY: docs
+docs: $(DOCS_STAMP) ## build the documentation site into build/docs; a warning fails the build
+	@$(DOCS_VENV)/bin/sphinx-build -q -W --keep-going -c docs -d build/docs-cache . build/docs
+	@echo "docs: open build/docs/index.html"
+
+$(DOCS_STAMP): requirements/docs.txt
+	@python3 -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 .PHONY: lock
 lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 	@$(VENV)/bin/pip install -q uv
-	@for set in operator broker spark dev; do \
+	@for set in operator broker spark dev docs; do \
 	  $(VENV)/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
 	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
 
