@@ -6,12 +6,12 @@ A cache, rebuilt from the world after a restart. Topics read it instead of askin
 from dataclasses import dataclass, field
 
 from firn.model.progress import TopicProgress
+from firn_controllers.cache.policies import Kind
+from firn_controllers.conditions.health import Health
 from firn_controllers.fleet import health as fleet_health
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.health import Health
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.policies.index import Kind
 from firn_controllers.policies.upkeep import Upkeep
 from firn_controllers.ports import TableDebt
 

@@ -269,3 +269,25 @@ class Ports:
     cluster: Cluster
     progress: Progress
     clock: Clock
+
+
+class RunMeter(Protocol):
+    """Where runs are counted (metrics)."""
+
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """There is this policy: what is counted of its runs is there from now on, so that the first that fails is seen as an increase."""
+        ...
+
+    def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
+        """A run ended; ``run`` as status has it."""
+        ...
+
+
+class NoRunMeter:
+    """Counts nothing."""
+
+    def known(self, kind: str, namespace: str, policy: str) -> None:
+        """See `RunMeter.known`."""
+
+    def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
+        """See `RunMeter.ended`."""

@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping
 
 from firn.model import durations, names
 from firn.model.config import Config
-from firn_controllers import orphans
-from firn_controllers.announcements import Announcement
 from firn_controllers.board import Board
-from firn_controllers.catalog import CatalogReconciler
-from firn_controllers.fleet.controller import FleetReconciler
-from firn_controllers.iceberg_topic.controller import TopicReconciler
-from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
-from firn_controllers.ingestion_group.controller import GroupReconciler
-from firn_controllers.manifests import COMPONENT, Owner
-from firn_controllers.policies import index as policy_index
-from firn_controllers.policies.controller import PolicyReconciler, RunMeter
-from firn_controllers.policies.index import KINDS, Kind, Policies, PolicyEntry
+from firn_controllers.cache import policies as policy_index
+from firn_controllers.cache.policies import KINDS, Kind, Policies, PolicyEntry
+from firn_controllers.cache.topics import Entry, Index, Name, entry
+from firn_controllers.children import COMPONENT, Owner
+from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.policies.runs import COMPONENT_RUN
-from firn_controllers.ports import Manifest, Ports
+from firn_controllers.ports import Manifest, Ports, RunMeter
 from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
+from firn_controllers.reconcilers import orphans
+from firn_controllers.reconcilers.catalog import CatalogReconciler
+from firn_controllers.reconcilers.fleet import FleetReconciler
+from firn_controllers.reconcilers.ingestion_group import GroupReconciler
+from firn_controllers.reconcilers.policy import PolicyReconciler
+from firn_controllers.reconcilers.topic import TopicReconciler
 
 log = logging.getLogger(__name__)
 

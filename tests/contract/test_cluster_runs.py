@@ -15,10 +15,10 @@ from kubernetes.aio.client import Configuration
 from firn.model import names
 from firn.model.errors import CommitConflictError
 from firn.model.maintenance import RunReport, TableReport, pack
-from firn_controllers.manifests import Owner
+from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.children import Owner
 from firn_controllers.policies import plan, runs
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import Cluster, Manifest
 from firn_operator.adapters.kube.api_client import Api, RateLimit, path

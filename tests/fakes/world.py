@@ -6,7 +6,7 @@ from typing import Any
 from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import IngestJob
-from firn_controllers.policies.index import KINDS
+from firn_controllers.cache.policies import KINDS
 from firn_controllers.ports import Manifest, Ports, TableDebt
 from firn_controllers.reconcile import Controllers
 from tests import gen

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import Manifest
 
@@ -10,10 +10,10 @@ from firn_controllers.ports import Manifest
 def name(fleet: Fleet, read_at_start: Mapping[str, str]) -> str:
     """``firn-broker-P-HASH``: another one for every content, named by the pod template. So a broker that restarts while a change is
     rolled out starts from what it ran with before, until it is its turn."""
-    return f"{fleet.service}-{manifests.digest(dict(read_at_start))[:8]}"
+    return f"{fleet.service}-{children.digest(dict(read_at_start))[:8]}"
 
 
 def build(fleet: Fleet, read_at_start: Mapping[str, str], **others: str) -> Manifest:
     """The ConfigMap. ``others`` are files that are not part of its name."""
     data = {**read_at_start, **others}
-    return manifests.child("v1", "ConfigMap", name(fleet, read_at_start), **fleet.meta(), data=data)
+    return children.child("v1", "ConfigMap", name(fleet, read_at_start), **fleet.meta(), data=data)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
-from firn_controllers import pods as pod_troubles
+from firn_controllers.conditions import pods as pod_troubles
+from firn_controllers.conditions.health import Health
 from firn_controllers.fleet.layout import Fleet
-from firn_controllers.health import Health
 from firn_controllers.ports import FleetState, PodState
 
 

@@ -4,13 +4,13 @@ from typing import TypeAlias
 
 from firn.model.config import Config, DisklessProfile, KafkaProfile
 from firn.model.errors import InvalidSpecError
+from firn_controllers.children import Owner
 from firn_controllers.fleet.diskless import config_map as diskless_config_map
 from firn_controllers.fleet.diskless import stateful_set as diskless_stateful_set
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.kafka import config_map as kafka_config_map
 from firn_controllers.fleet.kafka import stateful_set as kafka_stateful_set
 from firn_controllers.fleet.kafka.layout import KafkaFleet
-from firn_controllers.manifests import Owner
 from firn_controllers.ports import Manifest, StatefulSetState
 
 AnyFleet: TypeAlias = KafkaFleet | DisklessFleet

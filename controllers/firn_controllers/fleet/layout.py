@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from firn.model import names
-from firn.model.config import Image, KafkaProfile, Profile
-from firn_controllers.manifests import COMPONENT, Owner
+from firn.model.config import Image, Profile
+from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.children import COMPONENT, Owner
 
-CLIENT_PORT = 9092
 EXTERNAL_PORT = 9094
 
 
@@ -53,12 +53,5 @@ class Fleet:
         return f"{self.service}-{ordinal}.{self.domain}"
 
     def meta(self, **more: Any) -> dict[str, Any]:
-        """Arguments of ``manifests.child`` that all objects of the fleet share."""
+        """Arguments of ``children.child`` that all objects of the fleet share."""
         return {"owner": self.owner, "labels": self.labels, **more}
-
-
-def bootstrap_servers(profile_name: str, profile: Profile, namespace: str) -> str:
-    """Where clients inside the cluster connect."""
-    if isinstance(profile, KafkaProfile) and profile.bootstrap_servers:
-        return profile.bootstrap_servers
-    return f"{names.bootstrap(profile_name)}.{namespace}.svc:{CLIENT_PORT}"

@@ -1,8 +1,9 @@
 """Services of a fleet: headless for the brokers themselves, one to bootstrap from, one a broker for clients outside."""
 
 from firn.model import names
-from firn_controllers import manifests
-from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT, Fleet
+from firn_controllers import children
+from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -16,7 +17,7 @@ def headless(fleet: Fleet) -> Manifest:
         "selector": fleet.labels,
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in fleet.ports.items()],
     }
-    return manifests.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
+    return children.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
 
 
 def bootstrap(fleet: Fleet) -> Manifest:
@@ -26,7 +27,7 @@ def bootstrap(fleet: Fleet) -> Manifest:
         "selector": fleet.labels,
         "ports": [{"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"}],
     }
-    return manifests.child("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
+    return children.child("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
 
 
 def external(fleet: Fleet) -> list[Manifest]:
@@ -40,7 +41,7 @@ def external(fleet: Fleet) -> list[Manifest]:
         if settings.type == "NodePort":
             port["nodePort"] = node_port
         spec = {"type": settings.type, "selector": selector, "ports": [port]}
-        return manifests.child("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
+        return children.child("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
 
     prefix = external_prefix(fleet)
     brokers = [

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firn.model.config import Resources
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
@@ -25,12 +25,12 @@ def build(
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}},
         "selector": {"matchLabels": fleet.labels},
-        "template": manifests.pod_template(fleet.labels, {}, pod),
+        "template": children.pod_template(fleet.labels, {}, pod),
     }
     if claims:
         spec["volumeClaimTemplates"] = list(claims)
     meta = fleet.meta(annotations=dict(annotations or {}))
-    return manifests.child("apps/v1", "StatefulSet", fleet.service, **meta, spec=spec)
+    return children.child("apps/v1", "StatefulSet", fleet.service, **meta, spec=spec)
 
 
 def pod(
@@ -41,7 +41,7 @@ def pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds,
-        "securityContext": manifests.pod_security(uid),
+        "securityContext": children.pod_security(uid),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -51,8 +51,8 @@ def pod(
             }
             for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
         ],
-        **manifests.scheduling(fleet.profile.scheduling),
-        **manifests.pull_secrets(fleet.pull_secrets),
+        **children.scheduling(fleet.profile.scheduling),
+        **children.pull_secrets(fleet.pull_secrets),
         "containers": [dict(container)],
         "volumes": list(volumes),
     }

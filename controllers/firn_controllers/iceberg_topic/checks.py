@@ -11,9 +11,9 @@ from firn.model import evolution, rows, transforms
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
-from firn_controllers.columns import fit
-from firn_controllers.iceberg_topic.index import Entry
+from firn_controllers.cache.topics import Entry
 from firn_controllers.iceberg_topic.observed import Observed
+from firn_controllers.specs.columns import fit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, TopicProgress
+from firn_controllers.cache.topics import Entry
+from firn_controllers.conditions.health import Health
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.health import Health
-from firn_controllers.iceberg_topic.index import Entry
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies import log
 from firn_controllers.policies.log import Log

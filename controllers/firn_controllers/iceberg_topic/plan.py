@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 
 from firn.model import names
 from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
     POLICY_CONFIG,
@@ -176,7 +176,7 @@ def contract(
     return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
 
 
-def config_map(live: LiveJob, owner: manifests.Owner) -> Manifest:
+def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
     """The ConfigMap ``firn-job-<uid>`` that carries the contract."""
     job = live.job
     labels = {
@@ -194,4 +194,4 @@ def config_map(live: LiveJob, owner: manifests.Owner) -> Manifest:
     }
     annotations = {key: value for key, value in marks.items() if value is not None}
     data = {"job.json": job.model_dump_json()}
-    return manifests.child("v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data)
+    return children.child("v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data)

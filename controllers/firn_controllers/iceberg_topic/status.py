@@ -7,37 +7,28 @@ times or ids of attempts. So a second look at an unchanged world comes out at th
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import TableTarget
 from firn.model.progress import TopicProgress
-from firn_controllers.fleet.layout import bootstrap_servers
+from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.conditions.pods import FAST_FAILURES
+from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
+from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.observed import LiveJob, Observed
-from firn_controllers.pods import FAST_FAILURES
 from firn_controllers.policies import upkeep
 from firn_controllers.ports import Manifest, TableState, TopicState
 
-Status = Literal["True", "False", "Unknown"]
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
 """A topic that fell behind is within its freshness again below this share of it, so that it does not flap around the limit."""
 
 PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
 """States in which a driver has looked at the tables since it started or took up a spec, and made them as that says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a condition says."""
-
-    status: Status
-    reason: Reason
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +91,6 @@ def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Ve
     return found
 
 
-def rendered(
-    verdicts: Mapping[ConditionType, Verdict], previous: Mapping[str, Any], generation: int, now: datetime
-) -> list[Manifest]:
-    """The list of conditions, in the order of `ConditionType`."""
-    before = {item["type"]: item for item in previous.get("conditions") or []}
-    found = []
-    for kind in ConditionType:
-        verdict = verdicts.get(kind)
-        if verdict is None:
-            continue
-        old = before.get(kind)
-        since = old["lastTransitionTime"] if old and old["status"] == verdict.status else timestamp(now)
-        found.append(
-            {
-                "type": str(kind),
-                "status": verdict.status,
-                "reason": str(verdict.reason),
-                "message": verdict.message,
-                "lastTransitionTime": since,
-                "observedGeneration": generation,
-            }
-        )
-    return found
-
-
 def paused(observed: Observed) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused. ``observedGeneration`` stays too: what the rest says is of
     that one, and who asks whether a newer spec is followed (kstatus) has to hear that it is not."""
@@ -132,16 +98,6 @@ def paused(observed: Observed) -> Manifest:
     if observed.deleting:
         message += "; the deletion waits for it too"
     return paused_over(observed.entry.status, observed.entry.generation, message, observed.now)
-
-
-def paused_over(previous: Mapping[str, Any], generation: int, message: str, now: datetime) -> Manifest:
-    """``previous`` with the condition Paused."""
-    verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
-    mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, now)
-    others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
-    order = {str(kind): number for number, kind in enumerate(ConditionType)}
-    merged = sorted([*others, *mine], key=lambda item: order.get(item["type"], len(order)))
-    return {**previous, "conditions": merged}
 
 
 def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpecError, now: datetime) -> Manifest:
@@ -169,11 +125,6 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     copy["maintenance"] = upkeep.significant(copy.get("maintenance") or {})
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
     return copy
-
-
-def timestamp(moment: datetime) -> str:
-    """As Kubernetes writes times: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, ...]:

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from firn.model.conditions import Reason
 from firn.model.progress import GroupProgress
-from firn_controllers import pods as pod_troubles
-from firn_controllers.health import Health
+from firn_controllers.conditions import pods as pod_troubles
+from firn_controllers.conditions.health import Health
 from firn_controllers.ports import PodState
 
 Said = tuple[GroupProgress, datetime]

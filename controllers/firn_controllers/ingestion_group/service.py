@@ -1,7 +1,7 @@
 """The driver's headless Service: where the operator reads progress, and where executors find the driver."""
 
 from firn.model import names
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.ports import Manifest
 
 PROGRESS_PORT = 8080
@@ -9,7 +9,7 @@ DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
 
 
-def build(group: str, owner: manifests.Owner, labels: dict[str, str]) -> Manifest:
+def build(group: str, owner: children.Owner, labels: dict[str, str]) -> Manifest:
     """The Service ``firn-ingest-G``. It has addresses before the driver is ready, as executors are asked for before that."""
     ports = (("progress", PROGRESS_PORT), ("driver", DRIVER_PORT), ("block-manager", BLOCK_MANAGER_PORT))
     spec = {
@@ -18,4 +18,4 @@ def build(group: str, owner: manifests.Owner, labels: dict[str, str]) -> Manifes
         "selector": labels,
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in ports],
     }
-    return manifests.child("v1", "Service", names.ingestion(group), owner, labels, spec=spec)
+    return children.child("v1", "Service", names.ingestion(group), owner, labels, spec=spec)

@@ -3,8 +3,8 @@
 from firn.model import names, quantities
 from firn.model.config import Catalog, Config, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
-from firn_controllers import manifests
-from firn_controllers.fleet.layout import bootstrap_servers
+from firn_controllers import children
+from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
@@ -91,7 +91,7 @@ def catalog(configured: Catalog) -> CatalogConnection:
     )
 
 
-def build(found: GroupSettings, owner: manifests.Owner, labels: dict[str, str]) -> Manifest:
+def build(found: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
     """The ConfigMap ``firn-ingest-G``."""
     data = {"group.json": found.model_dump_json(indent=2)}
-    return manifests.child("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)
+    return children.child("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)

@@ -9,7 +9,7 @@ from typing import Any
 from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import GroupSettings
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.ingestion_group.service import BLOCK_MANAGER_PORT, DRIVER_PORT, PROGRESS_PORT
 from firn_controllers.ports import Manifest
 
@@ -19,7 +19,7 @@ GRACE_SECONDS = 120
 
 
 def build(
-    config: Config, found: GroupSettings, owner: manifests.Owner, labels: dict[str, str], *, in_use: bool
+    config: Config, found: GroupSettings, owner: children.Owner, labels: dict[str, str], *, in_use: bool
 ) -> Manifest:
     """The StatefulSet ``firn-ingest-G``: one pod while any topic uses the group, none otherwise."""
     name = names.ingestion(found.group)
@@ -32,13 +32,13 @@ def build(
         "selector": {"matchLabels": labels},
         "template": _template(config, found, labels),
     }
-    return manifests.child("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
+    return children.child("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
 
 
 def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> Manifest:
     group = config.groups[found.group]
     image = group.image or config.images.spark
-    volumes, mounts = manifests.secret_volumes(config.secret_names())
+    volumes, mounts = children.secret_volumes(config.secret_names())
     probe = {"port": "progress"}
     container = {
         "name": "driver",
@@ -63,7 +63,7 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
             "timeoutSeconds": 10,
             "failureThreshold": 12,
         },
-        "securityContext": manifests.container_security(),
+        "securityContext": children.container_security(),
         "volumeMounts": [
             {"name": "settings", "mountPath": names.GROUP_PATH.rsplit("/", 1)[0], "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -74,9 +74,9 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
         "serviceAccountName": group.service_account,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": manifests.pod_security(UID),
-        **manifests.scheduling(group.scheduling),
-        **manifests.pull_secrets(config.images.pull_secrets),
+        "securityContext": children.pod_security(UID),
+        **children.scheduling(group.scheduling),
+        **children.pull_secrets(config.images.pull_secrets),
         "containers": [container],
         "volumes": [
             {"name": "settings", "configMap": {"name": names.ingestion(found.group)}},
@@ -84,7 +84,7 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
             *volumes,
         ],
     }
-    return manifests.pod_template(labels, {SETTINGS_HASH: manifests.digest(found.model_dump(mode="json"))}, spec)
+    return children.pod_template(labels, {SETTINGS_HASH: children.digest(found.model_dump(mode="json"))}, spec)
 
 
 def _environment(group: str, more: dict[str, str]) -> list[dict[str, Any]]:

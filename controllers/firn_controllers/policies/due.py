@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from firn_controllers.policies.runs import History
-from firn_controllers.policies.terms import Terms, Triggers
 from firn_controllers.ports import TableDebt
+from firn_controllers.specs.terms import Terms, Triggers
 
 FIRST_RETRY = timedelta(minutes=1)
 LONGEST_RETRY = timedelta(hours=6)
@@ -22,7 +22,7 @@ BUSY_RETRY = timedelta(seconds=30)
 """Another run, perhaps of a process that is gone, has the table's lease."""
 TURN = timedelta(seconds=15)
 """After a run that was left unfinished, the table is free for so long: who waits for it looks more often than that
-(`firn_controllers.policies.controller.BLOCKED`). Otherwise work that is never done would keep it for ever."""
+(`firn_controllers.reconcilers.policy.BLOCKED`). Otherwise work that is never done would keep it for ever."""
 _PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
 
 

@@ -15,12 +15,12 @@ from firn.model.config import Config
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
-from firn_controllers import manifests
-from firn_controllers.iceberg_topic.index import Entry
+from firn_controllers import children
+from firn_controllers.cache.policies import LONGEST_REQUEST, PolicyEntry
+from firn_controllers.cache.topics import Entry
 from firn_controllers.ingestion_group.settings import catalog
 from firn_controllers.ingestion_group.stateful_set import UID
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.index import LONGEST_REQUEST, PolicyEntry
 from firn_controllers.policies.runs import COMPONENT_RUN, MARK, Mark, MarkedTable
 from firn_controllers.ports import Manifest, TableDebt
 
@@ -92,7 +92,7 @@ def name(policy: PolicyEntry, batch: Batch) -> str:
         (table.topic.uid, str(table.due.slot), sorted(table.due.requests.items()), table.last_run)
         for table in batch.tables
     )
-    return names.run(policy.name[1], manifests.digest([policy.uid, work(policy), tables])[:10])
+    return names.run(policy.name[1], children.digest([policy.uid, work(policy), tables])[:10])
 
 
 def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -> MaintenanceRun:
@@ -159,18 +159,18 @@ def selector(policy: PolicyEntry) -> dict[str, str]:
 def labels_of(kind: str, namespace: str, named: str) -> dict[str, str]:
     """Labels of the runs of a policy."""
     return {
-        manifests.COMPONENT: COMPONENT_RUN,
+        children.COMPONENT: COMPONENT_RUN,
         names.LABEL_POLICY_KIND: kind,
         names.LABEL_POLICY_NAMESPACE: namespace,
         names.LABEL_POLICY: named,
     }
 
 
-def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: manifests.Owner) -> Manifest:
+def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: children.Owner) -> Manifest:
     """The ConfigMap with the run's contract."""
     labels = {**selector(policy), names.LABEL_RUN: run.name}
     data = {names.RUN_PATH.rsplit("/", 1)[1]: run.model_dump_json()}
-    return manifests.child("v1", "ConfigMap", run.name, owner, labels, data=data)
+    return children.child("v1", "ConfigMap", run.name, owner, labels, data=data)
 
 
 def mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
@@ -183,7 +183,7 @@ def work(policy: PolicyEntry) -> str:
     if not isinstance(policy.resource, RetentionPolicy):
         return ""
     wanted = policy.resource.work()
-    return manifests.digest(wanted.model_dump(mode="json")) if wanted is not None else ""
+    return children.digest(wanted.model_dump(mode="json")) if wanted is not None else ""
 
 
 def mark(policy: PolicyEntry, batch: Batch) -> Mark:
@@ -200,7 +200,7 @@ def mark(policy: PolicyEntry, batch: Batch) -> Mark:
     )
 
 
-def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, owner: manifests.Owner) -> Manifest:
+def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, owner: children.Owner) -> Manifest:
     """The run's Job. A pod that ends with an exit code that no repetition cures ends it; one that a node lost does not count."""
     terms = policy.terms
     assert terms is not None
@@ -223,7 +223,7 @@ def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, 
         "template": _template(batch.size, run, config, labels),
     }
     annotations = {MARK: mark(policy, batch).model_dump_json(exclude_defaults=True)}
-    return manifests.child("batch/v1", "Job", run.name, owner, labels, annotations=annotations, spec=spec)
+    return children.child("batch/v1", "Job", run.name, owner, labels, annotations=annotations, spec=spec)
 
 
 def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[str, str]) -> Manifest:
@@ -231,7 +231,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     size = maintenance.sizes[size_name]
     image = maintenance.image or config.images.spark
     references = (it for known in run.catalogs for it in config.catalogs[known].secret_properties.values())
-    volumes, mounts = manifests.secret_volumes(sorted({reference.secret for reference in references}))
+    volumes, mounts = children.secret_volumes(sorted({reference.secret for reference in references}))
     container = {
         "name": "run",
         "image": image.image,
@@ -244,7 +244,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         },
         # A run that could not pack a report has its last lines of log there.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": manifests.container_security(),
+        "securityContext": children.container_security(),
         "volumeMounts": [
             {"name": "run", "mountPath": names.RUN_PATH.rsplit("/", 1)[0], "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -256,9 +256,9 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         "serviceAccountName": maintenance.service_account,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": manifests.pod_security(UID),
-        **manifests.scheduling(maintenance.scheduling),
-        **manifests.pull_secrets(config.images.pull_secrets),
+        "securityContext": children.pod_security(UID),
+        **children.scheduling(maintenance.scheduling),
+        **children.pull_secrets(config.images.pull_secrets),
         "containers": [container],
         "volumes": [
             {"name": "run", "configMap": {"name": run.name}},
@@ -266,7 +266,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
             *volumes,
         ],
     }
-    return manifests.pod_template(labels, {}, spec)
+    return children.pod_template(labels, {}, spec)
 
 
 def _environment(more: dict[str, str]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from firn.model import names
 from firn.model.jobs import Contract
 from firn.model.maintenance import Removed, RunReport, TableReport, unpack
-from firn_controllers.iceberg_topic.messages import steady
+from firn_controllers.conditions.stable_text import steady
 from firn_controllers.ports import JobState, Manifest, PodState
 
 MARK = f"{names.GROUP}/run"

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
-from firn_controllers.iceberg_topic.messages import steady
-from firn_controllers.iceberg_topic.status import Verdict, paused_over, rendered
-from firn_controllers.policies.index import PolicyEntry
+from firn_controllers.cache.policies import PolicyEntry
+from firn_controllers.conditions.render import Verdict, paused_over, rendered
+from firn_controllers.conditions.stable_text import steady
 from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
 from firn_controllers.policies.upkeep import UNFINISHED, Upkeep
 from firn_controllers.ports import Manifest

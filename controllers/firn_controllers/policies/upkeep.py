@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from firn.model.conditions import Reason
-from firn_controllers.policies.index import KINDS, Kind, Resolution
+from firn_controllers.cache.policies import KINDS, Kind, Resolution
 from firn_controllers.policies.runs import History, time_text
 from firn_controllers.ports import Manifest, TableDebt
 

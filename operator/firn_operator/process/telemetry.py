@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.policies.survey import Finding
 from firn_controllers.queue import Key, Verdict
+from firn_controllers.reconcilers.survey import Finding
 
 METRICS_PORT = 9090
 PROBES_PORT = 8081
@@ -84,7 +84,7 @@ def _of_fleet(board: Board, profile: str, look: Callable[[FleetHealth], bool]) -
 
 
 class RunMeter:
-    """`firn_controllers.policies.controller.RunMeter` that feeds the metrics."""
+    """`firn_controllers.ports.RunMeter` that feeds the metrics."""
 
     def known(self, kind: str, namespace: str, policy: str) -> None:
         """See `RunMeter.known`."""

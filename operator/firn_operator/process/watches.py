@@ -18,7 +18,7 @@ from kubernetes.aio.client import Configuration
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn_controllers.policies.index import KINDS
+from firn_controllers.cache.policies import KINDS
 from firn_controllers.reconcile import Controllers
 from firn_operator.adapters.kube import lists
 from firn_operator.adapters.kube.api_client import PLURALS, Api, ApiError

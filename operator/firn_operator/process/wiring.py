@@ -16,9 +16,9 @@ from firn.model.clock import SystemClock
 from firn.model.config import Config
 from firn.model.errors import FirnError, NotReadyError
 from firn_controllers.ingestion_group import settings as group_settings
-from firn_controllers.policies.survey import Survey
 from firn_controllers.ports import Ports
 from firn_controllers.reconcile import Controllers
+from firn_controllers.reconcilers.survey import Survey
 from firn_operator.adapters import progress
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from firn_operator.adapters.iceberg.tables import CatalogTables

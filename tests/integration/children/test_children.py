@@ -8,16 +8,16 @@ import yaml
 
 from firn.model import names
 from firn.model.jobs import TableTarget
+from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.children import Owner
 from firn_controllers.fleet import disruption_budget, kinds, services
 from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
 from firn_controllers.ingestion_group import stateful_set as driver
-from firn_controllers.ingestion_group.controller import selector
-from firn_controllers.manifests import Owner
+from firn_controllers.ingestion_group.layout import selector
 from firn_controllers.policies import plan as policy_plan
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import Manifest
 from firn_spark import session

@@ -17,10 +17,10 @@ import yaml
 from confluent_kafka import Consumer, Producer
 
 from firn.model.jobs import KafkaConnection
+from firn_controllers.children import Owner
 from firn_controllers.fleet import kinds
 from firn_controllers.fleet.diskless import stateful_set
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DisklessFleet
-from firn_controllers.manifests import Owner
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from tests import gen
 from tests.servers.postgres import Postgres

@@ -11,7 +11,7 @@ from firn.api.v1alpha1 import CompactionPolicy, IcebergTopic, RetentionPolicy
 from firn.api.v1alpha1.compaction_policy import DEFAULT_TRIGGERS
 from firn.api.v1alpha1.policy import LabelSelector
 from firn.model import durations
-from firn_controllers.policies import terms
+from firn_controllers.specs import terms
 from tests import gen
 
 ROOT = Path(__file__).parents[3]

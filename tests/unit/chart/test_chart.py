@@ -14,8 +14,8 @@ import firn
 from firn.api.chart_values import Values
 from firn.model import names
 from firn.model.config import Config, DisklessProfile
+from firn_controllers.children import Owner
 from firn_controllers.fleet import kinds, services
-from firn_controllers.manifests import Owner
 from hack.localcluster import images
 from tests import gen
 from tests.chart import CHART, ChartError, Manifest, manifests, one, render

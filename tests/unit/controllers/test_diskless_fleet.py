@@ -13,12 +13,12 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import BROKER_SETTINGS_OWN
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_controllers import manifests
+from firn_controllers import children
+from firn_controllers.children import Owner
 from firn_controllers.fleet import disruption_budget, health, kinds, services
 from firn_controllers.fleet.diskless import config_map, layout, stateful_set
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.ingestion_group import settings as group_settings
-from firn_controllers.manifests import Owner
 from firn_controllers.ports import FleetState, Manifest
 from tests import gen
 from tests.fakes.world import World
@@ -158,7 +158,7 @@ def test_every_object_is_owned_labelled_and_hashed() -> None:
 
 def test_a_changed_setting_changes_the_pod_template_and_another_number_of_brokers_does_not() -> None:
     def template(**profile: Any) -> str:
-        return manifests.template_hash(stateful_set.build(fleet(**profile), 0))
+        return children.template_hash(stateful_set.build(fleet(**profile), 0))
 
     assert template() != template(flushBytes="4Mi")
     assert template(replicas=1, external={"host": "h"}) == template(replicas=5, external={"host": "h"})
@@ -330,7 +330,7 @@ async def test_a_change_reaches_the_brokers_one_by_one() -> None:
     found = world(replicas=3)
     await found.settle()
     restart(found, replicas=3, flushBytes="4Mi")
-    wanted = manifests.template_hash(stateful_set.build(fleet(replicas=3, flushBytes="4Mi"), 0))
+    wanted = children.template_hash(stateful_set.build(fleet(replicas=3, flushBytes="4Mi"), 0))
     replaced: list[int] = []
     for _ in range(40):
         await found.step()

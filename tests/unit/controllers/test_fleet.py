@@ -13,11 +13,11 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
-from firn_controllers import manifests
+from firn_controllers import children
+from firn_controllers.children import Owner
 from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
 from firn_controllers.fleet.kafka import config_map, layout, metadata_version, stateful_set
 from firn_controllers.fleet.kafka.layout import KafkaFleet
-from firn_controllers.manifests import Owner
 from firn_controllers.ports import FleetState, Manifest, PodState, StatefulSetState
 from tests import gen
 from tests.fakes.world import World
@@ -144,12 +144,12 @@ def test_the_quorum_of_a_fleet_that_grows_stays_as_it_was_created() -> None:
 def test_growing_needs_no_other_pod_template_than_the_replication_factor() -> None:
     first = stateful_set.build(fleet(replicas=3, external={"host": "h"}), 0)
     more = stateful_set.build(fleet(gen.stateful_set(manifest=first), replicas=6, external={"host": "h"}), 0)
-    assert manifests.template_hash(first) == manifests.template_hash(more)
+    assert children.template_hash(first) == children.template_hash(more)
 
 
 def test_a_changed_config_changes_the_pod_template() -> None:
     plain, changed = (stateful_set.build(fleet(config=it), 0) for it in ({}, {"num.io.threads": "9"}))
-    assert manifests.template_hash(plain) != manifests.template_hash(changed)
+    assert children.template_hash(plain) != children.template_hash(changed)
 
 
 # How a broker starts

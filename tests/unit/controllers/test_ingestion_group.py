@@ -12,10 +12,10 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.jobs import GroupSettings
 from firn.model.progress import GroupProgress
-from firn_controllers import manifests
+from firn_controllers import children
+from firn_controllers.children import Owner
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
-from firn_controllers.ingestion_group.controller import selector
-from firn_controllers.manifests import Owner
+from firn_controllers.ingestion_group.layout import selector
 from firn_controllers.ports import Manifest, PodState
 from tests import gen
 from tests.fakes.world import World
@@ -85,7 +85,7 @@ def test_executors_are_told_their_image_and_account() -> None:
 def test_one_pod_while_the_group_is_used_and_none_otherwise() -> None:
     assert rendered()["spec"]["replicas"] == 1
     assert rendered(in_use=False)["spec"]["replicas"] == 0
-    assert manifests.template_hash(rendered()) == manifests.template_hash(rendered(in_use=False))
+    assert children.template_hash(rendered()) == children.template_hash(rendered(in_use=False))
 
 
 def test_the_service_has_the_ports_that_executors_and_operator_look_for() -> None:
@@ -118,7 +118,7 @@ def changed(**changes: Any) -> Config:
     ],
 )  # fmt: skip
 def test_what_restarts_a_driver(config: Config, restarts: bool) -> None:
-    assert (manifests.template_hash(rendered(config)) != manifests.template_hash(rendered())) == restarts
+    assert (children.template_hash(rendered(config)) != children.template_hash(rendered())) == restarts
 
 
 async def test_topics_come_and_go_without_a_restart() -> None:

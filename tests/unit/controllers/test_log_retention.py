@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from firn_controllers.policies.index import PolicyEntry, Resolution
-from firn_controllers.policies.index import entry as policy_entry
+from firn_controllers.cache.policies import PolicyEntry, Resolution
+from firn_controllers.cache.policies import entry as policy_entry
 from firn_controllers.policies.log import AGE, BYTES, Log, of
 from firn_controllers.policies.upkeep import Bound, Maintained
 from firn_controllers.ports import Manifest

@@ -2,8 +2,8 @@
 
 import pytest
 
+from firn_controllers.cache.topics import Index, entry
 from firn_controllers.iceberg_topic import plan
-from firn_controllers.iceberg_topic.index import Index, entry
 from firn_controllers.iceberg_topic.plan import AlterConfigs, CreateTopic, GrowTopic
 from firn_controllers.ports import Manifest, TopicState
 from tests import gen

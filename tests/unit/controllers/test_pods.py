@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from firn.model.conditions import Reason
-from firn_controllers import pods
+from firn_controllers.conditions import pods
 from firn_controllers.ports import PodState
 from tests import gen
 

@@ -8,9 +8,8 @@ import pytest
 
 from firn.model import names
 from firn.model.maintenance import RunReport, TableReport, pack
-from firn_controllers.policies.controller import NoRunMeter
 from firn_controllers.policies.runs import MARK
-from firn_controllers.ports import Manifest
+from firn_controllers.ports import Manifest, NoRunMeter
 from firn_operator.adapters.kube.workloads import job_state
 from tests import gen
 from tests.fakes.world import World

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
 from firn.api.v1alpha1.policy import Schedule, Window
 from firn.model.errors import InvalidSpecError
-from firn_controllers.policies import due, terms
-from firn_controllers.policies.calendar import Cron, Slots, Windows
-from firn_controllers.policies.controller import BLOCKED
+from firn_controllers.policies import due
 from firn_controllers.policies.due import Decision
 from firn_controllers.policies.runs import History
-from firn_controllers.policies.terms import Terms
 from firn_controllers.ports import TableDebt
+from firn_controllers.reconcilers.policy import BLOCKED
+from firn_controllers.specs import terms
+from firn_controllers.specs.calendar import Cron, Slots, Windows
+from firn_controllers.specs.terms import Terms
 from tests import gen
 from tests.fakes.cluster import time_text
 

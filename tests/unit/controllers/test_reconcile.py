@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from firn.model import names
-from firn_controllers.announcements import EventReason, transitions
+from firn_controllers.conditions.announcements import EventReason, transitions
 from firn_controllers.ports import Ports
 from firn_controllers.queue import Key, Outcome
 from firn_controllers.reconcile import Controllers

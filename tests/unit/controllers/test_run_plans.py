@@ -9,11 +9,11 @@ import pytest
 from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import TableTarget
-from firn_controllers.manifests import Owner
+from firn_controllers.cache.policies import PolicyEntry
+from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.children import Owner
 from firn_controllers.policies import plan
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.index import PolicyEntry
-from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.plan import Batch, Waiting
 from firn_controllers.ports import TableDebt
 from tests import gen

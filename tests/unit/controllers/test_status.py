@@ -10,12 +10,13 @@ from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import RecordSchema
 from firn.model.progress import HaltedAt
+from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.render import Verdict
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.health import Health
 from firn_controllers.iceberg_topic import status
 from firn_controllers.iceberg_topic.checks import Failure
 from firn_controllers.iceberg_topic.observed import Observed
-from firn_controllers.iceberg_topic.status import Findings, Verdict
+from firn_controllers.iceberg_topic.status import Findings
 from firn_controllers.ingestion_group.health import GroupHealth
 from tests import gen
 

@@ -11,12 +11,12 @@ from firn.model.errors import UnavailableError
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.board import Board
-from firn_controllers.iceberg_topic.index import Index, Name, entry
-from firn_controllers.policies import index as policy_index
-from firn_controllers.policies import survey as survey_module
-from firn_controllers.policies.index import Policies
-from firn_controllers.policies.survey import Survey
+from firn_controllers.cache import policies as policy_index
+from firn_controllers.cache.policies import Policies
+from firn_controllers.cache.topics import Index, Name, entry
 from firn_controllers.ports import Manifest, TableDebt
+from firn_controllers.reconcilers import survey as survey_module
+from firn_controllers.reconcilers.survey import Survey
 from firn_operator.process.telemetry import DebtMetrics
 from tests import gen
 from tests.fakes.clock import FakeClock

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+from firn_controllers.cache.policies import Policies, Resolution
+from firn_controllers.cache.policies import entry as policy_entry
 from firn_controllers.policies import upkeep
-from firn_controllers.policies.index import Policies, Resolution
-from firn_controllers.policies.index import entry as policy_entry
 from firn_controllers.policies.runs import History
 from firn_controllers.policies.upkeep import Bound, Maintained, Upkeep
 from firn_controllers.ports import Manifest, TableDebt

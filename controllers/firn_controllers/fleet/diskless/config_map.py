@@ -6,9 +6,10 @@ import yaml
 
 from firn.model import durations, quantities
 from firn.model.config import SecretKey
+from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.fleet import config_map, outside
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
-from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT
+from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
 START = f"""#!/bin/sh

@@ -6,8 +6,9 @@ from typing import Self
 
 from firn.model import names
 from firn.model.config import Config, DisklessProfile
-from firn_controllers.fleet.layout import CLIENT_PORT, Fleet
-from firn_controllers.manifests import Owner
+from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.children import Owner
+from firn_controllers.fleet.layout import Fleet
 
 METRICS_PORT = 9090
 CONFIG_PATH = "/etc/firn/broker"

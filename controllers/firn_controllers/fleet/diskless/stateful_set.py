@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.fleet import outside, stateful_set
 from firn_controllers.fleet.diskless import config_map
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DRAIN_SECONDS, UID, DisklessFleet
@@ -11,7 +11,7 @@ from firn_controllers.ports import Manifest
 
 def build(fleet: DisklessFleet, partition: int) -> Manifest:
     """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
-    volumes, mounts = manifests.secret_volumes(fleet.profile.secret_names())
+    volumes, mounts = children.secret_volumes(fleet.profile.secret_names())
     volumes += [
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
         {"name": "tmp", "emptyDir": {}},
@@ -41,7 +41,7 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
         # Until every node knows that the pod goes, new clients still come by the Services.
         "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
         "resources": stateful_set.resources(fleet.profile.resources),
-        "securityContext": manifests.container_security(),
+        "securityContext": children.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }

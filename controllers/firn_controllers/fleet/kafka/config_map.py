@@ -1,8 +1,9 @@
 """The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
 
+from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.fleet import config_map, outside
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, CONTROLLER_PORT, DATA_PATH, KafkaFleet
-from firn_controllers.fleet.layout import CLIENT_PORT, EXTERNAL_PORT
+from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
 LONGEST = str(2**63 - 1)

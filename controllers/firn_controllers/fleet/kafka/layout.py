@@ -8,8 +8,9 @@ from typing import Self
 
 from firn.model import names
 from firn.model.config import Config, KafkaProfile
-from firn_controllers.fleet.layout import CLIENT_PORT, Fleet
-from firn_controllers.manifests import Owner
+from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.children import Owner
+from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import StatefulSetState
 
 CONTROLLER_PORT = 9093

@@ -7,9 +7,9 @@ cluster that has the version already, such as a new one, is left as it is by it.
 from typing import Any
 
 from firn.model import names
-from firn_controllers import manifests
+from firn_controllers import children
+from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.fleet.kafka.layout import UID, KafkaFleet
-from firn_controllers.fleet.layout import bootstrap_servers
 from firn_controllers.ports import Manifest
 
 FINALISE = """set -eu
@@ -36,7 +36,7 @@ def pending(fleet: KafkaFleet) -> str | None:
 
 def job_name(fleet: KafkaFleet, version: str) -> str:
     """One Job for each version and image."""
-    return f"{names.fleet(fleet.name)}-metadata-{manifests.digest([version, fleet.image.image])[:8]}"
+    return f"{names.fleet(fleet.name)}-metadata-{children.digest([version, fleet.image.image])[:8]}"
 
 
 def build(fleet: KafkaFleet, version: str) -> Manifest:
@@ -48,20 +48,20 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "imagePullPolicy": fleet.image.pull_policy,
         "command": ["/bin/sh", "-c", FINALISE, "finalise", servers, version],
         "env": [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}],
-        "securityContext": manifests.container_security(),
+        "securityContext": children.container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": manifests.pod_security(UID),
-        **manifests.scheduling(fleet.profile.scheduling),
-        **manifests.pull_secrets(fleet.pull_secrets),
+        "securityContext": children.pod_security(UID),
+        **children.scheduling(fleet.profile.scheduling),
+        **children.pull_secrets(fleet.pull_secrets),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
-    labels = {manifests.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
+    labels = {children.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
     spec = {
         # Brokers that are busy for a moment are tried again; a version that they do not know does not become right by that.
         "backoffLimit": 3,
@@ -69,7 +69,7 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "ttlSecondsAfterFinished": 86400,
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    return manifests.child("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
+    return children.child("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
 
 
 def succeeded(job: Manifest) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from firn_controllers import manifests
+from firn_controllers import children
 from firn_controllers.fleet import outside, stateful_set
 from firn_controllers.fleet.kafka import config_map
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, METADATA_VERSION, UID, VOTERS, KafkaFleet
@@ -36,7 +36,7 @@ def _container(fleet: KafkaFleet) -> Manifest:
         "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
         "resources": stateful_set.resources(fleet.profile.resources),
-        "securityContext": manifests.container_security(),
+        "securityContext": children.container_security(),
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_PATH},
             {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},

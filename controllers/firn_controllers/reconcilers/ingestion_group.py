@@ -7,21 +7,19 @@ from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.progress import TopicProgress
-from firn_controllers import manifests
-from firn_controllers.announcements import Announcement, EventReason
+from firn_controllers import children
 from firn_controllers.board import Board
+from firn_controllers.cache.topics import Index, Name
+from firn_controllers.children import Owner
+from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import status
-from firn_controllers.iceberg_topic.index import Index, Name
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import GroupHealth, Said
-from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.ingestion_group.layout import selector
 from firn_controllers.ports import PodState, Ports
 from firn_controllers.queue import Outcome
 
 Announce = Callable[[Announcement], None]
-
-COMPONENT_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, COMPONENT: "ingestion"}
-"""Labels that all objects of all groups have, and no job contract."""
 
 
 class GroupReconciler:
@@ -78,7 +76,7 @@ class GroupReconciler:
         said = await self._ports.progress.read(group)
         if said is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
-        template = manifests.template_hash(wanted)
+        template = children.template_hash(wanted)
         rolling = live is not None and any(pod.template_hash != template or pod.deleting for pod in pods)
         self._hear(group, said)
         self._tell(
@@ -142,8 +140,3 @@ class GroupReconciler:
 
 def _counts(progress: TopicProgress) -> tuple[object, ...]:
     return (progress.last_commit, progress.dead_letters, progress.state)
-
-
-def selector(group: str) -> dict[str, str]:
-    """Labels of a group's objects; they select its pod, so they never change."""
-    return {COMPONENT: "ingestion", names.LABEL_GROUP: group}

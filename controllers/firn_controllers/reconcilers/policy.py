@@ -8,25 +8,24 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
-from firn_controllers import announcements, pods
-from firn_controllers.announcements import Announcement, EventReason
 from firn_controllers.board import Board
-from firn_controllers.iceberg_topic.index import Entry, Index, Name
-from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.cache.policies import Kind, Policies, PolicyEntry, entry
+from firn_controllers.cache.topics import Entry, Index, Name
+from firn_controllers.children import COMPONENT, Owner
+from firn_controllers.conditions import announcements, pods
+from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.policies import due as dues
 from firn_controllers.policies import plan, runs, status
 from firn_controllers.policies.due import Decision
-from firn_controllers.policies.index import Kind, Policies, PolicyEntry, entry
 from firn_controllers.policies.plan import Waiting
 from firn_controllers.policies.runs import History, Run
 from firn_controllers.policies.upkeep import SECTIONS, Upkeep
-from firn_controllers.ports import Manifest, PodState, Ports
+from firn_controllers.ports import Manifest, NoRunMeter, PodState, Ports, RunMeter
 from firn_controllers.queue import Outcome
 
 REPORT_GRACE = timedelta(seconds=15)
@@ -35,28 +34,6 @@ LISTEN = 1.0
 """Seconds until the next look for a last word."""
 BLOCKED = 5.0
 """Seconds until the next look for room to run."""
-
-
-class RunMeter(Protocol):
-    """Where runs are counted (metrics)."""
-
-    def known(self, kind: str, namespace: str, policy: str) -> None:
-        """There is this policy: what is counted of its runs is there from now on, so that the first that fails is seen as an increase."""
-        ...
-
-    def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
-        """A run ended; ``run`` as status has it."""
-        ...
-
-
-class NoRunMeter:
-    """Counts nothing."""
-
-    def known(self, kind: str, namespace: str, policy: str) -> None:
-        """See `RunMeter.known`."""
-
-    def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
-        """See `RunMeter.ended`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from firn.model import durations, quantities, transforms
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
-from firn_controllers.policies.calendar import Slots, Windows
+from firn_controllers.specs.calendar import Slots, Windows
 
 Policy = CompactionPolicy | RetentionPolicy
 

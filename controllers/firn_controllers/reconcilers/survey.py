@@ -16,8 +16,8 @@ from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.board import Board
-from firn_controllers.iceberg_topic.index import Entry, Index, Name
-from firn_controllers.policies.index import Policies
+from firn_controllers.cache.policies import Policies
+from firn_controllers.cache.topics import Entry, Index, Name
 from firn_controllers.ports import Debts, TableDebt
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,10 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
-from firn_controllers import manifests
-from firn_controllers.announcements import Announcement, EventReason
+from firn_controllers import children
 from firn_controllers.board import Board
+from firn_controllers.children import Owner
+from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
@@ -18,7 +19,6 @@ from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
-from firn_controllers.manifests import Owner
 from firn_controllers.ports import FleetState, Ports
 from firn_controllers.queue import Outcome
 
@@ -76,7 +76,7 @@ class FleetReconciler:
         self._refuse_scale_down(fleet)
         try:
             kinds.refuse_other_kind(fleet, live)
-            wanted = manifests.template_hash(kinds.stateful_set(fleet, 0))
+            wanted = children.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
             version, failure = None, None

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers.board import Board
-from firn_controllers.health import Health
-from firn_controllers.iceberg_topic.messages import steady
+from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.stable_text import steady
 from firn_controllers.ports import Ports
 from firn_controllers.queue import Outcome
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Iterable
 
 from firn.model import names
-from firn_controllers.iceberg_topic.index import Index
-from firn_controllers.ingestion_group.controller import COMPONENT_LABELS, selector
-from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.cache.topics import Index
+from firn_controllers.children import COMPONENT, Owner
+from firn_controllers.ingestion_group.layout import COMPONENT_LABELS, selector
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Ports
 

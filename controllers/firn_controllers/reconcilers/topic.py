@@ -13,22 +13,23 @@ from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
-from firn_controllers import announcements
-from firn_controllers.announcements import Announcement, EventReason
 from firn_controllers.board import Board
-from firn_controllers.health import Health
+from firn_controllers.cache.policies import KINDS, Policies
+from firn_controllers.cache.topics import Entry, Index, Name, entry
+from firn_controllers.children import COMPONENT, Owner
+from firn_controllers.conditions import announcements
+from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.render import Verdict
+from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic import checks, plan, status
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.index import Entry, Index, Name, entry
-from firn_controllers.iceberg_topic.messages import steady
 from firn_controllers.iceberg_topic.observed import LiveJob, Observed
-from firn_controllers.iceberg_topic.status import Findings, Verdict
+from firn_controllers.iceberg_topic.status import Findings
 from firn_controllers.ingestion_group import health as group_health
-from firn_controllers.ingestion_group.controller import selector
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.manifests import COMPONENT, Owner
+from firn_controllers.ingestion_group.layout import selector
 from firn_controllers.policies import runs
-from firn_controllers.policies.index import KINDS, Policies
 from firn_controllers.policies.log import Log
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.policies.upkeep import Bound, Maintained

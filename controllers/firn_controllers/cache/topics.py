@@ -13,7 +13,7 @@ from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
-from firn_controllers.fleet.layout import bootstrap_servers
+from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.ports import Manifest
 
 Name = tuple[str, str]

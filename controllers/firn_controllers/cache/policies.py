@@ -14,11 +14,11 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.types import ListOf, MapOf, Primitive, Struct
-from firn_controllers import columns as table_columns
-from firn_controllers.iceberg_topic.index import EPOCH, Entry, Name
-from firn_controllers.policies import terms as policy_terms
-from firn_controllers.policies.terms import Policy, Terms
+from firn_controllers.cache.topics import EPOCH, Entry, Name
 from firn_controllers.ports import Manifest
+from firn_controllers.specs import columns as table_columns
+from firn_controllers.specs import terms as policy_terms
+from firn_controllers.specs.terms import Policy, Terms
 
 Kind = Literal["CompactionPolicy", "RetentionPolicy"]
 KINDS: tuple[Kind, ...] = ("CompactionPolicy", "RetentionPolicy")

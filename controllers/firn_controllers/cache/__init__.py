@@ -1,0 +1,1 @@
+"""What the watches last showed, indexed for the questions that reconcilers ask."""

@@ -1,0 +1,13 @@
+"""Addresses of a profile's brokers, as clients inside the cluster use them."""
+
+from firn.model import names
+from firn.model.config import KafkaProfile, Profile
+
+CLIENT_PORT = 9092
+
+
+def bootstrap_servers(profile_name: str, profile: Profile, namespace: str) -> str:
+    """Where clients inside the cluster connect."""
+    if isinstance(profile, KafkaProfile) and profile.bootstrap_servers:
+        return profile.bootstrap_servers
+    return f"{names.bootstrap(profile_name)}.{namespace}.svc:{CLIENT_PORT}"

@@ -1,0 +1,1 @@
+"""Texts that users read in conditions and Events: rendered the same way for every resource."""
