@@ -12,7 +12,7 @@ from firn_controllers import children
 from firn_controllers.board import Board
 from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
+from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.fleet.kafka.layout import KafkaFleet
@@ -114,10 +114,10 @@ class FleetReconciler:
     async def _apply(self, fleet: AnyFleet, step: Step) -> None:
         cluster = self._ports.cluster
         await cluster.apply(kinds.config_map(fleet))
-        await cluster.apply(services.headless(fleet))
-        await cluster.apply(services.bootstrap(fleet))
+        await cluster.apply(builders.headless_service(fleet))
+        await cluster.apply(builders.bootstrap_service(fleet))
         await self._apply_external(fleet)
-        await cluster.apply(disruption_budget.build(fleet))
+        await cluster.apply(builders.disruption_budget(fleet))
         await cluster.apply(kinds.stateful_set(fleet, step.partition))
         if step.waits != self._waits_told.get(fleet.name):
             self._waits_told[fleet.name] = step.waits
@@ -126,14 +126,14 @@ class FleetReconciler:
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Services for clients outside: those of the configuration, and no others. A way in that was taken out of it is closed at once."""
-        cluster, wanted = self._ports.cluster, services.external(fleet)
+        cluster, wanted = self._ports.cluster, builders.external_services(fleet)
         for service in wanted:
             await cluster.apply(service)
         if fleet.name in self._closed:
             return
         kept = {service["metadata"]["name"] for service in wanted}
         for name in await cluster.list_names("v1", "Service", fleet.labels):
-            if name.startswith(services.external_prefix(fleet)) and name not in kept:
+            if name.startswith(builders.external_prefix(fleet)) and name not in kept:
                 await cluster.delete("v1", "Service", self._owner.namespace, name)
                 log.info("removed Service %s: profile %s is not to be reached from outside by it", name, fleet.name)
         self._closed.add(fleet.name)

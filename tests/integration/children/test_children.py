@@ -10,7 +10,7 @@ from firn.model import names
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.policies import entry as policy_entry
 from firn_controllers.children import Owner
-from firn_controllers.fleet import disruption_budget, kinds, services
+from firn_controllers.fleet import builders, kinds
 from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
@@ -87,17 +87,17 @@ def children() -> list[Manifest]:
     assert job is not None
     return [
         kinds.config_map(fleet),
-        services.headless(fleet),
-        services.bootstrap(fleet),
-        *services.external(fleet),
-        disruption_budget.build(fleet),
+        builders.headless_service(fleet),
+        builders.bootstrap_service(fleet),
+        *builders.external_services(fleet),
+        builders.disruption_budget(fleet),
         kinds.stateful_set(fleet, 3),
         metadata_version.build(fleet, "4.2"),
         kinds.config_map(waves),
-        services.headless(waves),
-        services.bootstrap(waves),
-        *services.external(waves),
-        disruption_budget.build(waves),
+        builders.headless_service(waves),
+        builders.bootstrap_service(waves),
+        *builders.external_services(waves),
+        builders.disruption_budget(waves),
         kinds.stateful_set(waves, 3),
         settings.build(found, OWNER, labels),
         service.build("default", OWNER, labels),

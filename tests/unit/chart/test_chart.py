@@ -15,7 +15,7 @@ from firn.api.chart_values import Values
 from firn.model import names
 from firn.model.config import Config, DisklessProfile
 from firn_controllers.children import Owner
-from firn_controllers.fleet import kinds, services
+from firn_controllers.fleet import builders, kinds
 from hack.localcluster import images
 from tests import gen
 from tests.chart import CHART, ChartError, Manifest, manifests, one, render
@@ -146,7 +146,7 @@ def test_what_diskless_brokers_need_is_there_with_them_alone(enabled: bool) -> N
     if enabled:
         assert found["ServiceAccount"]["metadata"]["annotations"] == {"role": "firn-broker"}
         fleet = kinds.fleet(config_of(objects), "diskless", Owner("firn-system", "u"), None)
-        metadata, spec = (services.headless(fleet)[part] for part in ("metadata", "spec"))
+        metadata, spec = (builders.headless_service(fleet)[part] for part in ("metadata", "spec"))
         assert found["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items()
         assert found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] in [port["name"] for port in spec["ports"]]
 

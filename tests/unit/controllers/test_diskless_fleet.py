@@ -15,7 +15,7 @@ from firn.model.config import BROKER_SETTINGS_OWN
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_controllers import children
 from firn_controllers.children import Owner
-from firn_controllers.fleet import disruption_budget, health, kinds, services
+from firn_controllers.fleet import builders, health, kinds
 from firn_controllers.fleet.diskless import config_map, layout, stateful_set
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.ingestion_group import settings as group_settings
@@ -122,7 +122,7 @@ def test_probes_and_metrics_have_a_port_of_their_own() -> None:
     assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert found["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics"}
     assert config_map.settings(fleet())["metricsListen"] == "0.0.0.0:9090"
-    assert [it["name"] for it in services.headless(fleet())["spec"]["ports"]] == ["kafka", "metrics"]
+    assert [it["name"] for it in builders.headless_service(fleet())["spec"]["ports"]] == ["kafka", "metrics"]
 
 
 def test_a_broker_that_is_told_to_stop_has_time_to_store_what_it_took() -> None:
@@ -142,10 +142,10 @@ def test_every_object_is_owned_labelled_and_hashed() -> None:
     found = fleet(external={"host": "h"})
     objects = [
         config_map.build(found),
-        services.headless(found),
-        services.bootstrap(found),
-        *services.external(found),
-        disruption_budget.build(found),
+        builders.headless_service(found),
+        builders.bootstrap_service(found),
+        *builders.external_services(found),
+        builders.disruption_budget(found),
         stateful_set.build(found, 0),
     ]
     for manifest in objects:

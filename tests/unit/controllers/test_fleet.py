@@ -15,7 +15,7 @@ from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn_controllers import children
 from firn_controllers.children import Owner
-from firn_controllers.fleet import disruption_budget, health, kinds, rollout, services
+from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.kafka import config_map, layout, metadata_version, stateful_set
 from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.ports import FleetState, Manifest, PodState, StatefulSetState
@@ -68,7 +68,7 @@ def test_voters_are_named_as_the_headless_service_resolves_them() -> None:
         "2@firn-broker-classic-2.firn-broker-classic.firn-system.svc:9093"
     )
     assert stateful_set.build(fleet(), 0)["spec"]["serviceName"] == "firn-broker-classic"
-    assert services.headless(fleet())["spec"]["publishNotReadyAddresses"] is True
+    assert builders.headless_service(fleet())["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_topics_are_not_made_by_mistake_and_record_times_are_not_judged() -> None:
@@ -107,10 +107,10 @@ def test_every_object_is_owned_labelled_and_hashed() -> None:
     found = fleet(external={"host": "h"})
     objects = [
         config_map.build(found),
-        services.headless(found),
-        services.bootstrap(found),
-        *services.external(found),
-        disruption_budget.build(found),
+        builders.headless_service(found),
+        builders.bootstrap_service(found),
+        *builders.external_services(found),
+        builders.disruption_budget(found),
         stateful_set.build(found, 0),
         metadata_version.build(found, "4.2"),
     ]
@@ -222,7 +222,7 @@ def test_clients_outside_are_told_where(tmp_path: Path, external: dict[str, Any]
 
 
 def test_every_broker_has_a_service_of_its_own_for_clients_outside() -> None:
-    bootstrap, *brokers = services.external(fleet(external={"host": "h", "port": 31000}))
+    bootstrap, *brokers = builders.external_services(fleet(external={"host": "h", "port": 31000}))
     assert bootstrap["spec"]["ports"][0]["nodePort"] == 31000
     assert [it["spec"]["ports"][0]["nodePort"] for it in brokers] == [31001, 31002, 31003]
     assert brokers[1]["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "firn-broker-classic-1"

@@ -7,7 +7,7 @@ import yaml
 from firn.model import durations, quantities
 from firn.model.config import SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT
-from firn_controllers.fleet import config_map, outside
+from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
@@ -76,12 +76,12 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 def name(fleet: DisklessFleet) -> str:
     """``firn-broker-P-HASH``."""
-    return config_map.name(fleet, _read_at_start(fleet))
+    return builders.config_map_name(fleet, _read_at_start(fleet))
 
 
 def build(fleet: DisklessFleet) -> Manifest:
     """The ConfigMap."""
-    return config_map.build(fleet, _read_at_start(fleet))
+    return builders.config_map(fleet, _read_at_start(fleet))
 
 
 def _read_at_start(fleet: DisklessFleet) -> dict[str, str]:

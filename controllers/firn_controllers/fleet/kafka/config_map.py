@@ -1,7 +1,7 @@
 """The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
 
 from firn_controllers.cache.addresses import CLIENT_PORT
-from firn_controllers.fleet import config_map, outside
+from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, CONTROLLER_PORT, DATA_PATH, KafkaFleet
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
@@ -79,13 +79,13 @@ def text(fleet: KafkaFleet) -> str:
 
 def name(fleet: KafkaFleet) -> str:
     """``firn-broker-P-HASH``."""
-    return config_map.name(fleet, _read_at_start(fleet))
+    return builders.config_map_name(fleet, _read_at_start(fleet))
 
 
 def build(fleet: KafkaFleet) -> Manifest:
     """The ConfigMap. ``release-version`` is not part of its name, as it matters only to a volume that is still empty."""
     version = fleet.metadata_version or fleet.profile.metadata_version or ""
-    return config_map.build(fleet, _read_at_start(fleet), **{"release-version": version})
+    return builders.config_map(fleet, _read_at_start(fleet), **{"release-version": version})
 
 
 def _read_at_start(fleet: KafkaFleet) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Services of a fleet: headless for the brokers themselves, one to bootstrap from, one a broker for clients outside."""
+"""Objects that every fleet has, whatever its brokers are: configuration, Services and disruption budget."""
+
+from collections.abc import Mapping
 
 from firn.model import names
 from firn_controllers import children
@@ -9,7 +11,19 @@ from firn_controllers.ports import Manifest
 POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
-def headless(fleet: Fleet) -> Manifest:
+def config_map_name(fleet: Fleet, read_at_start: Mapping[str, str]) -> str:
+    """``firn-broker-P-HASH``: another one for every content, named by the pod template. So a broker that restarts while a change is
+    rolled out starts from what it ran with before, until it is its turn."""
+    return f"{fleet.service}-{children.digest(dict(read_at_start))[:8]}"
+
+
+def config_map(fleet: Fleet, read_at_start: Mapping[str, str], **others: str) -> Manifest:
+    """The ConfigMap. ``others`` are files that are not part of its name."""
+    data = {**read_at_start, **others}
+    return children.child("v1", "ConfigMap", config_map_name(fleet, read_at_start), **fleet.meta(), data=data)
+
+
+def headless_service(fleet: Fleet) -> Manifest:
     """``firn-broker-P``: a DNS name for each broker, also before it is ready, as the quorum forms by these names."""
     spec = {
         "clusterIP": "None",
@@ -20,7 +34,7 @@ def headless(fleet: Fleet) -> Manifest:
     return children.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
 
 
-def bootstrap(fleet: Fleet) -> Manifest:
+def bootstrap_service(fleet: Fleet) -> Manifest:
     """``firn-broker-P-bootstrap``: any ready broker."""
     spec = {
         "type": "ClusterIP",
@@ -30,7 +44,7 @@ def bootstrap(fleet: Fleet) -> Manifest:
     return children.child("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
 
 
-def external(fleet: Fleet) -> list[Manifest]:
+def external_services(fleet: Fleet) -> list[Manifest]:
     """Services for clients outside the cluster: one to bootstrap from and one for each broker; none without ``external``."""
     settings = fleet.profile.external
     if settings is None:
@@ -56,3 +70,9 @@ def external(fleet: Fleet) -> list[Manifest]:
 def external_prefix(fleet: Fleet) -> str:
     """What the names of all Services for clients outside the cluster begin with."""
     return f"{fleet.service}-external"
+
+
+def disruption_budget(fleet: Fleet) -> Manifest:
+    """The PodDisruptionBudget ``firn-broker-P``: a drain may take away one broker at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": fleet.labels}}
+    return children.child("policy/v1", "PodDisruptionBudget", fleet.service, **fleet.meta(), spec=spec)
