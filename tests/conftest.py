@@ -2,7 +2,7 @@
 servers shares a process where tests run in several (pytest -n)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import skips
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
@@ -57,6 +58,22 @@ def group(nodeid: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(group(item.nodeid), len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    skips.check(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    skips.check(report)
+    return report
 
 
 class Groups(LoadScopeScheduling):

@@ -15,6 +15,7 @@ from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from firn_spark import sources
+from tests.servers.firn_broker import embedded
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port
 
@@ -29,8 +30,7 @@ def name() -> str:
 @pytest.fixture(scope="module")
 def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
     """A diskless broker on its own."""
-    servers = pytest.importorskip("tests.servers.firn_broker")
-    with servers.embedded(tmp_path_factory.mktemp("diskless") / "data") as broker:
+    with embedded(tmp_path_factory.mktemp("diskless") / "data") as broker:
         yield KafkaConnection(bootstrap_servers=broker.bootstrap)
 
 

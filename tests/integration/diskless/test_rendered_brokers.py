@@ -27,8 +27,6 @@ from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, listens, running, stop
 from tests.servers.s3 import S3
 
-pytest.importorskip("firn_broker")
-
 _numbers = itertools.count()
 
 

@@ -2,27 +2,25 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from firn.model.jobs import GroupSettings, KafkaConnection
 from tests.integration.ingestion.world import Record, World, exactly, places, value
+from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.kafka import Kafka
-
-servers = pytest.importorskip("tests.servers.firn_broker")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Any]:
+def server(tmp_path: Path) -> Iterator[FirnBroker]:
     # Records here are of years ago, which are not to go at the first look of retention.
-    with servers.embedded(tmp_path / "broker", FIRN_BROKER_TOPICS__CONFIGS='{"retention.ms": "-1"}') as server:
+    with embedded(tmp_path / "broker", FIRN_BROKER_TOPICS__CONFIGS='{"retention.ms": "-1"}') as server:
         yield server
 
 
 @pytest.fixture
-def world(settings: GroupSettings, server: Any, spark: object, tmp_path: Path) -> Iterator[World]:
+def world(settings: GroupSettings, server: FirnBroker, spark: object, tmp_path: Path) -> Iterator[World]:
     connection = KafkaConnection(bootstrap_servers=server.bootstrap)
     settings = settings.model_copy(update={"kafka": {"classic": connection}})
     with World(settings, Kafka(server.bootstrap), spark, tmp_path) as world:
@@ -31,7 +29,7 @@ def world(settings: GroupSettings, server: Any, spark: object, tmp_path: Path) -
 
 @pytest.mark.parametrize("reader", ["client", "spark"])
 def test_records_become_rows_whichever_way_they_are_read(
-    world: World, server: Any, reader: str, monkeypatch: pytest.MonkeyPatch
+    world: World, server: FirnBroker, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from firn_spark import rounds
 

@@ -13,6 +13,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import BROKER_SETTINGS_OWN
 from firn.model.errors import InvalidSpecError, UnavailableError
+from firn_broker import settings as broker_settings
 from firn_controllers import children
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, health, kinds
@@ -221,29 +222,27 @@ def test_a_load_balancer_needs_a_name_for_each_broker() -> None:
 
 def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
     """The same document and variables, read by the broker's own settings."""
-    settings = pytest.importorskip("firn_broker.settings")
     found = fleet(
         defaultPartitions=6, flushInterval="1s", topicConfig={"retention.ms": "1000"}, config={"leaseSeconds": 3}
     )
     variables = start(found, tmp_path, 1, ZONE="a")
     document = tmp_path / "broker.yaml"
     document.write_text(config_map.build(found)["data"]["broker.yaml"])
-    read = settings.load(document, variables)
+    read = broker_settings.load(document, variables)
     assert (read.node_id, read.zone, read.lease_seconds) == (1, "a", 3)
     assert read.listener.advertised == "firn-broker-waves-1.firn-broker-waves.firn-system.svc:9092"
     assert (read.coordinator.schema_name, read.objects.url) == ("firn_broker_waves", "s3://firn/diskless/waves")
     assert (read.topics.auto_create, read.topics.partitions) == (False, 6)
     assert (read.writer.flush_seconds, read.writer.flush_bytes) == (1, 8 * 2**20)
-    assert settings.load(document, start(found, tmp_path, 1)).zone == ""
+    assert broker_settings.load(document, start(found, tmp_path, 1)).zone == ""
 
 
 def test_the_broker_reads_its_listener_for_clients_outside(tmp_path: Path) -> None:
-    settings = pytest.importorskip("firn_broker.settings")
     found = fleet(external={"host": "kafka.example", "port": 31000})
     variables = start(found, tmp_path, 1)
     document = tmp_path / "broker.yaml"
     document.write_text(config_map.build(found)["data"]["broker.yaml"])
-    assert settings.load(document, variables).external.advertised == "kafka.example:31002"
+    assert broker_settings.load(document, variables).external.advertised == "kafka.example:31002"
 
 
 def test_what_the_operator_sets_is_what_a_profile_may_not() -> None:
