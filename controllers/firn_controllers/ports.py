@@ -171,7 +171,7 @@ class TableDebt:
     data_files: int = 0
     data_bytes: int = 0
     small_files: int = 0
-    """Data files below the size from which a file is left alone (`firn.model.compaction`)."""
+    """Data files below the size from which a file is left alone (`firn.tables.compaction`)."""
     delete_files: int = 0
     """Position and equality delete files and deletion vectors."""
     manifests: int = 0
@@ -184,7 +184,7 @@ class TableDebt:
     due_for_deletes: int = 0
     """Those of ``due_files`` that are rewritten for their deleted rows alone."""
     oldest_due: datetime | None = None
-    """Since when the work that has waited longest is owed (`firn.model.compaction.Group`): compaction lag counts from here."""
+    """Since when the work that has waited longest is owed (`firn.tables.compaction.Group`): compaction lag counts from here."""
 
 
 class Debts(Protocol):

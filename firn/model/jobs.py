@@ -18,7 +18,7 @@ class Contract(BaseModel):
 
 
 class Column(Contract):
-    """One column of the inline schema; ``type`` in Iceberg's type names (see firn.model.types)."""
+    """One column of the inline schema; ``type`` in Iceberg's type names (see firn.tables.types)."""
 
     name: str
     type: str

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from firn.model import types
 from firn.model.jobs import Column
+from firn.tables import types
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),

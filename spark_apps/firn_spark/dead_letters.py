@@ -17,10 +17,11 @@ from typing import Any
 
 import structlog
 
-from firn.model import names, rows, table_properties
+from firn.model import names
 from firn.model.errors import ConflictError, FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
+from firn.tables import rows, table_properties
 from firn_spark.commits import INGEST, Committer, Landed, read_landed
 from firn_spark.tables import JAVA_ERRORS, Tables, quoted, translate
 

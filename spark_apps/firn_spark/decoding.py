@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firn.model import rows
 from firn.model.jobs import IngestJob
+from firn.tables import rows
 from firn_spark import arrow_types, json_values
 from firn_spark.json_limits import MAX_MILLISECONDS
 from firn_spark.json_values import BadRecordError, Code, Stage
@@ -174,7 +174,7 @@ def _listed(offsets_by_partition: Mapping[int, frozenset[int]], partitions: _Arr
 
 @dataclass(frozen=True, slots=True)
 class _KafkaColumns:
-    """What Kafka says of each record, in the order of `firn.model.rows.METADATA`."""
+    """What Kafka says of each record, in the order of `firn.tables.rows.METADATA`."""
 
     members: tuple[pa.Array, ...]
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from firn.model import types
 from firn.model.jobs import Column
+from firn.tables import types
 from firn_spark import arrow_types, json_kernel
 from firn_spark.json_values import BadRecordError, ValueReader
 

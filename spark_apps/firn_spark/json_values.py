@@ -38,8 +38,8 @@ from decimal import Context, Decimal
 from enum import StrEnum
 from typing import Any
 
-from firn.model import types
 from firn.model.jobs import Column
+from firn.tables import types
 from firn_spark.json_limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
 
 DETAIL_LIMIT = 200

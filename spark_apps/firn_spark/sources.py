@@ -28,10 +28,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from firn.kafka_clients import connection_settings, kafka_id, refuses_certificate
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 from firn_spark.header_bytes import HeaderReader
 from firn_spark.session import read_secret
 

@@ -14,7 +14,6 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from firn.model import evolution, rows, table_properties, transforms, types
 from firn.model.conditions import Reason
 from firn.model.errors import (
     AccessDeniedError,
@@ -25,6 +24,7 @@ from firn.model.errors import (
     is_denial,
 )
 from firn.model.jobs import Column, IngestJob, TableTarget
+from firn.tables import evolution, rows, table_properties, transforms, types
 from firn_spark.data_files import TableSpec
 from firn_spark.session import Catalogs, without_secrets
 
@@ -80,7 +80,7 @@ def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
 
 
 def shape(kind: Any) -> str:
-    """A type of Iceberg's JSON as `firn.model.types` writes it, for comparing."""
+    """A type of Iceberg's JSON as `firn.tables.types` writes it, for comparing."""
     if isinstance(kind, str):
         return str(types.parse(kind)) if kind in types.PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
     match kind["type"]:

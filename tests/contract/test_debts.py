@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import update
 
-from firn.model import compaction
 from firn.model.clock import SystemClock
 from firn.model.errors import UnavailableError
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
+from firn.tables import compaction
 from firn_operator.adapters.iceberg import debt as debt_module
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.debt import CatalogDebts

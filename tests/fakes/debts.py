@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from firn.model import compaction, deletes, names
+from firn.model import names
 from firn.model.clock import Clock, SystemClock
-from firn.model.compaction import DataFile
-from firn.model.deletes import DeleteFile
 from firn.model.errors import FirnError
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
+from firn.tables import compaction, deletes
+from firn.tables.compaction import DataFile
+from firn.tables.deletes import DeleteFile
 from firn_controllers.ports import TableDebt
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from firn.model import evolution, types
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.tables import evolution, types
 from firn_controllers.ports import TableState
 from tests.fakes.faults import Faults, effect
 

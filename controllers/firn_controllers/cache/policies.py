@@ -9,11 +9,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
-from firn.model import names, rows, transforms
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
-from firn.model.types import ListOf, MapOf, Primitive, Struct
+from firn.tables import rows, transforms
+from firn.tables.types import ListOf, MapOf, Primitive, Struct
 from firn_controllers.cache.topics import EPOCH, Entry, Name
 from firn_controllers.ports import Manifest
 from firn_controllers.specs import columns as table_columns

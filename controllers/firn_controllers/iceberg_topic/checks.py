@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from firn.model import evolution, rows, transforms
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import Entry
 from firn_controllers.iceberg_topic.observed import Observed
 from firn_controllers.specs.columns import fit

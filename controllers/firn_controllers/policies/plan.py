@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
-from firn.model import durations, names, quantities, table_properties
+from firn.model import durations, names, quantities
 from firn.model.config import Config
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
+from firn.tables import table_properties
 from firn_controllers import children
 from firn_controllers.cache.policies import LONGEST_REQUEST, PolicyEntry
 from firn_controllers.cache.topics import Entry

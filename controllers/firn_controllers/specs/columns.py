@@ -1,11 +1,11 @@
 """Whether a table's columns bear what is wanted of them: names, types, transforms."""
 
-from firn.model import types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
-from firn.model.transforms import PartitionTerm
-from firn.model.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+from firn.tables import types
+from firn.tables.transforms import PartitionTerm
+from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
 _BUCKETS = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"}

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
-from firn.model import durations, quantities, transforms
+from firn.model import durations, quantities
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
+from firn.tables import transforms
 from firn_controllers.specs.calendar import Slots, Windows
 
 Policy = CompactionPolicy | RetentionPolicy

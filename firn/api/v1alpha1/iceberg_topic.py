@@ -12,10 +12,11 @@ from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Duration, ObjectMeta, Rule
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
-from firn.model import durations, names, types
+from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, StartFrom, TableTarget
+from firn.tables import types
 
 KIND = "IcebergTopic"
 PLURAL = "icebergtopics"

@@ -20,10 +20,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from firn.kafka_clients import connection_settings, kafka_id, refuses_certificate
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 from firn_controllers.ports import FleetState, TopicState
 from firn_operator.adapters import secret_files
 from firn_operator.adapters.batches import Batch

@@ -27,11 +27,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from firn.model import names, rows
+from firn.kafka_clients import kafka_id
+from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.kafka import kafka_id
 from firn.model.progress import Offsets, decode_offsets
+from firn.tables import rows
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
 from firn_operator.cli.lake import Lake, scan

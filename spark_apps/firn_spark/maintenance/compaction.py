@@ -1,4 +1,4 @@
-"""Compaction of one table: groups of files, as `firn.model.compaction` plans them, become few; then its manifests do.
+"""Compaction of one table: groups of files, as `firn.tables.compaction` plans them, become few; then its manifests do.
 
 A commit replaces exactly the files that were read, and fails where anybody else replaced or deleted of them meanwhile; appended files are
 not touched. Deletes were applied when the rows were read: the new files carry the data sequence number of the snapshot that was read, so
@@ -15,10 +15,10 @@ from typing import Any
 
 import structlog
 
-from firn.model.compaction import DataFile, Group, manifests_fragmented, plan
-from firn.model.deletes import DeleteFile, applied
 from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
+from firn.tables.compaction import DataFile, Group, manifests_fragmented, plan
+from firn.tables.deletes import DeleteFile, applied
 from firn_spark.maintenance.changes import NewMetadata
 from firn_spark.maintenance.rewriting import Arrangement, elements
 from firn_spark.maintenance.rewriting import planned as scan_tasks

@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 from py4j.java_gateway import get_method
 
-from firn.model import transforms
 from firn.model.errors import InvalidSpecError
+from firn.tables import transforms
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance import z_order
 from firn_spark.swaps import short

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from firn.model import table_properties
 from firn.model.jobs import Column, RecordSchema
+from firn.tables import table_properties
 from tests.integration.ingestion.world import FIELDS, Record, World, exactly, places, value
 
 BAD = [

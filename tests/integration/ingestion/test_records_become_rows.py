@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Producer
 
-from firn.model import table_properties
 from firn.model.jobs import Column, RecordSchema, StartFrom
+from firn.tables import table_properties
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 
 

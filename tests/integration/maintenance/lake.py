@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from firn.model import rows
 from firn.model.errors import ExitCode
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, unpack
+from firn.tables import rows
 from firn_spark.commits import Committer, newest, read_landed
 from firn_spark.failpoints import Failpoints
 from firn_spark.landing import LandingPlan, TopicLanding, land

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 
 from firn.model import names
-from firn.model.compaction import MIN_FILES
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
+from firn.tables.compaction import MIN_FILES
 from firn_spark import failpoints
 from firn_spark.commits import newest
 from firn_spark.maintenance import retention

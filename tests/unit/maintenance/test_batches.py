@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model.compaction import DataFile, Group
 from firn.model.maintenance import CompactionWork
+from firn.tables.compaction import DataFile, Group
 from firn_spark.maintenance.compaction import ARRANGED, Arrangement, arranged_sequences, batches, digest
 
 

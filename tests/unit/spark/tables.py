@@ -11,8 +11,8 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import NestedField
 
-from firn.model import rows, types
 from firn.model.jobs import Column, IngestJob
+from firn.tables import rows, types
 from firn_spark.data_files import TableSpec
 
 

@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from firn.model import rows
 from firn.model.jobs import Column
+from firn.tables import rows
 from firn_spark.decoding import DEAD_LETTER_SCHEMA, Decoder
 from firn_spark.json_values import Code
 from tests.unit.spark.records import NOON, batch, job

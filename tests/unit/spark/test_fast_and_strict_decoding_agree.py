@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firn.model import types
 from firn.model.jobs import Column
+from firn.tables import types
 from firn_spark import arrow_types
 from firn_spark.json_blocks import BlockDecoder
 from firn_spark.json_limits import MAX_DEPTH

@@ -15,10 +15,11 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from sqlalchemy import exc as sql_errors
 
-from firn.model import names, table_properties
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.tables import table_properties
 from firn_controllers.ports import TableState
 from firn_operator.adapters.iceberg import evolution, file_io
 from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog, TableKey, places

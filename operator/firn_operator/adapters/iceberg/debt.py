@@ -19,14 +19,15 @@ from typing import Any
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.io import FileIO
 
-from firn.model import compaction, deletes, names
+from firn.model import names
 from firn.model.clock import Clock
-from firn.model.compaction import DataFile
 from firn.model.conditions import Reason
-from firn.model.deletes import DeleteFile
 from firn.model.errors import UnavailableError
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
+from firn.tables import compaction, deletes
+from firn.tables.compaction import DataFile
+from firn.tables.deletes import DeleteFile
 from firn_controllers.ports import TableDebt
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg import file_io, iceberg_manifests

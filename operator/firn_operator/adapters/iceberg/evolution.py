@@ -16,11 +16,11 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 
-from firn.model import rows, transforms, types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
-from firn.model.transforms import PartitionTerm, SortTerm
+from firn.tables import rows, transforms, types
+from firn.tables.transforms import PartitionTerm, SortTerm
 
 _PRIMITIVES: dict[str, iceberg.PrimitiveType] = {
     "boolean": iceberg.BooleanType(),

@@ -18,8 +18,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType, StructType
 
-from firn.model.compaction import DataFile
-from firn.model.deletes import DeleteFile
+from firn.tables.compaction import DataFile
+from firn.tables.deletes import DeleteFile
 
 _LIST = {500: "path", 501: "length", 502: "spec", 517: "content", 515: "sequence"}
 _ENTRY = {0: "status", 3: "sequence", 4: "written", 2: "file"}

@@ -1,9 +1,9 @@
 """Which changes of a record schema keep the table readable: add a field, widen a type, drop ``required``, change a doc
 (Iceberg spec, "Schema Evolution"; resources.md, "Schema changes")."""
 
-from firn.model import types
 from firn.model.jobs import RecordSchema
-from firn.model.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
+from firn.tables import types
+from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
 _WIDER = {("int", "long"), ("float", "double")}
 

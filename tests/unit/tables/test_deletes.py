@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
 
-from firn.model.compaction import DataFile
-from firn.model.deletes import DeleteFile, applied
+from firn.tables.compaction import DataFile
+from firn.tables.deletes import DeleteFile, applied
 
 
 def data(path: str, sequence: int, records: int = 100, partition: str = "p", spec_id: int = 0) -> DataFile:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model import types
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct
+from firn.tables import types
+from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct
 
 _names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 _leaves = st.one_of(

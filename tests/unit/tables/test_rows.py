@@ -2,8 +2,8 @@
 
 import pytest
 
-from firn.model import rows, types
 from firn.model.jobs import Column, RecordSchema
+from firn.tables import rows, types
 
 
 @pytest.mark.parametrize(("raw_as", "kind"), [("Binary", "binary"), ("String", "string")])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from firn.kafka_clients import connection_settings, kafka_id, refuses_certificate
 from firn.model.jobs import KafkaConnection
-from firn.model.kafka import connection_settings, kafka_id, refuses_certificate
 
 FILES = {"/ca": "the authority", "/cert": "the certificate", "/key": "its key", "/password": "hush"}
 SECURE = KafkaConnection(

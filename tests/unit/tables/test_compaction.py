@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
 
-from firn.model import compaction
-from firn.model.compaction import DataFile, Group, is_small, is_worn, manifests_fragmented, plan
 from firn.model.maintenance import CompactionWork
+from firn.tables import compaction
+from firn.tables.compaction import DataFile, Group, is_small, is_worn, manifests_fragmented, plan
 
 MIB = 1024 * 1024
 DAY = 86_400_000

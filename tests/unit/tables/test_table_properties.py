@@ -1,6 +1,6 @@
 """What properties tables of Firn's making have."""
 
-from firn.model import table_properties
+from firn.tables import table_properties
 
 SPEC = {
     "write.parquet.compression-codec": "zstd",

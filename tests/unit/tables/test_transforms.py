@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model import transforms
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.transforms import PartitionTerm, SortTerm
+from firn.tables import transforms
+from firn.tables.transforms import PartitionTerm, SortTerm
 
 _columns = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}(\.[a-z_][a-z0-9_]{0,4}){0,2}", fullmatch=True)
 _numbers = st.integers(1, 2**31 - 1)

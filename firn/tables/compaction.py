@@ -44,13 +44,13 @@ class DataFile:
     added_ms: int
     """Commit time of the snapshot that added it, epoch milliseconds; that of the oldest snapshot known where it has expired."""
     deletes: int = 0
-    """Rows of it that are deleted, as `firn.model.deletes` estimates them."""
+    """Rows of it that are deleted, as `firn.tables.deletes` estimates them."""
     delete_files: int = 0
     """Delete files and deletion vectors that apply to it."""
     arranged: bool = False
     """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
     sequence: int = 0
-    """Data sequence number, which says what deletes apply (`firn.model.deletes`)."""
+    """Data sequence number, which says what deletes apply (`firn.tables.deletes`)."""
     written: int = 0
     """Sequence number of the commit that added it; 0 where nobody asks for it."""
     deleted_ms: int = 0

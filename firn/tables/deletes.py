@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from firn.model.compaction import DataFile
+from firn.tables.compaction import DataFile
 
 
 @dataclass(frozen=True, slots=True)

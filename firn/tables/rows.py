@@ -1,8 +1,8 @@
 """What a record becomes: the columns every table has beside its schema's, and those of dead letters (resources.md, "Rows")."""
 
-from firn.model import types
 from firn.model.jobs import Column, RecordSchema
-from firn.model.types import ListOf, Primitive, Struct
+from firn.tables import types
+from firn.tables.types import ListOf, Primitive, Struct
 
 HEADERS = ListOf(Struct((("key", Primitive("string")), ("value", Primitive("binary")))))
 METADATA: tuple[tuple[str, types.Type], ...] = (
