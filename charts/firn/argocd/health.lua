@@ -40,7 +40,7 @@ if ready == nil then
   return progressing("Waiting for the operator")
 end
 
--- A status of an older spec says nothing about this one.
+-- A status of an older generation says nothing about the current spec.
 local observed = ready.observedGeneration or status.observedGeneration
 if observed ~= obj.metadata.generation then
   if is_true("Paused") then
@@ -55,7 +55,7 @@ end
 if ready.reason == "InvalidSpec" or ready.reason == "ResourceConflict" or ready.reason == "Stalled" then
   return { status = "Degraded", message = message_of("Ready") }
 end
--- Stopped at a record until somebody decides.
+-- Ingestion stays stopped at this record until a user decides.
 local ingestion = conditions["IngestionReady"]
 if ingestion ~= nil and ingestion.status == "False" and ingestion.reason == "BadRecordHalt" then
   return { status = "Degraded", message = message_of("IngestionReady") }
@@ -66,7 +66,7 @@ end
 if ready.reason == "Suspended" then
   return { status = "Suspended", message = message_of("Ready") }
 end
--- A policy whose runs fail, or do not start, does not do what it is for. Of a topic that is no more than a reason for an alert.
+-- A policy with failing or overdue runs is Degraded. For a topic, the alerts of the chart report them.
 local maintenance = conditions["MaintenanceHealthy"]
 if obj.kind ~= "IcebergTopic" and maintenance ~= nil and maintenance.status == "False" then
   return { status = "Degraded", message = message_of("MaintenanceHealthy") }
