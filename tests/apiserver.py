@@ -14,7 +14,7 @@ from typing import Any
 
 import urllib3
 
-from hack.localcluster import tools
+from hack.localcluster.artifacts import tools
 
 Manifest = dict[str, Any]
 TOKEN = "test-administrator"

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hack.localcluster import tools
+from hack.localcluster.artifacts import tools
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "firn"

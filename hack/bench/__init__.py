@@ -1,1 +1,1 @@
-"""Benchmarks of `make bench`: one module each, all giving `figures.Figure`s that `hack/bench/run` prints and keeps."""
+"""`make bench`: benchmarks, the programs they compare, and how figures are taken."""

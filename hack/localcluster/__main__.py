@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 
-from .layout import Layout
-from .local import Local
-from .places import cluster_directory
-from .progress import Failure
-from .provider import choose
+from hack.localcluster.layout import Layout
+from hack.localcluster.node.local import Local
+from hack.localcluster.provider import choose
+from hack.support.places import cluster_directory
+from hack.support.progress import Failure
 
 
 def main() -> int:

@@ -7,10 +7,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from . import tools
-from .command import run
-from .layout import NODE_PORTS, Layout
-from .progress import Failure, side_by_side, step
+from hack.localcluster.artifacts import tools
+from hack.localcluster.layout import NODE_PORTS, Layout
+from hack.support.command import run
+from hack.support.progress import Failure, side_by_side, step
 
 
 class Kind:

@@ -6,10 +6,10 @@ import shutil
 import subprocess
 from typing import Protocol
 
-from .kind import Kind
-from .layout import Layout
-from .local import Local
-from .progress import Failure
+from hack.localcluster.kind import Kind
+from hack.localcluster.layout import Layout
+from hack.localcluster.node.local import Local
+from hack.support.progress import Failure
 
 
 class Provider(Protocol):

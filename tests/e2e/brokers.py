@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-import quickstart
-from quickstart import SYSTEM, Manifest, T, get
+from hack import quickstart
+from hack.quickstart import SYSTEM, Manifest, T, get
 
 PATIENCE = 480
 """Seconds: four brokers, Spark and the cluster itself share a machine that may be small and busy."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import quickstart
-import secure_kafka
-from quickstart import Manifest, kubectl
-from topics import VALUES, Produce, topic_manifest
+
+from hack import quickstart
+from hack.quickstart import Manifest, kubectl
+from tests.e2e import secure_kafka
+from tests.e2e.topics import VALUES, Produce, topic_manifest
 
 RESIDENT = "e2e-resident"
 

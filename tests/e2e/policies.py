@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import quickstart
-from quickstart import Manifest, await_until, get, kubectl
+from hack import quickstart
+from hack.quickstart import Manifest, await_until, get, kubectl
 
 COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 KINDS = {"CompactionPolicy": "compactionpolicy", "RetentionPolicy": "retentionpolicy"}

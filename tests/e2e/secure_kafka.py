@@ -6,9 +6,8 @@ import secrets
 import tempfile
 from pathlib import Path
 
-import quickstart
-from quickstart import SYSTEM, apply, kubectl
-
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, kubectl
 from tests.servers.kafka import certificates
 
 NAMESPACE = "e2e-secure"

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from quickstart import apply, conditions, get, kubectl
-from topics import await_condition, await_ready, topic_manifest
+
+from hack.quickstart import apply, conditions, get, kubectl
+from tests.e2e.topics import await_condition, await_ready, topic_manifest
 
 FIELDS = [{"name": "id", "type": "long"}]
 

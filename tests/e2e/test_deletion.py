@@ -1,9 +1,10 @@
 """Deleting keeps data unless the manifest says otherwise, and never hangs without a word."""
 
 import pytest
-import quickstart
-from quickstart import apply, await_until, conditions, get, kubectl
-from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+
+from hack import quickstart
+from hack.quickstart import apply, await_until, conditions, get, kubectl
+from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(

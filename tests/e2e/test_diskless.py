@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import quickstart
-from brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, kill, uids
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
-from quickstart import SYSTEM, Manifest, apply, get, kubectl, say
-from topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+
+from hack import quickstart
+from hack.quickstart import SYSTEM, Manifest, apply, get, kubectl, say
+from tests.e2e.brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, kill, uids
+from tests.e2e.topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 pytestmark = pytest.mark.timeout(1200)
 

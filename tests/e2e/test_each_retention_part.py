@@ -1,8 +1,8 @@
 """Each part of a RetentionPolicy on the cluster: what a dry run says of it, and what is gone once it is enforced."""
 
-from policies import RETENTION, await_run, policy, run_now
-from quickstart import SYSTEM, apply, await_until, kubectl
-from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+from hack.quickstart import SYSTEM, apply, await_until, kubectl
+from tests.e2e.policies import RETENTION, await_run, policy, run_now
+from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 PARTS = {
     "log": {"maxAge": "9d"},

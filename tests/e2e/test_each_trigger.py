@@ -4,9 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from policies import AT_ONCE, COMPACTION, await_run, last_run, policy, runs_of
-from quickstart import apply
-from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+
+from hack.quickstart import apply
+from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, last_run, policy, runs_of
+from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 NEVER = 10**6
 ALONE = {

@@ -4,9 +4,9 @@ import os
 import random
 import threading
 
-import quickstart
-from quickstart import SYSTEM, apply, await_until, get, kubectl, say
-from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, await_until, get, kubectl, say
+from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 BATCH = 200
 BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if "FIRN_LONG" in os.environ else "25"))

@@ -2,10 +2,11 @@
 
 import json
 
-import secure_kafka
 from confluent_kafka import Consumer, Producer
-from quickstart import SYSTEM, apply, await_until, kubectl
-from topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+
+from hack.quickstart import SYSTEM, apply, await_until, kubectl
+from tests.e2e import secure_kafka
+from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_a_group_with_executors_lands_records(namespace: str, produce: Produce) -> None:

@@ -2,9 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from policies import AT_ONCE, COMPACTION, RETENTION, await_run, last_run, policy, run_now, runs_of
-from quickstart import apply, await_until, get, kubectl
-from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+from hack.quickstart import apply, await_until, get, kubectl
+from tests.e2e.policies import AT_ONCE, COMPACTION, RETENTION, await_run, last_run, policy, run_now, runs_of
+from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_small_files_are_merged_by_a_trigger_and_every_row_stays(namespace: str, produce: Produce) -> None:

@@ -2,9 +2,9 @@
 
 import json
 
-import quickstart
-from quickstart import apply, get
-from topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
+from hack import quickstart
+from hack.quickstart import apply, get
+from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
 def test_flights_become_typed_rows_and_pass_the_audit(release: None) -> None:

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import quickstart
-from brokers import await_rolled, uids
-from quickstart import SYSTEM, apply, await_until, kubectl
-from topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
+
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, await_until, kubectl
+from tests.e2e.brokers import await_rolled, uids
+from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
 
 BROKER = "firn.dev/profile=classic,app.kubernetes.io/component=broker"
 

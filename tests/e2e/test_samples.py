@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-import quickstart
-from quickstart import ROOT, kubectl
-from topics import await_ready
+
+from hack import quickstart
+from hack.quickstart import ROOT, kubectl
+from tests.e2e.topics import await_ready
 
 SAMPLES = sorted(path.stem for path in (ROOT / "crds" / "samples").glob("*.yaml"))
 NEEDS_A_TOPIC = {"existing-topic"}

@@ -5,8 +5,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import quickstart
-from quickstart import Manifest, apply, await_until, kubectl, run
+
+from hack import quickstart
+from hack.quickstart import Manifest, apply, await_until, kubectl, run
 
 NAMESPACE = "e2e-second"
 OURS = "deployments,statefulsets,services,configmaps,poddisruptionbudgets,pods,jobs,serviceaccounts,roles,rolebindings"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import quickstart
 import yaml
-from brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, await_until, events, metric, uids
-from quickstart import SYSTEM, Manifest, apply, conditions, get, kubectl, say
-from topics import VALUES, await_ready, await_rows, rows, topic_manifest
+
+from hack import quickstart
+from hack.quickstart import SYSTEM, Manifest, apply, conditions, get, kubectl, say
+from tests.e2e.brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, await_until, events, metric, uids
+from tests.e2e.topics import VALUES, await_ready, await_rows, rows, topic_manifest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

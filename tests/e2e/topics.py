@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import quickstart
-from quickstart import Manifest, await_until, conditions, get
+from hack import quickstart
+from hack.quickstart import Manifest, await_until, conditions, get
 
 VALUES = Path(__file__).with_name("values.yaml")
 Produce = Callable[..., None]

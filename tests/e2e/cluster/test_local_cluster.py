@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hack.localcluster.footprint import Footprint, processes_of
 from hack.localcluster.layout import Layout
-from hack.localcluster.process import Process
+from hack.localcluster.node.footprint import Footprint, processes_of
+from hack.support.process import Process
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 20261121

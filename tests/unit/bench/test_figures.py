@@ -4,14 +4,25 @@ import io
 import json
 
 import pytest
-from bench.commits import Commit, DataFile, backlogged, best_rate, delays, history, landed, percentile, rate
-from bench.figures import Figure, Results, rounded
-from bench.files import numbers
-from bench.ingest import FIGURES, Run, compared
-from bench.process_tree import Sample, Usage
-from bench.scale import Reading, reading
-from bench.sustained import Seen
-from bench.trickle import share_fresh
+
+from hack.bench.benchmarks.files import numbers
+from hack.bench.benchmarks.ingest import FIGURES, Run, compared
+from hack.bench.benchmarks.scale import Reading, reading
+from hack.bench.benchmarks.sustained import Seen
+from hack.bench.benchmarks.trickle import share_fresh
+from hack.bench.measuring.commits import (
+    Commit,
+    DataFile,
+    backlogged,
+    best_rate,
+    delays,
+    history,
+    landed,
+    percentile,
+    rate,
+)
+from hack.bench.measuring.figures import Figure, Results, rounded
+from hack.bench.measuring.process_tree import Sample, Usage
 
 
 def test_a_ratio_above_one_means_ours_is_better_whichever_direction_is() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.process_tree import Sampler, cpu_by_part, members, memory_bytes, processes, share_memory
+
+from hack.bench.measuring.process_tree import Sampler, cpu_by_part, members, memory_bytes, processes, share_memory
 
 WORKER = """
 import subprocess, sys, time

@@ -16,7 +16,7 @@ from firn.model import names
 from firn.model.config import Config, DisklessProfile
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
-from hack.localcluster import images
+from hack.localcluster.images import build as images
 from tests import gen
 from tests.chart import CHART, ChartError, Manifest, manifests, one, render
 

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from hack.localcluster.components import components, manifests, write_settings
 from hack.localcluster.layout import Layout
+from hack.localcluster.node.components import components
+from hack.localcluster.node.objects import manifests
+from hack.localcluster.node.settings import write_settings
 
 
 def test_rights_storage_and_addresses_agree(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.localcluster.content import cached, content_hash
+from hack.support.content import cached, content_hash
 
 
 @pytest.fixture(autouse=True)

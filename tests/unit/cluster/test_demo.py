@@ -5,12 +5,12 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-import produce_flights
 import pytest
-import quickstart
-from quickstart import Produced
 from urllib3 import HTTPSConnectionPool
 from urllib3.exceptions import ReadTimeoutError
+
+from hack import produce_flights, quickstart
+from hack.quickstart import Produced
 
 
 class Message:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hack.localcluster import images
-from hack.localcluster.base import apt_sources
-from hack.localcluster.images import Engine, image
-from hack.localcluster.progress import Failure
-from hack.localcluster.store import Store
+from hack.localcluster.artifacts.store import Store
+from hack.localcluster.images import build as images
+from hack.localcluster.images.base import apt_sources
+from hack.localcluster.images.build import Engine, image
+from hack.support.progress import Failure
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from hack.localcluster import provider
+from hack.localcluster.artifacts.tools import KUBERNETES
 from hack.localcluster.kind import Kind
 from hack.localcluster.layout import NODE_PORTS, Layout
-from hack.localcluster.progress import Failure
-from hack.localcluster.tools import KUBERNETES
+from hack.support.progress import Failure
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from hack.localcluster.process import Process
+from hack.support.process import Process
 
 
 def test_a_process_is_ended(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of `make bench`, one module each: ``measure(options)`` yields figures."""

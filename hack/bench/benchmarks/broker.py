@@ -1,0 +1,373 @@
+"""One diskless broker beside Apache Kafka: the same client commands in one run, both on the same disk, one after the other.
+
+Kafka's own tools are the clients (ProducerPerformance, ConsumerPerformance), records of 1 KB. The broker runs twice: on its own, over a
+directory and SQLite, and as one of a fleet, over an S3 server and PostgreSQL. What is charged to a broker is the CPU of its process from the
+moment the tool starts until it has ended; what the S3 server and PostgreSQL use beside it has figures of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from hack.bench.measuring.commits import percentile
+from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.process_tree import Sampler, cpu_by_part, memory_bytes, processes
+from hack.bench.options import Options
+from hack.support.progress import say
+from tests.servers.firn_broker import embedded, fleet_settings, of_fleet
+from tests.servers.kafka import kafka, program
+from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.s3 import s3
+
+PEER = "Apache Kafka 4.2.1"
+RECORD_BYTES = 1000
+PARTITIONS = 4
+WARM_UP_MB = 400
+LOAD_SECONDS = 20
+SLOW_MB = 10
+TAIL_MB = 40
+T = TypeVar("T")
+CLIENT = ("-Xmx512m", "-XX:+UseParallelGC")
+SERVER = ("-Xms1g", "-Xmx1g")
+BATCHES = {"64k": 64 << 10, "1m": 1 << 20}
+
+
+@dataclass
+class Brokers:
+    """One contestant: how it is reached, and the processes that are charged."""
+
+    name: str
+    bootstrap: str
+    pid: int
+    stores: dict[str, int] = field(default_factory=dict)
+    """Servers that it needs beside it, by name."""
+    database: Postgres | None = None
+    """Where its coordinator is, if that is a server."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """CPU seconds that a piece of work took."""
+
+    broker: float
+    stores: dict[str, float]
+
+
+Seen = dict[str, float]
+"""What was measured on one contestant, by the name of the figure."""
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Every contestant in turn; figures of both of ours stand beside Kafka's."""
+    found: dict[str, Seen] = {}
+    for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
+        directory = options.directory / f"broker-{name}"
+        directory.mkdir()
+        with serve(directory) as brokers:
+            found[name] = contest(brokers, options.megabytes, found.get("kafka"))
+    for name in ("directory", "bucket"):
+        for figure, (unit, better) in UNITS.items():
+            if figure in found[name]:
+                peer = found["kafka"].get(figure)
+                yield Figure(
+                    f"broker_{name}_{figure}", found[name][figure], unit, better, PEER if peer is not None else None, peer
+                )  # fmt: skip
+
+
+UNITS = {
+    **{
+        f"produce_{size}{what}": unit
+        for size in BATCHES
+        for what, unit in (
+            ("", ("MB/s in", "higher")),
+            ("_cpu", ("broker CPU s per GB in", "lower")),
+            ("_s3_cpu", ("CPU s of the S3 server per GB in", "lower")),
+            ("_postgres_cpu", ("CPU s of PostgreSQL per GB in", "lower")),
+            ("_rows", ("rows of PostgreSQL a commit", "lower")),
+        )
+    },
+    "catch_up": ("MB/s out", "higher"),
+    "catch_up_cpu": ("broker CPU s per GB out", "lower"),
+    "tail_cpu": (f"broker CPU s per GB in and out, one consumer at the tail, {TAIL_MB} MB/s", "lower"),
+    "tail_p50": (f"ms from send to the consumer at the tail, {TAIL_MB} MB/s", "lower"),
+    "tail_p99": (f"ms from send to the consumer at the tail, {TAIL_MB} MB/s", "lower"),
+    "beside_p99": (f"ms of publish, {SLOW_MB} MB/s, beside a consumer that reads history", "lower"),
+    "slow_p50": (f"ms of publish, {SLOW_MB} MB/s", "lower"),
+    "slow_p99": (f"ms of publish, {SLOW_MB} MB/s", "lower"),
+    "half_p50": ("ms of publish, half of its own MB/s in", "lower"),
+    "half_p99": ("ms of publish, half of its own MB/s in", "lower"),
+    "same_p50": ("ms of publish, half of Kafka's MB/s in", "lower"),
+    "same_p99": ("ms of publish, half of Kafka's MB/s in", "lower"),
+    "memory": ("MB at most (PSS)", "lower"),
+}
+
+
+def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
+    """All of it on one contestant, ``megabytes`` each way."""
+    seen: Seen = {}
+    with Sampler(brokers.pid, interval=1.0, memory_interval=0.5).sampling() as usage:
+        say(f"{brokers.name}: warming up")
+        for size in BATCHES.values():
+            produce(brokers, "warm", records(WARM_UP_MB), size)
+        consume(brokers, "warm", records(WARM_UP_MB))
+        for size in BATCHES:
+            seen |= into(brokers, size, megabytes)
+        seen |= out_of_history(brokers, megabytes)
+        seen |= at_the_tail(brokers)
+        seen |= under_load(brokers, {"slow": SLOW_MB, "half": seen["produce_1m"] / 2})
+        # Its own half is what ours are asked for, too.
+        same = {f"same_{what}": seen[f"half_{what}"] for what in ("p50", "p99")}
+        seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
+        seen |= beside_history(brokers, megabytes)
+    seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6
+    return seen
+
+
+def records(megabytes: float) -> int:
+    """How many records that is."""
+    return int(megabytes * 1_000_000 / RECORD_BYTES)
+
+
+def into(brokers: Brokers, size: str, megabytes: int) -> Seen:
+    """As fast as one producer goes, in batches of ``size``."""
+    say(f"{brokers.name}: {megabytes} MB in batches of {size}")
+    before = rows(brokers)
+    spent, sent = charged(brokers, lambda: produce(brokers, f"in-{size}", records(megabytes), BATCHES[size]))
+    after = rows(brokers)
+    seen = {f"produce_{size}": sent.rate, f"produce_{size}_cpu": spent.broker / megabytes * 1000}
+    seen |= {f"produce_{size}_{store}_cpu": cpu / megabytes * 1000 for store, cpu in spent.stores.items()}
+    if before and after:
+        seen[f"produce_{size}_rows"] = (after[0] - before[0]) / (after[1] - before[1])
+    return seen
+
+
+def rows(brokers: Brokers) -> tuple[int, int] | None:
+    """(rows of runs and objects, objects committed) that PostgreSQL has."""
+    if brokers.database is None:
+        return None
+    it = brokers.database
+    with psycopg.connect(it.uri, user=it.user, password=it.password) as connection:
+        found = connection.execute(
+            "SELECT (SELECT count(*) FROM fleet.run), count(*) FROM fleet.wal WHERE state = 1"
+        ).fetchone()
+    assert found is not None
+    return found[0] + found[1], found[1]
+
+
+def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
+    """One consumer from the beginning on."""
+    say(f"{brokers.name}: reading it from the beginning")
+    spent, rate = charged(brokers, lambda: consume(brokers, "in-1m", records(megabytes)))
+    return {"catch_up": rate, "catch_up_cpu": spent.broker / megabytes * 1000}
+
+
+def at_the_tail(brokers: Brokers) -> Seen:
+    """A consumer that is there first, and a producer."""
+    say(f"{brokers.name}: at the tail")
+    megabytes = TAIL_MB * LOAD_SECONDS
+    create(brokers, "tail")
+    delays: list[float] = []
+    ready = threading.Event()
+    reading = threading.Thread(target=follow, args=(brokers, "tail", records(megabytes), delays, ready))
+    reading.start()
+    ready.wait(60)
+
+    def work() -> None:
+        produce(brokers, "tail", records(megabytes), BATCHES["64k"], TAIL_MB, linger_ms=5)
+        reading.join()
+
+    spent, _ = charged(brokers, work)
+    assert delays, "the consumer at the tail did not get all records"
+    return {
+        "tail_cpu": spent.broker / megabytes * 1000,
+        "tail_p50": percentile(delays, 0.5),
+        "tail_p99": percentile(delays, 0.99),
+    }
+
+
+def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready: threading.Event) -> None:
+    """Read ``count`` records that come from now on; milliseconds from send to here of some of them, once all are there."""
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "tail", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    consumer.poll(0.5)
+    ready.set()
+    found, seen = 0, []
+    until = time.monotonic() + 6 * LOAD_SECONDS
+    while found < count and time.monotonic() < until:
+        messages = consumer.consume(2000, 0.5)
+        now = time.time() * 1000
+        found += len(messages)
+        seen += [now - it.timestamp()[1] for it in messages[::50] if it.error() is None]
+    consumer.close()
+    if found >= count:
+        delays += seen
+
+
+def under_load(brokers: Brokers, loads: Mapping[str, float]) -> Seen:
+    """How long a publish takes at so many MB/s."""
+    seen: Seen = {}
+    for load, rate in loads.items():
+        say(f"{brokers.name}: publishing {rate:.0f} MB/s")
+        sent = produce(brokers, f"load-{load}", records(rate * LOAD_SECONDS), BATCHES["1m"], rate, linger_ms=5)
+        seen |= {f"{load}_p50": sent.p50, f"{load}_p99": sent.p99}
+    return seen
+
+
+def beside_history(brokers: Brokers, megabytes: int) -> Seen:
+    """How long a publish takes while somebody reads history as fast as that goes."""
+    say(f"{brokers.name}: publishing {SLOW_MB} MB/s beside a consumer of history")
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            consume(brokers, "in-1m", records(megabytes))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        sent = produce(brokers, "load-beside", records(SLOW_MB * LOAD_SECONDS), BATCHES["1m"], SLOW_MB, linger_ms=5)
+    finally:
+        over.set()
+        reading.join()
+    return {"beside_p99": sent.p99}
+
+
+def charged(brokers: Brokers, work: Callable[[], T]) -> tuple[Spent, T]:
+    """What ``work`` gives, and what it cost."""
+
+    def now() -> dict[str, float]:
+        pids = {"": brokers.pid, **brokers.stores}
+        return {name: sum(cpu_by_part(pid).values()) for name, pid in pids.items()}
+
+    before = now()
+    result = work()
+    after = now()
+    cpu = {name: after[name] - before[name] for name in after}
+    return Spent(cpu.pop(""), cpu), result
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What ProducerPerformance says: MB/s, and milliseconds from send to acknowledgement."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+def produce(
+    brokers: Brokers,
+    topic: str,
+    count: int,
+    batch: int,
+    megabytes_per_second: float = -1,
+    *,
+    linger_ms: int = 50,
+    idempotent: bool = True,
+) -> Sent:
+    """Send ``count`` records to a topic, which is made if need be; as fast as it goes if no rate is given."""
+    rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
+    create(brokers, topic)
+    said = tool(
+        brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
+        "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
+        f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
+        f"enable.idempotence={str(idempotent).lower()}",
+    )  # fmt: skip
+    # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
+    words = said.splitlines()[-1].replace(",", "").split()
+    assert int(words[0]) == count, said
+
+    def before(*label: str) -> float:
+        place = next(number for number in range(len(words)) if words[number : number + len(label)] == list(label))
+        return float(words[place - 1])
+
+    return Sent(before("records/sec") * RECORD_BYTES / 1e6, before("ms", "50th"), before("ms", "99th"))
+
+
+def consume(brokers: Brokers, topic: str, count: int) -> float:
+    """Read a topic from its beginning; MB/s while it fetched."""
+    # The time-out is how long it waits for one more record.
+    arguments = (
+        "--topic",
+        topic,
+        "--num-records",
+        str(count),
+        "--timeout",
+        "20000",
+        "--group",
+        f"of-{topic}-{uuid4()}",
+    )
+    said = tool(brokers, "ConsumerPerformance", *arguments)
+    values = said.splitlines()[-1].split(", ")
+    assert int(values[4]) >= count, said
+    return float(values[4]) * RECORD_BYTES / 1e3 / float(values[7])
+
+
+def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
+    """A topic, unless it is there."""
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    if topic not in admin.list_topics(timeout=30).topics:
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+
+
+def tool(brokers: Brokers, name: str, *arguments: str) -> str:
+    """What one of Kafka's tools prints."""
+    command = program(
+        f"org.apache.kafka.tools.{name}", "--bootstrap-server", brokers.bootstrap, *arguments, flags=CLIENT
+    )
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.strip()
+
+
+@contextmanager
+def on_kafka(directory: Path) -> Iterator[Brokers]:
+    """One node of Apache Kafka with its ordinary settings."""
+    with kafka(directory, java=SERVER, log__retention__check__interval__ms="86400000") as server:
+        yield Brokers("kafka", server.bootstrap, child("java"))
+
+
+@contextmanager
+def on_directory(directory: Path) -> Iterator[Brokers]:
+    """Our broker on its own."""
+    with embedded(directory / "data") as broker:
+        assert broker.process is not None
+        yield Brokers("firn-broker over a directory", broker.bootstrap, broker.process.pid)
+
+
+@contextmanager
+def on_bucket(directory: Path) -> Iterator[Brokers]:
+    """Our broker as one of a fleet, with the settings that the operator gives it."""
+    with ExitStack() as stack:
+        storage = stack.enter_context(s3(directory))
+        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
+        settings = fleet_settings(directory, database, storage)
+        broker = of_fleet(directory, "broker-0", {**settings, "nodeId": 0})
+        broker.start()
+        try:
+            assert broker.process is not None
+            stores = {"s3": child("versitygw"), "postgres": child("postgres")}
+            yield Brokers("firn-broker over a bucket", broker.bootstrap, broker.process.pid, stores, database)
+        finally:
+            broker.stop()
+
+
+def child(command: str) -> int:
+    """The process of that name that this one started."""
+    mine = os.getpid()
+    (pid,) = [it.pid for it in processes().values() if it.parent == mine and it.command == command]
+    return pid

@@ -1,0 +1,82 @@
+"""Compaction of a table of 1 MiB files, against Spark's plain ``rewrite_data_files`` on a table of the very same files: one core and the same
+heap each, one after the other, each a fresh process with the same Spark settings. And what queries gain by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from firn.model.maintenance import CompactionWork
+from hack.bench.contestants.lake import NAMESPACE, Lake, lake
+from hack.bench.contestants.maintenance import MIB, Outcome, fill_with_small_files, maintain, process, run_of, work
+from hack.bench.measuring import commits
+from hack.bench.measuring.figures import Figure
+from hack.bench.options import Options
+from hack.support.progress import step
+
+CORES = 1
+HEAP = "1g"
+TARGET = 128 * MIB
+FILES_PER_MINUTE = 100
+"""Of `Options.minutes`: ten minutes are a table of 1,000 files."""
+PEER = "Spark rewrite_data_files"
+BEFORE = "before"
+WORK = CompactionWork(target_file_bytes=TARGET, open_grace_ms=0, rewrite_manifests="Never")
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Fill both tables, compact both, look at both."""
+    count = max(20, int(FILES_PER_MINUTE * options.minutes))
+    with lake(options.directory / "compaction") as stores:
+        with step(f"writing two tables of {count} files of 1 MiB"):
+            rows = fill_with_small_files(stores, ["ours", "theirs"], count)
+        size = sum(file.bytes for file in commits.data_files(stores.catalog().load_table((NAMESPACE, "ours"))))
+        with step("queries before"):
+            before = look(stores, "look-before", "ours")["ours"]
+        with step("plain Spark compacts"):
+            theirs = plain(stores, "plain", ["rewrite", "theirs", str(TARGET)])
+        with step("Firn compacts"):
+            report, ours = maintain(
+                stores, run_of(stores, "firn", [work(stores, "ours", WORK)], cores=CORES, heap=HEAP)
+            )
+        with step("queries after"):
+            after = look(stores, "look-after", "ours,theirs")
+        for name, found in after.items():
+            if found["rows"] != rows or found["sum"] != before["sum"]:
+                raise RuntimeError(f"table {name} has {found['rows']} rows instead of {rows}")
+        plain_result = json.loads(theirs.output.splitlines()[-1])
+        speed, plain_speed = (size / 1e6 / seconds / CORES for seconds in (report.seconds, plain_result["seconds"]))
+        yield Figure("compaction_speed", speed, "MB/s per core", "higher", PEER, plain_speed)
+        yield Figure("compaction_process", ours.seconds, "s, process start to end", "lower", PEER, theirs.seconds)
+        spent, plain_spent = (one.usage.samples[-1].cpu / (size / 1e9) for one in (ours, theirs))
+        yield Figure("compaction_cpu", spent, "CPU s per GB, whole process", "lower", PEER, plain_spent)
+        peaks = [one.usage.peak_bytes / 1e6 for one in (ours, theirs)]
+        yield Figure("compaction_peak_memory", peaks[0], "MB (PSS of all processes)", "lower", PEER, peaks[1])
+        yield Figure(
+            "compaction_files", after["ours"]["files"], f"files, of {count}", "lower", PEER, after["theirs"]["files"]
+        )
+        yield Figure("compaction_planning", after["ours"]["plan"], "s to plan a query", "lower", BEFORE, before["plan"])
+        yield Figure("compaction_query", after["ours"]["query"], "s of a query", "lower", BEFORE, before["query"])
+        yield Figure(
+            "compaction_query_beside_plain",
+            after["ours"]["query"],
+            "s of a query",
+            "lower",
+            PEER,
+            after["theirs"]["query"],
+        )
+
+
+def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
+    """A run of `hack.bench.contestants.plain_spark`."""
+    directory = stores.directory / name
+    directory.mkdir()
+    command = ["-m", "hack.bench.contestants.plain_spark", *arguments]
+    return process(directory, run_of(stores, name, [], cores=CORES, heap=HEAP), command, directory / "message")
+
+
+def look(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
+    """What queries over the tables take, in a process of its own."""
+    found: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
+    return found

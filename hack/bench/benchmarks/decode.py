@@ -1,0 +1,124 @@
+"""Decoding and landing inside one task, without Spark and Kafka: CPU seconds per million records on one core.
+
+The peer is pyarrow's own JSON reader where it can read the same, which is not strict: one bad record fails its whole block.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
+from firn_spark import arrow_types
+from firn_spark.decoding import Decoder
+from firn_spark.json_blocks import BlockDecoder
+from firn_spark.json_values import BadRecordError, RecordReader
+from firn_spark.landing import LandingPlan, TopicLanding, land
+from hack.bench.contestants import records
+from hack.bench.measuring.figures import Figure
+from hack.bench.options import Options
+
+_COUNT = 200_000
+_BATCH = 50_000
+_REPEATS = 5
+_NESTED = (
+    *records.COLUMNS,
+    Column(name="tags", type="list<string>"),
+    Column(name="place", type="struct<lat: double, lon: double>"),
+)
+_UNIT = "CPU s per million records"
+
+
+def _batches(values: list[bytes]) -> list[pa.RecordBatch]:
+    """As Spark gives them."""
+    found = []
+    for start in range(0, len(values), _BATCH):
+        part = values[start : start + _BATCH]
+        count = len(part)
+        found.append(
+            pa.RecordBatch.from_pydict(
+                {
+                    "key": pa.array([b"key"] * count, pa.binary()),
+                    "value": pa.array(part, pa.binary()),
+                    "topic": pa.array(["t"] * count),
+                    "partition": pa.array([0] * count, pa.int32()),
+                    "offset": pa.array(range(start, start + count), pa.int64()),
+                    "timestamp": pa.array([1_700_000_000_000_000] * count, pa.timestamp("us", tz="UTC")),
+                    "timestampType": pa.array([0] * count, pa.int32()),
+                    "headers": pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+                }
+            )
+        )
+    return found
+
+
+def _job(columns: tuple[Column, ...]) -> IngestJob:
+    return IngestJob(
+        uid="bench", namespace="bench", name="t", generation=1, group="bench", profile="bench", topic="t", freshness_ms=60_000,
+        record_schema=RecordSchema(format="Json", fields=columns), table=TableTarget(catalog="bench", namespace="bench", name="t"),
+    )  # fmt: skip
+
+
+def _cost(run: Callable[[], object], count: int) -> float:
+    """The median over some runs, after one to warm up."""
+    run()
+    found = []
+    for _ in range(_REPEATS):
+        start = time.process_time()
+        run()
+        found.append((time.process_time() - start) / count * 1e6)
+    return statistics.median(found)
+
+
+def _strictly(reader: RecordReader, values: list[bytes]) -> None:
+    for value in values:
+        try:
+            reader.read(value)
+        except BadRecordError:
+            continue
+
+
+def _nested(values: list[bytes]) -> list[bytes]:
+    more = b',"tags":["a","bc",null],"place":{"lat":47.37,"lon":8.54}}'
+    return [value[:-1] + more for value in values]
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Decoding of flat records, strict decoding, records with nested fields, and the whole of a task."""
+    values = records.Generator().take(_COUNT)
+    yield Figure("decode_record_bytes", sum(map(len, values)) / _COUNT, "bytes", "lower")
+    arrays = [batch["value"] for batch in _batches(values)]
+    blocks = BlockDecoder(records.COLUMNS, refuse_unknown=False)
+    assert all(blocks.decode(array)[1].all() for array in arrays), "the benchmark's records are ordinary ones"
+    lines, schema = b"\n".join(values), arrow_types.arrow_schema(records.COLUMNS)
+    settings = {
+        "parse_options": pa_json.ParseOptions(explicit_schema=schema),
+        "read_options": pa_json.ReadOptions(use_threads=False),
+    }
+    peer = _cost(lambda: pa_json.read_json(io.BytesIO(lines), **settings), _COUNT)
+    ours = _cost(lambda: [blocks.decode(array) for array in arrays], _COUNT)
+    yield Figure("decode_flat", ours, _UNIT, "lower", "pyarrow.json", peer)
+
+    few = values[: _COUNT // 20]
+    reader = RecordReader.of(records.COLUMNS, refuse_unknown=False)
+    loads = _cost(lambda: [json.loads(value) for value in few], len(few))
+    yield Figure("decode_strict", _cost(lambda: _strictly(reader, few), len(few)), _UNIT, "lower", "json.loads", loads)
+
+    nested = [batch["value"] for batch in _batches(_nested(values))]
+    decoder = BlockDecoder(_NESTED, refuse_unknown=False)
+    yield Figure("decode_nested", _cost(lambda: [decoder.decode(array) for array in nested], _COUNT), _UNIT, "lower")
+
+    batches, job = _batches(values), _job(records.COLUMNS)
+    rows = Decoder(job, ingested_at=0)
+    yield Figure("decode_to_rows", _cost(lambda: [rows.decode(batch) for batch in batches], _COUNT), _UNIT, "lower")
+
+    from tests.unit.spark.tables import table_of
+
+    plan = LandingPlan({"t": TopicLanding(job, table_of(job, options.directory / "decode"))}, ingested_at=0)
+    yield Figure("land", _cost(lambda: list(land(iter(batches), plan)), _COUNT), _UNIT, "lower")

@@ -1,0 +1,107 @@
+"""How long Ready takes to follow what Kubernetes shows: the ingestion driver goes and is there again, the broker goes and is there again.
+
+resources.md promises 15 s. Cause and effect are both timed by watches of this process, so what is measured is the operator.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from kubernetes import client, config, watch
+from urllib3.exceptions import HTTPError
+
+from firn.model import names
+from hack import quickstart
+from hack.bench.benchmarks.scale import PLURAL, Cluster, topic
+from hack.bench.measuring.figures import Figure
+from hack.bench.options import Options
+from hack.support.progress import step
+from tests.servers.process import await_true
+
+NAMESPACE = "bench-follow"
+ROUNDS = 3
+DRIVER, BROKER = "firn-ingest-default-0", "firn-broker-classic-0"
+WITHIN = 300.0
+
+
+class States:
+    """When something was seen to become True or False, by a watch; each change once."""
+
+    def __init__(
+        self, look: Callable[[Any], bool], lister: Callable[..., Any], *arguments: str, **options: str
+    ) -> None:
+        self._look = look
+        self._list = lister
+        self._arguments, self._options = arguments, options
+        self.changes: list[tuple[float, bool]] = []
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        while True:
+            with suppress(client.ApiException, HTTPError, OSError):
+                for event in watch.Watch().stream(self._list, *self._arguments, **self._options, timeout_seconds=600):
+                    now = event["type"] != "DELETED" and self._look(event["raw_object"])
+                    if not self.changes or self.changes[-1][1] != now:
+                        self.changes.append((time.time(), now))
+
+    def since(self, moment: float, value: bool) -> float | None:
+        """When it first became ``value``, or was so still, at ``moment`` or later; None where it has not yet."""
+        return next((at for at, now in self.changes if at >= moment and now == value), None)
+
+    def await_since(self, what: str, moment: float, value: bool) -> float:
+        """As `since`, once that is known."""
+        await_true(what, lambda: self.since(moment, value) is not None, WITHIN)
+        found = self.since(moment, value)
+        assert found is not None
+        return found
+
+
+def pod_ready(pod: dict[str, Any]) -> bool:
+    """The kubelet's word for it, and nobody has asked it to go."""
+    said = {it["type"]: it["status"] for it in pod.get("status", {}).get("conditions", ())}
+    return said.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Kill each of the two pods some times; figures are the longest times seen."""
+    with step("the quick-start release"):
+        quickstart.cluster_up()
+        quickstart.install()
+    config.load_kube_config(str(quickstart.STATE / "kubeconfig"))
+    core, objects = client.CoreV1Api(), client.CustomObjectsApi()
+    cluster = Cluster(NAMESPACE)
+    with cluster.namespace():
+        cluster.create(topic("followed", NAMESPACE))
+        ready = States(
+            quickstart.is_ready, objects.list_namespaced_custom_object, names.GROUP, names.VERSION, NAMESPACE, PLURAL
+        )
+        with step("a topic, so that broker and driver are up"):
+            ready.await_since("the topic is Ready", 0, True)
+        for what, pod in (("driver", DRIVER), ("broker", BROKER)):
+            gone, back = [], []
+            for number in range(ROUNDS):
+                shown = States(
+                    pod_ready, core.list_namespaced_pod, quickstart.SYSTEM, field_selector=f"metadata.name={pod}"
+                )
+                shown.await_since(f"{pod} is ready", 0, True)
+                started = time.time()
+                with step(f"killing {pod}, {number + 1} of {ROUNDS}"):
+                    quickstart.kubectl("-n", quickstart.SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force")
+                    down = shown.await_since(f"{pod} is gone", started, False)
+                    up = shown.await_since(f"{pod} is ready again", down, True)
+                    told = ready.since(down, False)
+                    if told is None and not ready.changes[-1][1]:
+                        told = down
+                    if told is not None:
+                        gone.append(told - down)
+                        back.append(max(0.0, ready.await_since("the topic is Ready again", told, True) - up))
+            if gone:
+                yield Figure(f"follow_{what}_gone", max(gone), "s from pod to Ready=False, longest", "lower")
+                yield Figure(f"follow_{what}_back", max(back), "s from pod to Ready=True, longest", "lower")
+            else:
+                # It was back before there was anything to tell.
+                yield Figure(f"follow_{what}_gone", None, "s; it was back too soon to be told", "lower")

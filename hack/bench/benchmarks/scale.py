@@ -1,0 +1,223 @@
+"""Many IcebergTopics at once on the test cluster: seconds until all are Ready (topic and table), and what that costs the operator.
+
+The quick-start release serves them: real API server and etcd, broker, PostgreSQL, S3 and ingestion driver. Strimzi's topic operator, which
+makes topics only, cannot be had as an artifact: its figures are recorded ones, from a machine like ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes import client, config, watch
+from prometheus_client.parser import text_string_to_metric_families
+from urllib3.exceptions import HTTPError
+
+from firn.model import names
+from hack import quickstart
+from hack.bench.measuring.figures import Figure
+from hack.bench.options import Options
+from hack.support.progress import step
+from tests.servers.process import await_true
+
+NAMESPACE = "bench-scale"
+PEER = "Strimzi Topic Operator 0.49.0, 1,000 topics without tables, recorded"
+PEER_READY_SECONDS = 33.5
+PEER_CPU_SECONDS = 13.1
+PEER_MEGABYTES = 526.0
+PEER_DELETED_SECONDS = 10.3
+PEER_TOPICS = 1000
+PLURAL = "icebergtopics"
+READY_WITHIN = 600.0
+STEADY_SECONDS = 60.0
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_APPLIERS = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The operator's own account of itself. ``cpu`` in seconds, ``writes``: requests to the Kubernetes API since its start."""
+
+    time: float
+    cpu: float
+    resident_bytes: float
+    writes: float
+
+
+def reading(text: str, moment: float) -> Reading:
+    """The operator's metrics document as a reading."""
+    values = {"process_cpu_seconds_total": 0.0, "process_resident_memory_bytes": 0.0}
+    writes = 0.0
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in values:
+                values[sample.name] = sample.value
+            elif sample.name == "firn_kubernetes_requests_total" and sample.labels["method"].upper() in WRITES:
+                writes += sample.value
+    return Reading(moment, values["process_cpu_seconds_total"], values["process_resident_memory_bytes"], writes)
+
+
+class Cluster:
+    """The test cluster, the operator in it, and a namespace for the topics."""
+
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        self._namespace = namespace
+        config.load_kube_config(str(quickstart.STATE / "kubeconfig"))
+        self.core = client.CoreV1Api()
+        self.objects = client.CustomObjectsApi()
+
+    def read_operator(self) -> Reading:
+        """The operator's metrics now."""
+        selector = "app.kubernetes.io/name=firn,app.kubernetes.io/component=operator"
+        pods = self.core.list_namespaced_pod(
+            quickstart.SYSTEM, label_selector=selector, field_selector="status.phase=Running"
+        )
+        (name,) = (pod.metadata.name for pod in pods.items if pod.metadata.deletion_timestamp is None)
+        answer = self.core.connect_get_namespaced_pod_proxy_with_path(
+            f"{name}:9090", quickstart.SYSTEM, "metrics", _preload_content=False
+        )
+        return reading(answer.data.decode(), time.time())
+
+    def create(self, topic: dict[str, Any]) -> None:
+        """Make an IcebergTopic."""
+        self.objects.create_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL, topic)
+
+    def count(self) -> int:
+        """IcebergTopics in the namespace."""
+        found = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
+        return len(found["items"])
+
+    def delete_all(self) -> None:
+        """Delete every IcebergTopic of the namespace; does not wait."""
+        self.objects.delete_collection_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
+
+    @contextmanager
+    def namespace(self) -> Iterator[None]:
+        """The namespace, there inside the with block; its topics go before it does."""
+        body = client.V1Namespace(metadata=client.V1ObjectMeta(name=self._namespace))
+        with suppress(client.ApiException):  # an earlier run may have left it
+            self.core.create_namespace(body)
+        try:
+            yield
+        finally:
+            self.delete_all()
+            await_true("no IcebergTopic is left", lambda: self.count() == 0, READY_WITHIN)
+            # Waits, so that a next run finds none that is going.
+            quickstart.kubectl("delete", "namespace", self._namespace)
+
+
+class ReadyTimes:
+    """When each topic was first seen Ready for its generation, by a watch."""
+
+    def __init__(self, objects: Any) -> None:
+        self._objects = objects
+        self._watch = watch.Watch()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._ended = False
+        self.seen: dict[str, float] = {}
+
+    def __enter__(self) -> ReadyTimes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._watch.stop()
+
+    def _follow(self) -> None:
+        while not self._ended:
+            with suppress(client.ApiException, HTTPError, OSError):
+                for event in self._watch.stream(
+                    self._objects.list_namespaced_custom_object,
+                    names.GROUP,
+                    names.VERSION,
+                    NAMESPACE,
+                    PLURAL,
+                    timeout_seconds=600,
+                ):
+                    topic = event["object"]
+                    if quickstart.is_ready(topic):
+                        self.seen.setdefault(topic["metadata"]["name"], time.time())
+
+
+def topic(name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
+    """An IcebergTopic of a few typed columns, whose topic and table go with it."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "IcebergTopic",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "topicName": f"{namespace}.{name}",
+            "partitions": 1,
+            "schema": {
+                "format": "Json",
+                "fields": [
+                    {"name": "id", "type": "long", "required": True},
+                    {"name": "at", "type": "timestamptz"},
+                    {"name": "device", "type": "string"},
+                    {"name": "reading", "type": "double"},
+                ],
+            },
+            "deletionPolicy": {"topic": "Delete", "table": "Delete"},
+        },
+    }
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Apply all at once, wait until all are Ready, a minute of nothing, delete all at once."""
+    count = options.resources
+    with step("the quick-start release"):
+        quickstart.cluster_up()
+        quickstart.install()
+    cluster = Cluster()
+    with cluster.namespace(), ReadyTimes(cluster.objects) as ready:
+        with step("a first topic, so that broker and driver are up"):
+            cluster.create(topic("first"))
+            await_true("the first topic is Ready", lambda: "first" in ready.seen, READY_WITHIN)
+        before = cluster.read_operator()
+        started = time.time()
+        with step(f"creating {count} IcebergTopics"), ThreadPoolExecutor(_APPLIERS) as pool:
+            list(pool.map(cluster.create, [topic(f"t{number:04d}") for number in range(count)]))
+        created = time.time()
+        readings = [before]
+
+        def all_ready() -> bool:
+            if time.time() - readings[-1].time > 2:
+                readings.append(cluster.read_operator())
+            return len(ready.seen) > count
+
+        with step("waiting until all are Ready"):
+            await_true(f"{count} IcebergTopics Ready", all_ready, READY_WITHIN)
+        took = sorted(moment - started for name, moment in ready.seen.items() if name != "first")
+        after = cluster.read_operator()
+        with step("a minute without changes"):
+            time.sleep(STEADY_SECONDS)
+        idle = cluster.read_operator()
+        deleting = time.time()
+        with step("deleting them"):
+            cluster.delete_all()
+            await_true("all deleted", lambda: cluster.count() == 0, READY_WITHIN)
+        deleted = time.time() - deleting
+    peak = max(one.resident_bytes for one in [*readings, after, idle]) / 1e6
+    minutes = (idle.time - after.time) / 60
+
+    def figure(name: str, value: float, unit: str, peer_value: float | None = None) -> Figure:
+        like_peer = peer_value is not None and count == PEER_TOPICS
+        return Figure(
+            f"scale_{name}", value, unit, "lower", PEER if like_peer else None, peer_value if like_peer else None
+        )
+
+    yield figure("all_ready", took[-1], "s", PEER_READY_SECONDS)
+    yield figure("half_ready", took[len(took) // 2], "s")
+    yield figure("created", created - started, "s")
+    yield figure("operator_cpu", after.cpu - before.cpu, "CPU s until all Ready", PEER_CPU_SECONDS)
+    yield figure("operator_memory", peak, "MB (RSS, highest seen)", PEER_MEGABYTES)
+    yield figure("api_writes_per_topic", (after.writes - before.writes) / count, "requests by the operator")
+    yield figure("steady_cpu", (idle.cpu - after.cpu) / minutes, "CPU s per minute")
+    yield figure("steady_api_writes", (idle.writes - after.writes) / minutes, "requests per minute")
+    yield figure("all_deleted", deleted, "s, topics and tables", PEER_DELETED_SECONDS)

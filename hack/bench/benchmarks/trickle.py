@@ -1,0 +1,89 @@
+"""Many topics with little to do: how fresh one ingestion application keeps them, and what memory that takes.
+
+The group has the resources that the chart gives by default: one core, and a heap that leaves the rest of 2 GiB to Python.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from hack.bench.contestants.ingestion import Ingestion, ingestion, job
+from hack.bench.contestants.lake import NAMESPACE, lake
+from hack.bench.contestants.records import create_topics, produce_paced
+from hack.bench.measuring import commits
+from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.process_tree import Sampler
+from hack.bench.options import Options
+from hack.support.progress import say, step
+from tests.servers.process import await_true
+
+FRESHNESS_SECONDS = 60.0
+SECONDS_PER_RECORD = 5.0
+"""Of one topic."""
+CORES = 1
+HEAP = "768m"
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Serve the topics, let records trickle into all of them, look at when each record was committed."""
+    with lake(options.directory / "trickle") as stores:
+        names = [f"trickle_{number:04d}" for number in range(options.topics)]
+        with step(f"making {options.topics} topics and tables"):
+            create_topics(stores.kafka.bootstrap, names)
+            targets = stores.create_topic_tables(names)
+        contracts = [job(target.name, target, FRESHNESS_SECONDS) for target in targets]
+        with (
+            ingestion(stores.directory / "firn", stores, contracts, cores=CORES, heap=HEAP) as firn,
+            Sampler(firn.pid, interval=1.0).sampling() as usage,
+        ):
+            started = time.time()
+            seconds = 60 * options.minutes
+            with step(
+                f"{options.topics} topics, a record every {SECONDS_PER_RECORD:g} s in each, {options.minutes:g} minutes"
+            ):
+                places = [(name, 0) for name in names]
+                written = produce_paced(stores.kafka.bootstrap, places, len(names) / SECONDS_PER_RECORD, seconds)
+            await_landed(firn, sum(map(len, written.values())))
+            until = time.time()
+        catalog = stores.catalog()
+        late: dict[str, list[float]] = {}
+        made = 0
+        for (name, _), moments in written.items():
+            history = commits.history(catalog.load_table((NAMESPACE, name)))
+            late[name] = commits.delays(moments, history, until)
+            made += len(history)
+        everything = [delay for delays in late.values() for delay in delays]
+        yield Figure(
+            "trickle_topics_fresh",
+            share_fresh(late, FRESHNESS_SECONDS),
+            "share whose every record was committed within 60 s",
+            "higher",
+        )
+        yield Figure("trickle_delay_p50", commits.percentile(everything, 0.5), "s from produced to committed", "lower")
+        yield Figure("trickle_delay_p99", commits.percentile(everything, 0.99), "s from produced to committed", "lower")
+        yield Figure("trickle_delay_longest", max(everything), "s from produced to committed", "lower")
+        yield Figure("trickle_peak_memory", usage.peak_bytes / 1e6, "MB (PSS of all processes)", "lower")
+        yield Figure(
+            "trickle_cpu", usage.cpu_between(started, until) / (until - started) * 60, "CPU s per minute", "lower"
+        )
+        yield Figure("trickle_commits", made, "commits", "lower")
+
+
+def await_landed(firn: Ingestion, rows: int) -> None:
+    """Wait until the driver has landed that many; what is late is late, but not for ever."""
+
+    def landed() -> bool:
+        firn.assert_alive()
+        return firn.rows >= rows
+
+    try:
+        await_true(f"{rows} rows landed", landed, 3 * FRESHNESS_SECONDS)
+    except AssertionError as error:
+        firn.assert_alive()
+        say(str(error))
+
+
+def share_fresh(late: Mapping[str, Sequence[float]], bound: float) -> float:
+    """The share of topics of which every record was committed within ``bound`` seconds."""
+    return sum(max(delays, default=0.0) <= bound for delays in late.values()) / len(late)

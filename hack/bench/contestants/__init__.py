@@ -1,0 +1,1 @@
+"""The programs that benchmarks run, the stores they use and the records they get."""

@@ -1,0 +1,119 @@
+"""Firn's ingestion application as a process on this machine: contracts in a directory, no Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+
+from firn.model.jobs import GroupSettings, IngestJob, TableTarget
+from firn.model.progress import GroupProgress
+from hack.bench.contestants.contestant import Contestant
+from hack.bench.contestants.lake import CATALOG, Lake
+from hack.bench.contestants.records import SCHEMA
+from hack.support.command import run
+from hack.support.content import cached, content_hash
+from hack.support.places import REPOSITORY
+from hack.support.progress import step
+from tests.servers.process import cache, free_port, running
+
+GROUP = "bench"
+PROFILE = "classic"
+_ROOTS = [str(REPOSITORY), str(REPOSITORY / "spark_apps")]
+_FAILURES = 5
+"""Failures in a row after which a topic counts as given up."""
+
+
+@dataclass
+class Ingestion(Contestant):
+    """The driver, and how it is asked for its progress."""
+
+    progress: Callable[[], GroupProgress] = field(kw_only=True)
+
+    @property
+    def rows(self) -> int:
+        """Rows landed by this process, over all topics."""
+        return sum(topic.rows for topic in self.progress().topics)
+
+
+def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
+    """The contract of one topic of benchmark records."""
+    return IngestJob(
+        uid=topic,
+        namespace="bench",
+        name=topic,
+        generation=1,
+        group=GROUP,
+        profile=PROFILE,
+        topic=topic,
+        record_schema=SCHEMA,
+        table=table,
+        freshness_ms=int(freshness_seconds * 1000),
+    )
+
+
+def compiled() -> Path:
+    """The decoder's machine code, made once as the Spark image's build makes it."""
+    sources = [REPOSITORY / "spark_apps" / "firn_spark" / name for name in ("compiled.py", "json_kernel.py")]
+
+    def compile_all(directory: Path) -> None:
+        with step("compiling the decoder"), tempfile.TemporaryDirectory() as scratch:
+            environment = {"PYTHONPATH": os.pathsep.join(_ROOTS), "TMPDIR": scratch}
+            run([sys.executable, "-m", "firn_spark.compiled", str(directory)], environment=environment)
+
+    return cached("compiled", content_hash(sources, sys.version, version("numba")), compile_all)
+
+
+@contextmanager
+def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Ingestion]:
+    """The driver, serving ``jobs`` inside the with block."""
+    contracts = directory / "jobs"
+    contracts.mkdir(parents=True)
+    for contract in jobs:
+        (contracts / f"{contract.uid}.json").write_text(contract.model_dump_json())
+    jars = sorted(str(jar) for jar in (cache() / "jars" / "spark").glob("*.jar"))
+    port = free_port()
+    settings = GroupSettings(
+        group=GROUP,
+        cores=cores,
+        heap=heap,
+        spark_conf={"spark.jars": ",".join(jars)},
+        kafka={PROFILE: lake.kafka.connection},
+        catalogs={CATALOG: lake.connection},
+        jobs_directory=str(contracts),
+        listen=f"127.0.0.1:{port}",
+    )
+    file = directory / "group.json"
+    file.write_text(settings.model_dump_json())
+
+    def progress() -> GroupProgress:
+        return GroupProgress.model_validate_json(httpx.get(f"http://127.0.0.1:{port}/progress").content)
+
+    def serving() -> bool:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code != 200:
+                return False
+            failing = [topic.message for topic in progress().topics if topic.failures >= _FAILURES]
+        except httpx.TransportError:
+            return False
+        assert not failing, failing[0]
+        return True
+
+    scratch = directory / "tmp"
+    scratch.mkdir()
+    environment = {
+        "PYTHONPATH": os.pathsep.join(_ROOTS),
+        "FIRN_COMPILED": str(compiled()),
+        "TMPDIR": str(scratch),
+        "SPARK_LOCAL_DIRS": str(scratch),
+    }
+    command = [sys.executable, str(REPOSITORY / "spark_apps" / "ingest.py"), str(file)]
+    with running(command, serving, directory / "driver.log", environment=environment) as process:
+        yield Ingestion(process, serving, progress=progress)

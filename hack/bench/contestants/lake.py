@@ -1,0 +1,79 @@
+"""What benchmarks on this machine run against: a Kafka broker and a catalog in PostgreSQL with its tables on the local disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
+
+from firn.model.jobs import CatalogConnection, TableTarget
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.evolution import new_schema
+from firn_operator.adapters.iceberg.tables import CatalogTables
+from hack.bench.contestants.records import COLUMNS, SCHEMA
+from tests.servers import kafka as kafka_server
+from tests.servers.kafka import Kafka, kafka
+from tests.servers.postgres import Postgres, postgres
+
+CATALOG = "lake"
+NAMESPACE = "bench"
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A broker, a catalog and a directory for whatever else a benchmark starts."""
+
+    kafka: Kafka
+    database: Postgres
+    connection: CatalogConnection
+    directory: Path
+
+    def catalog(self) -> Any:
+        """A PyIceberg catalog of it."""
+        return open_catalog(CATALOG, self.connection)
+
+    def create_plain_table(self, name: str) -> None:
+        """A table of the record's columns alone, as a sink other than ours fills it."""
+        catalog = self.catalog()
+        with suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(NAMESPACE)
+        catalog.create_table((NAMESPACE, name), schema=new_schema(COLUMNS), properties={"format-version": "2"})
+
+    def create_topic_tables(self, names: list[str]) -> list[TableTarget]:
+        """Tables as the operator creates them for topics of the records."""
+        targets = [TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=name) for name in names]
+
+        async def create() -> None:
+            tables = CatalogTables({CATALOG: self.connection})
+            try:
+                await asyncio.gather(*(tables.ensure(target, SCHEMA, target.name) for target in targets))
+            finally:
+                tables.close()
+
+        asyncio.run(create())
+        return targets
+
+
+@contextmanager
+def lake(directory: Path) -> Iterator[Lake]:
+    """The servers, up inside the with block; the broker with the flags of its stock start script."""
+    directory.mkdir(parents=True)
+    with (
+        postgres(directory / "postgres") as database,
+        kafka(directory / "kafka", java=kafka_server.STOCK) as broker,
+    ):
+        secret = directory / "password"
+        secret.write_text(database.password)
+        connection = CatalogConnection(
+            type="sql",
+            uri=database.uri,
+            warehouse=(directory / "warehouse").as_uri(),
+            properties={"user": database.user},
+            secret_properties={"password": str(secret)},
+        )
+        yield Lake(broker, database, connection, directory)

@@ -1,0 +1,76 @@
+"""What any Spark user does, on a session configured as a maintenance run's: a process of its own, started by `bench.compaction`.
+
+``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``; ``look TABLES RUN`` times queries over each of the tables (comma-separated).
+One line of JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from firn.model.maintenance import MaintenanceRun
+from firn_spark import session
+from hack.bench.contestants.lake import CATALOG, NAMESPACE
+
+REPEATS = 7
+
+
+def main() -> None:
+    """See the module."""
+    what, names, *more, file = sys.argv[1:]
+    spark = session.start(MaintenanceRun.model_validate_json(Path(file).read_text()))
+    if what == "rewrite":
+        found = rewrite(spark, names, int(more[0]))
+    else:
+        found = {name: look(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+def rewrite(spark: Any, name: str, target: int) -> dict[str, Any]:
+    """Iceberg's own bin-packing of one table."""
+    began = time.monotonic()
+    options = f"map('target-file-size-bytes', '{target}')"
+    (row,) = spark.sql(
+        f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{name}', options => {options})"
+    ).collect()
+    return {
+        "seconds": time.monotonic() - began,
+        "bytes": row["rewritten_bytes_count"],
+        "files": row["added_data_files_count"],
+    }
+
+
+def look(spark: Any, table: str) -> dict[str, float]:
+    """Seconds to plan a query, and to run one, over the whole table; and what is in it."""
+    frame = spark.read.format("iceberg").load(table)
+    rows, total = frame.selectExpr("count(*)", "sum(id)").first()
+    return {
+        "plan": timed(
+            lambda: spark.read.format("iceberg").load(table).where("temperature > 20").rdd.getNumPartitions()
+        ),
+        "query": timed(lambda: spark.read.format("iceberg").load(table).groupBy("region").avg("temperature").collect()),
+        "rows": rows,
+        "sum": total,
+        "files": spark.read.format("iceberg").load(f"{table}.data_files").count(),
+    }
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Median of some runs, after two that warm up."""
+    found = []
+    for _ in range(2 + REPEATS):
+        began = time.monotonic()
+        act()
+        found.append(time.monotonic() - began)
+    return statistics.median(found[2:])
+
+
+if __name__ == "__main__":
+    main()

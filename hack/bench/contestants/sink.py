@@ -1,0 +1,101 @@
+"""The peer of ingestion: the Apache Iceberg sink in a standalone worker of Kafka Connect, from the published jars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from hack.bench.contestants.contestant import Contestant
+from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
+from hack.bench.contestants.records import create_topics
+from hack.support.command import run
+from hack.support.content import cached, content_hash
+from hack.support.places import cache_directory
+from hack.support.progress import step
+from tests.servers.process import free_port, running
+
+VERSION = "1.12.0"
+NAME = f"iceberg-kafka-connect {VERSION}"
+TASKS = 2
+CONTROL_TOPIC = "control-iceberg"
+_POM = Path(__file__).with_name("sink.pom.xml")
+_FLAGS = (
+    "-Xms256m",
+    "-Xmx2g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Dlog4j2.level=WARN",
+)
+"""As Connect's start script sets them."""
+
+
+def jars() -> Path:
+    """A directory with ``worker`` and ``plugins/iceberg``, fetched with Maven when the POM is new."""
+
+    def fetch(directory: Path) -> None:
+        with step("fetching the sink's jars"):
+            for profile, place in (("worker", "worker"), ("plugin", "plugins/iceberg")):
+                command = ["mvn", "-B", "-q", "-f", _POM, "-P", profile, f"-DoutputDirectory={directory / place}"]
+                log = cache_directory("logs") / f"jars-sink-{profile}.log"
+                run([*command, "-DincludeScope=runtime", "dependency:copy-dependencies"], log=log)
+
+    return cached("jar-sets/sink", content_hash([_POM]), fetch)
+
+
+@contextmanager
+def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float) -> Iterator[Contestant]:
+    """A worker whose tasks are all running inside the with block. The table has to be there."""
+    directory.mkdir(parents=True)
+    create_topics(lake.kafka.bootstrap, [CONTROL_TOPIC])
+    port = free_port()
+    worker = {
+        "bootstrap.servers": lake.kafka.bootstrap,
+        "listeners": f"http://127.0.0.1:{port}",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "offset.storage.file.filename": str(directory / "offsets"),
+        # A task answers the coordinator only when its poll returns, which waits as long as this.
+        "offset.flush.interval.ms": "1000",
+        "plugin.path": str(jars() / "plugins"),
+    }
+    connector = {
+        "name": "sink",
+        "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
+        "tasks.max": str(TASKS),
+        "topics": topic,
+        "iceberg.tables": f"{NAMESPACE}.{table}",
+        "iceberg.control.topic": CONTROL_TOPIC,
+        "iceberg.control.commit.interval-ms": str(int(commit_seconds * 1000)),
+        "iceberg.catalog": CATALOG,
+        "iceberg.catalog.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "iceberg.catalog.uri": f"jdbc:{lake.database.uri}",
+        "iceberg.catalog.jdbc.user": lake.database.user,
+        "iceberg.catalog.jdbc.password": lake.database.password,
+        "iceberg.catalog.jdbc.schema-version": "V1",
+        "iceberg.catalog.warehouse": lake.connection.warehouse,
+    }
+    files = directory / "worker.properties", directory / "connector.properties"
+    for file, properties in zip(files, (worker, connector), strict=True):
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+    def serving() -> bool:
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}/connectors/sink/status")
+        except httpx.TransportError:
+            return False
+        states = [task["state"] for task in answer.json()["tasks"]] if answer.status_code == 200 else []
+        assert "FAILED" not in states, json.dumps(answer.json())[:2000]
+        return states == ["RUNNING"] * TASKS
+
+    main = "org.apache.kafka.connect.cli.ConnectStandalone"
+    command = ["java", *_FLAGS, "-cp", f"{jars() / 'worker'}/*", main, *map(str, files)]
+    with running(command, serving, directory / "worker.log") as process:
+        yield Contestant(process, serving)

@@ -1,0 +1,105 @@
+"""`make bench`: run benchmarks (all, or those named) and print a line of JSON per figure; also appended to bench/results.jsonl."""
+
+import argparse
+import importlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from hack.bench.measuring.figures import Results
+from hack.bench.options import Options
+from hack.support.places import REPOSITORY
+from hack.support.progress import say
+
+BENCHMARKS = (
+    "ingest",
+    "decode",
+    "files",
+    "trickle",
+    "scale",
+    "follow",
+    "debt",
+    "compaction",
+    "sustained",
+    "broker",
+    "limits",
+)
+
+
+def main() -> int:
+    """Run what the command line names; a benchmark that fails does not keep the next from running."""
+    defaults = Options(Path())
+    parser = argparse.ArgumentParser(prog="hack/bench/run", description=__doc__)
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"one of {', '.join(BENCHMARKS)}; all when none is given"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=defaults.rows, help="records of ingest, at most of sustained (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=defaults.minutes,
+        help="length of files, trickle and sustained, size of compaction (default: %(default)s)",
+    )
+    parser.add_argument("--topics", type=int, default=defaults.topics, help="topics of trickle (default: %(default)s)")
+    parser.add_argument(
+        "--resources",
+        type=int,
+        default=defaults.resources,
+        help="IcebergTopics of scale, tables of debt (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--megabytes",
+        type=int,
+        default=defaults.megabytes,
+        help="what broker moves each way, on each contestant (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=defaults.repeats,
+        help="runs of ingest, figures are medians (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the temporary directory, with tables and logs, where it is"
+    )
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    # Only figures go to standard output: what the programs say that benchmarks start goes to standard error.
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    results = Results(REPOSITORY / "bench" / "results.jsonl", output)
+    failed = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that everything started is ended
+    directory = Path(tempfile.mkdtemp(prefix="firn-bench-"))
+    directory.chmod(0o755)  # the database runs as a user of its own
+    try:
+        for name in arguments.names or BENCHMARKS:
+            options = Options(
+                directory,
+                rows=arguments.rows,
+                minutes=arguments.minutes,
+                topics=arguments.topics,
+                resources=arguments.resources,
+                repeats=arguments.repeats,
+                megabytes=arguments.megabytes,
+            )
+            try:
+                results.add(importlib.import_module(f"hack.bench.benchmarks.{name}").measure(options))
+            except Exception:
+                traceback.print_exc()
+                failed.append(name)
+    finally:
+        if arguments.keep:
+            say(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0

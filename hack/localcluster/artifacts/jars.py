@@ -1,0 +1,67 @@
+"""`hack/jars`: the sets of jars that `hack/images/jars/pom.xml` and the tests' own name, in the cache as `jars/PROFILE`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hack.support.command import run
+from hack.support.content import cached, content_hash
+from hack.support.places import REPOSITORY, cache_directory
+from hack.support.progress import Failure, side_by_side, step
+
+POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
+STREAMS_POM = REPOSITORY / "tests" / "clients" / "streams" / "pom.xml"
+PROFILES = ("spark", "kafka", "connect", "test", "nessie", "streams")
+
+
+def fetch(profile: str, *options: str) -> Path:
+    """The directory of a profile's jars, fetched with Maven when the POM or the options are new."""
+    pom = POM
+    if profile == "streams":
+        pom, options = STREAMS_POM, (f"-Dkafka.version={kafka_version()}", *options)
+
+    def copy_dependencies(directory: Path) -> None:
+        with step(f"fetching jars: {' '.join([profile, *options])}"):
+            command: list[str | Path] = ["mvn", "-B", "-q", "-f", pom, "-P", profile, *options]
+            command += [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
+            run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{profile}.log")
+
+    return cached(f"jar-sets/{profile}", content_hash([pom], *options), copy_dependencies)
+
+
+def publish(profile: str) -> Path:
+    """Fetch a profile's jars and let `jars/PROFILE` of the cache, where tests look, be the present ones."""
+    directory = fetch(profile)
+    path = cache_directory("jars") / profile
+    if not path.is_symlink() or path.readlink() != directory:
+        unfinished = path.with_name(f".{profile}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        unfinished.symlink_to(directory)
+        unfinished.replace(path)
+    return path
+
+
+def kafka_version() -> str:
+    """The version of Kafka that the POM names."""
+    return POM.read_text().partition("<kafka.version>")[2].partition("</kafka.version>")[0]
+
+
+def main() -> int:
+    """Entry of `hack/jars`."""
+    parser = argparse.ArgumentParser(prog="hack/jars", description=__doc__)
+    parser.add_argument(
+        "profiles", metavar="PROFILE", nargs="*", help=f"one of {', '.join(PROFILES)}; all when none is given"
+    )
+    profiles = parser.parse_args().profiles or list(PROFILES)
+    try:
+        side_by_side(*(lambda profile=profile: publish(profile) for profile in profiles))
+    except Failure as failure:
+        print(f"hack/jars: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""`python3 -m hack.localcluster.artifacts.wheels`: the PySpark wheel, which the Spark image and the Python environment both install."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from hack.support.command import run
+from hack.support.content import locked
+from hack.support.places import REPOSITORY, cache_directory
+from hack.support.progress import Failure, step
+
+
+def pyspark() -> Path:
+    """A directory of the cache that holds the wheel, built once from the hashed source package (it is large and takes minutes)."""
+    requirement = REPOSITORY / "requirements" / "pyspark.txt"
+    version = requirement.read_text().partition("==")[2].split()[0]
+    shelf = cache_directory("wheels")
+    with locked(cache_directory() / "wheels.lock"):
+        if not list(shelf.glob(f"pyspark-{version}-*.whl")):
+            with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
+                run([sys.executable, "-m", "venv", f"{scratch}/venv"])
+                pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
+                run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
+                for wheel in Path(scratch).glob("pyspark-*.whl"):
+                    wheel.rename(shelf / wheel.name)
+    return shelf
+
+
+def main() -> int:
+    """Build it where it is missing."""
+    try:
+        pyspark()
+    except Failure as failure:
+        print(f"PySpark: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""`hack/images/build`: the project's images, each tagged with the hash of everything that goes into it, built when that hash is new."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hack.localcluster.artifacts import jars, packages, tools, wheels
+from hack.localcluster.artifacts.store import Store
+from hack.localcluster.images import base
+from hack.localcluster.kind import Kind
+from hack.localcluster.layout import Layout
+from hack.localcluster.provider import choose, container_engine
+from hack.support.command import run
+from hack.support.content import content_hash, files_below, locked
+from hack.support.places import REPOSITORY, cache_directory, cluster_directory
+from hack.support.progress import Failure, say, side_by_side, step
+
+_SOURCE = REPOSITORY / "hack" / "images"
+_KEPT = 3
+"""Images of one name that stay: the present one and a few to go back to."""
+
+_KEPT_WITH_CODE = 30
+"""The same for images with code, which share all layers but a small one."""
+
+
+CODE = "/opt/firn/app"
+"""Where an image holds the project's code, in a last layer of its own."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image: where its Dockerfile is, what its context holds beside that directory, and its further named contexts."""
+
+    directory: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path in the context -> path in the repository."""
+    code: tuple[str, ...] = ()
+    """Directories of the project's code; below `app` in the context. With code, the Dockerfile's last stage adds just that to
+    its stage `runtime`."""
+    contexts: Mapping[str, Callable[[], Path]] = field(default_factory=dict)
+    """Named context -> what makes its directory. Its content counts only through `key`."""
+    key: tuple[str, ...] = ()
+    """Files of the repository that decide what the named contexts hold."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def tag(self) -> str:
+        """The hash of all content."""
+        return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag())
+
+    def runtime_tag(self) -> str:
+        """The hash of all content but the code."""
+        words = [f"{name}={value}" for name, value in {**self.files, **self.arguments}.items()]
+        paths = [_SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
+        return content_hash(paths, *words)
+
+    def stage(self, target: Path) -> None:
+        """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
+        sources = {".": _SOURCE / self.directory, **{name: REPOSITORY / path for name, path in self.files.items()}}
+        for inside, path in {**sources, **{f"app/{name}": REPOSITORY / name for name in self.code}}.items():
+            for file in files_below(path):
+                copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+        for each in [target, *target.rglob("*")]:
+            each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+            os.utime(each, (0, 0))
+
+
+def _program(name: str) -> Callable[[], Path]:
+    return lambda: tools.build(name).parent
+
+
+_POM = str(jars.POM.relative_to(REPOSITORY))
+
+
+def _kafka(version: str) -> Image:
+    def contexts() -> Path:
+        return (
+            jars.fetch("kafka")
+            if version == jars.kafka_version()
+            else jars.fetch("kafka", f"-Dkafka.version={version}")
+        )
+
+    return Image("kafka", contexts={"jars": contexts}, key=(_POM,), arguments={"KAFKA_VERSION": version})
+
+
+def _operator() -> Image:
+    return Image(
+        "operator", {"requirements.txt": "requirements/operator.txt"}, code=("firn", "operator", "controllers")
+    )
+
+
+def _broker() -> Image:
+    return Image("broker", {"requirements.txt": "requirements/broker.txt"}, code=("firn", "broker"))
+
+
+_KERNEL = ("__init__", "compiled", "json_kernel", "json_limits")
+"""Modules of the Spark application that its image compiles to machine code."""
+
+
+def _spark() -> Image:
+    return Image(
+        "spark",
+        {
+            "requirements.txt": "requirements/spark.txt",
+            "pyspark.txt": "requirements/pyspark.txt",
+            **{f"kernel/firn_spark/{name}.py": f"spark_apps/firn_spark/{name}.py" for name in _KERNEL},
+        },
+        code=("firn", "spark_apps"),
+        contexts={"jars": lambda: jars.fetch("spark"), "wheels": wheels.pyspark},
+        key=(_POM,),
+    )
+
+
+IMAGES: dict[str, Callable[[], Image]] = {
+    "firn-spark": _spark,
+    "firn-operator": _operator,
+    "firn-broker": _broker,
+    "firn-kafka": lambda: _kafka(jars.kafka_version()),
+    "firn-postgres": lambda: Image("postgres"),
+    "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
+}
+"""By name; what takes longest is built first."""
+
+
+def image(name: str) -> Image:
+    """The image of that name. `firn-kafka@VERSION` is another version of Kafka. Raises `Failure` for an unknown name."""
+    plain, _, version = name.partition("@")
+    if version and plain == "firn-kafka":
+        return _kafka(version)
+    if version or plain not in IMAGES:
+        raise Failure(f"no image is called {name!r}; there are {', '.join(IMAGES)} and firn-kafka@VERSION")
+    return IMAGES[plain]()
+
+
+class Builder(Protocol):
+    """What makes images of Dockerfiles."""
+
+    def has(self, reference: str) -> bool:
+        """Whether the image was built before."""
+
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build the image."""
+
+
+class Buildah:
+    """Builds without an engine, in a chroot, on a base image made on this machine; images end up in the store.
+
+    The layer with the code is added in the store, as the Dockerfile's last stage says it: buildah would read and pack all the layers
+    below it again, which takes the better part of a minute after every change of a line.
+    """
+
+    def __init__(self) -> None:
+        root = cache_directory("buildah")
+        # In a mount namespace of its own: buildah leaves its storage mounted.
+        self._buildah = [
+            "unshare",
+            "--mount",
+            "buildah",
+            "--storage-driver=overlay",
+            f"--root={root / 'storage'}",
+            f"--runroot={root / 'run'}",
+        ]
+        self._store = Store()
+
+    def has(self, reference: str) -> bool:
+        """Whether the store has it."""
+        return reference in self._store.images()
+
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build what changed: the runtime, when anything but the code did, and the layer with the code."""
+        with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+            context = Path(directory)
+            chosen.stage(context)
+            if chosen.code:
+                runtime = f"{reference.rpartition(':')[0]}-runtime:{chosen.runtime_tag()}"
+                with locked(cache_directory() / f"build-{chosen.directory}.lock"):
+                    if not self.has(runtime):
+                        self._bud(runtime, context, chosen, "--target=runtime")
+                        self._store.prune(_KEPT, runtime.rpartition(":")[0])
+                self._store.append(reference, runtime, context / "app", CODE)
+            else:
+                self._bud(reference, context, chosen)
+        self._store.prune(_KEPT_WITH_CODE if chosen.code else _KEPT, reference.rpartition(":")[0])
+
+    def _bud(self, reference: str, context: Path, chosen: Image, *options: str) -> None:
+        packages.ensure(packages.IMAGE_BUILD)
+        words = [f"--build-context={key}={make()}" for key, make in chosen.contexts.items()]
+        words += [f"--build-arg={key}={value}" for key, value in chosen.arguments.items()]
+        with locked(cache_directory() / "base.lock"):
+            base.ensure(self._buildah)
+        log = cache_directory("logs") / f"image-{chosen.directory}.log"
+        with tempfile.TemporaryDirectory(prefix="tmp-", dir=cache_directory("buildah")) as scratch:
+            command = [
+                *self._buildah,
+                "bud",
+                "--isolation=chroot",
+                "--layers",
+                "--pull-never",
+                "--format=oci",
+                *options,
+                *words,
+            ]
+            run([*command, "--tag", reference, context], environment={"TMPDIR": scratch}, log=log)
+            with self._store.locked():
+                push = [
+                    *self._buildah,
+                    "push",
+                    "--quiet",
+                    "--compression-format=gzip",
+                    "--compression-level=1",
+                    "--format=oci",
+                ]
+                run([*push, reference, f"oci:{self._store.directory}:{reference}"], environment={"TMPDIR": scratch})
+        for old in self._older(reference):
+            subprocess.run([*self._buildah, "rmi", old], capture_output=True)
+
+    def _older(self, reference: str) -> list[str]:
+        """Earlier images of the same name beyond those kept, newest first as buildah lists them."""
+        name = reference.rpartition(":")[0]
+        listed = run(
+            [*self._buildah, "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={name}"]
+        ).split()
+        return [each for each in listed if each != reference][_KEPT - 1 :]
+
+
+class Engine:
+    """Builds with Docker or Podman."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def has(self, reference: str) -> bool:
+        """Whether the engine has it."""
+        return subprocess.run([self._program, "image", "inspect", reference], capture_output=True).returncode == 0
+
+    def command(
+        self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]
+    ) -> list[str]:
+        """The build's command line."""
+        words = [self._program, "build", "--tag", reference]
+        words += [f"--build-context={key}={path}" for key, path in contexts.items()]
+        words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        return [*words, str(context)]
+
+    def build(self, reference: str, chosen: Image) -> None:
+        """Build the whole Dockerfile with the engine's own layer cache."""
+        contexts = {key: make() for key, make in chosen.contexts.items()}
+        log = cache_directory("logs") / f"image-{chosen.directory}.log"
+        with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
+            chosen.stage(Path(directory))
+            command = self.command(reference, Path(directory), contexts, chosen.arguments)
+            run(command, environment={"DOCKER_BUILDKIT": "1"}, log=log)
+
+    def push(self, reference: str, target: str) -> None:
+        """Push a built image under another reference."""
+        run([self._program, "tag", reference, target])
+        run([self._program, "push", target], log=cache_directory("logs") / "push.log")
+
+
+def build(name: str, builder: Builder) -> str:
+    """Build an image unless its content was built before; its full reference."""
+    chosen = image(name)
+    reference = f"localhost/{name.partition('@')[0]}:{chosen.tag()}"
+    if not builder.has(reference):
+        with step(f"building {reference}"):
+            builder.build(reference, chosen)
+    return reference
+
+
+def build_all(names: list[str]) -> dict[str, str]:
+    """Build images side by side and write their references to `images.json` of the cluster's directory; name -> reference."""
+    provider = choose("auto", Layout(cluster_directory()))
+    builder: Builder = Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
+    # Two at a time: a build alternates between waiting for downloads and using one core.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        running = {name: pool.submit(_build_and_record, name, builder) for name in names}
+        return {name: future.result() for name, future in running.items()}
+
+
+def _build_and_record(name: str, builder: Builder) -> str:
+    reference = build(name, builder)
+    record = cluster_directory() / "images.json"
+    with locked(record.with_suffix(".lock")):
+        everything = {**(json.loads(record.read_text()) if record.exists() else {}), name: reference}
+        unfinished = record.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(everything, indent=2) + "\n")
+        unfinished.rename(record)
+    return reference
+
+
+def push_all(names: list[str], prefix: str, tag: str) -> dict[str, str]:
+    """Build images with a container engine and push them as PREFIX/NAME:TAG; name -> reference. Raises `Failure` without an engine."""
+    program = container_engine()
+    if program is None:
+        raise Failure("--push needs Docker or Podman, and neither answers here")
+    engine = Engine(program)
+    pushed = {}
+    for name in names:
+        reference = build(name, engine)
+        pushed[name] = f"{prefix.rstrip('/')}/{name.partition('@')[0]}:{tag}"
+        with step(f"pushing {pushed[name]}"):
+            engine.push(reference, pushed[name])
+    return pushed
+
+
+def version() -> str:
+    """The project's version, which the chart's appVersion and default image tag are too."""
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    return project.partition('\nversion = "')[2].partition('"')[0]
+
+
+def main() -> int:
+    """Entry of `hack/images/build`."""
+    parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given"
+    )
+    parser.add_argument(
+        "--push",
+        metavar="PREFIX",
+        help="push as PREFIX/NAME:TAG; needs Docker or Podman, logged in to the registry. Without NAMEs: those of the project's own code",
+    )
+    parser.add_argument(
+        "--tag", default=version(), help="of the images that are pushed (%(default)s, as the chart asks for)"
+    )
+    parser.add_argument("--load", action="store_true", help="load the images into the cluster, which has to run")
+    arguments = parser.parse_args()
+    try:
+        if arguments.push:
+            built = push_all(
+                arguments.names or [name for name in IMAGES if image(name).code], arguments.push, arguments.tag
+            )
+        else:
+            built = build_all(arguments.names or list(IMAGES))
+        if arguments.load:
+            provider = choose("auto", Layout(cluster_directory()))
+            side_by_side(*(lambda reference=reference: provider.load(reference) for reference in built.values()))
+    except Failure as failure:
+        print(f"hack/images/build: {failure}", file=sys.stderr)
+        return 1
+    print(json.dumps(built, indent=2))
+    say("images are ready")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

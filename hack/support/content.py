@@ -1,0 +1,78 @@
+"""Slow results kept in the cache under the hash of what went into them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hack.support.places import cache_directory
+
+_NOT_CONTENT = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+def files_below(path: Path) -> list[Path]:
+    """Every file of a directory (or the file itself), sorted, without interpreters' and checkers' leftovers."""
+    if not path.is_dir():
+        return [path]
+    return sorted(
+        each
+        for each in path.rglob("*")
+        if each.is_file() and not _NOT_CONTENT.intersection(each.relative_to(path).parts)
+    )
+
+
+def content_hash(paths: Iterable[Path], *words: str) -> str:
+    """A hash (16 hex digits) of words, and of the names, modes and bytes of all files in the given files and directories."""
+    digest = hashlib.sha256()
+    for word in words:
+        digest.update(f"{len(word)}:{word}".encode())
+    for path in paths:
+        for each in files_below(path):
+            executable = bool(each.stat().st_mode & 0o100)
+            content = each.read_bytes()
+            digest.update(f"{each.relative_to(path.parent)}|{executable}|{len(content)}|".encode())
+            digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file, made when missing; released by the kernel when the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def cached(kind: str, key: str, build: Callable[[Path], None], keep: int = 3) -> Path:
+    """The cached directory of `kind` for `key`; `build` fills it when it is missing.
+
+    Built beside and renamed when complete, so an interrupted build leaves nothing that looks whole. Of older results of the same kind
+    the `keep` last used stay.
+    """
+    shelf = cache_directory(kind)
+    result = shelf / key
+    with locked(shelf / f".lock-{key}"):
+        if not result.is_dir():
+            unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=shelf))
+            try:
+                build(unfinished)
+                unfinished.chmod(0o755)
+                unfinished.rename(result)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    os.utime(result)
+    older = sorted(
+        (each for each in shelf.iterdir() if each.is_dir() and each.name[0] != "."),
+        key=lambda each: each.stat().st_mtime,
+    )
+    for each in older[:-keep]:
+        shutil.rmtree(each, ignore_errors=True)
+        (shelf / f".lock-{each.name}").unlink(missing_ok=True)
+    return result
