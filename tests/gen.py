@@ -9,10 +9,10 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
-from firn_controllers.cache.topics import entry
-from firn_controllers.conditions.health import Health
+from firn_controllers.cache.topics import topic_entry
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.iceberg_topic.observed import LiveJob, Observed
+from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.ports import Manifest, PodState, StatefulSetState, TableState, TopicState
 
@@ -174,10 +174,10 @@ def progress(uid: str = "uid-demo-flights", **changes: Any) -> TopicProgress:
     return TopicProgress(**known)
 
 
-def observed(manifest: Manifest | None = None, configured: Config | None = None, **changes: Any) -> Observed:
+def observed(manifest: Manifest | None = None, configured: Config | None = None, **changes: Any) -> ObservedTopic:
     """A topic whose surroundings are all well, as far as nothing else is said. ``job=True``: the contract of its own spec."""
     configured = configured or config()
-    found = entry(manifest or topic(), configured)
+    found = topic_entry(manifest or topic(), configured)
     resource = found.resource
     assert resource is not None, found.problem
     schema: RecordSchema | InvalidSpecError
@@ -203,14 +203,14 @@ def observed(manifest: Manifest | None = None, configured: Config | None = None,
         "topic_rival": None,
         "table_rival": None,
         "fleet": FleetHealth(),
-        "catalog": Health(),
+        "catalog": DependencyHealth(),
         "group": GroupHealth(),
         "progress": None,
         "job": None,
         "now": NOW,
         **changes,
     }
-    return Observed(**known)
+    return ObservedTopic(**known)
 
 
 def live_job(uid: str, number: int, schema: RecordSchema, target: TableTarget, **changes: Any) -> LiveJob:

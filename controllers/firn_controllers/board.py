@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from firn.model.progress import TopicProgress
 from firn_controllers.cache.policies import Kind
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.fleet import health as fleet_health
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.policies.upkeep import Upkeep
+from firn_controllers.policies.outcome import PolicyOutcome
 from firn_controllers.ports import TableDebt
 
 
@@ -21,22 +21,22 @@ class Board:
     """Newest findings by name."""
 
     fleets: dict[str, FleetHealth] = field(default_factory=dict)
-    catalogs: dict[str, Health] = field(default_factory=dict)
+    catalogs: dict[str, DependencyHealth] = field(default_factory=dict)
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic resource -> what the driver says of it."""
     debts: dict[str, TableDebt] = field(default_factory=dict)
     """Uid of a topic resource -> what maintenance its table waits for."""
-    upkeep: dict[tuple[str, Kind], Upkeep] = field(default_factory=dict)
+    outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic resource and kind of policy -> what became of it under the policy."""
 
     def fleet(self, profile: str) -> FleetHealth:
         """Health of a profile's brokers."""
         return self.fleets.get(profile, fleet_health.UNSEEN)
 
-    def catalog(self, name: str) -> Health:
+    def catalog(self, name: str) -> DependencyHealth:
         """Health of a catalog."""
-        return self.catalogs.get(name, Health())
+        return self.catalogs.get(name, DependencyHealth())
 
     def group(self, name: str) -> GroupHealth:
         """Health of an ingestion group's driver."""

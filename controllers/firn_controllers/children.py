@@ -28,7 +28,9 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def child(api_version: str, kind: str, name: str, owner: Owner, labels: Mapping[str, str], **body: Any) -> Manifest:
+def child_object(
+    api_version: str, kind: str, name: str, owner: Owner, labels: Mapping[str, str], **body: Any
+) -> Manifest:
     """A manifest in the operator's namespace. Its annotation ``firn.dev/template-hash`` is the hash of all of it."""
     metadata: dict[str, Any] = {
         "name": name,

@@ -1,6 +1,6 @@
 """The work queue: keys in, reconciles out. Level-triggered: a key says "look here", never what happened.
 
-`Schedule` holds the rules and does no I/O: a key waits once however often it is added, is never worked on twice at a time, and
+`KeySchedule` holds the rules and does no I/O: a key waits once however often it is added, is never worked on twice at a time, and
 is looked at again when it was added meanwhile. Fresh events go before resyncs. Failures back off exponentially with jitter,
 forgotten at the first success. `WorkQueue` runs it on asyncio with a bounded number of workers.
 """
@@ -19,7 +19,7 @@ from firn.model.clock import Clock
 log = logging.getLogger(__name__)
 
 Key = tuple[str, ...]
-Verdict = Literal["ok", "retry", "error"]
+ReconcileVerdict = Literal["ok", "retry", "error"]
 
 FIRST_DELAY = 1.0
 """Seconds before the first repetition after a failure; doubled each time."""
@@ -39,29 +39,29 @@ class Outcome:
     longest: float = LONGEST_DELAY
 
 
-class Meter(Protocol):
+class ReconcileMeter(Protocol):
     """Where the queue reports to (metrics)."""
 
     def depth(self, waiting: int) -> None:
         """Keys that wait for a worker."""
         ...
 
-    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
+    def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
         """A reconcile ended: ``retry`` backs off by its own word, ``error`` by an exception."""
         ...
 
 
-class NoMeter:
+class NoReconcileMeter:
     """Reports nowhere."""
 
     def depth(self, waiting: int) -> None:
-        """See `Meter.depth`."""
+        """See `ReconcileMeter.depth`."""
 
-    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
-        """See `Meter.reconciled`."""
+    def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
+        """See `ReconcileMeter.reconciled`."""
 
 
-class Schedule:
+class KeySchedule:
     """Which key is next, without I/O. ``jitter`` gives numbers in [0, 1)."""
 
     def __init__(self, clock: Clock, jitter: Callable[[], float]) -> None:
@@ -159,24 +159,24 @@ class Schedule:
 
 
 class WorkQueue:
-    """A `Schedule` with workers. Use from one event loop."""
+    """A `KeySchedule` with workers. Use from one event loop."""
 
-    def __init__(self, clock: Clock, jitter: Callable[[], float], meter: Meter | None = None) -> None:
+    def __init__(self, clock: Clock, jitter: Callable[[], float], meter: ReconcileMeter | None = None) -> None:
         self._clock = clock
-        self.schedule = Schedule(clock, jitter)
-        self._meter = meter or NoMeter()
+        self.schedule = KeySchedule(clock, jitter)
+        self._meter = meter or NoReconcileMeter()
         self._changed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_progress = clock.monotonic()
 
     def add(self, key: Key, *, fresh: bool = True) -> None:
-        """See `Schedule.add`."""
+        """See `KeySchedule.add`."""
         self.schedule.add(key, fresh=fresh)
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """See `Schedule.add_after`."""
+        """See `KeySchedule.add_after`."""
         self.schedule.add_after(key, seconds)
         self._changed.set()
 
@@ -230,7 +230,7 @@ class WorkQueue:
     async def _work(self, key: Key, reconcile: Callable[[Key], Awaitable[Outcome]], deadline: float) -> None:
         started = self._clock.monotonic()
         outcome = Outcome(failed=True)
-        verdict: Verdict = "error"
+        verdict: ReconcileVerdict = "error"
         try:
             async with asyncio.timeout(deadline):
                 outcome = await reconcile(key)

@@ -13,13 +13,13 @@ from firn.model import durations, names
 from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache import policies as policy_index
-from firn_controllers.cache.policies import KINDS, Kind, Policies, PolicyEntry
-from firn_controllers.cache.topics import Entry, Index, Name, entry
+from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, PolicyEntry
+from firn_controllers.cache.topics import Name, TopicCache, TopicEntry, topic_entry
 from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports, RunMeter
-from firn_controllers.queue import Key, Meter, Outcome, WorkQueue
+from firn_controllers.queue import Key, Outcome, ReconcileMeter, WorkQueue
 from firn_controllers.reconcilers import orphans
 from firn_controllers.reconcilers.catalog import CatalogReconciler
 from firn_controllers.reconcilers.fleet import FleetReconciler
@@ -45,12 +45,12 @@ class Controllers:
         owner_uid: str,
         ports: Ports,
         jitter: Callable[[], float],
-        meter: Meter | None = None,
+        meter: ReconcileMeter | None = None,
         run_meter: RunMeter | None = None,
     ) -> None:
         self.queue = WorkQueue(ports.clock, jitter, meter)
-        self.index = Index()
-        self.policies = Policies()
+        self.index = TopicCache()
+        self.policies = PolicyCache()
         self.board = Board()
         self._config = config
         self._ports = ports
@@ -73,14 +73,14 @@ class Controllers:
 
     def topic_seen(self, manifest: Manifest) -> None:
         """An IcebergTopic as a list or a watch shows it."""
-        new = entry(manifest, self._config)
+        new = topic_entry(manifest, self._config)
         old = self.index.get(new.name)
         if old is not None and old.uid == new.uid and _older(new, old):
             return
         affected = self.index.put(new)
         for name in affected:
             self._wake(name)
-        if old is None or old.upkeep != new.upkeep:
+        if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
         if new.name in affected:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
@@ -99,7 +99,7 @@ class Controllers:
 
     def policy_seen(self, manifest: Manifest) -> None:
         """A policy as a list or a watch shows it."""
-        new = policy_index.entry(manifest, self._config)
+        new = policy_index.policy_entry(manifest, self._config)
         old = self.policies.get(new.kind, new.name)
         if old is not None and old.uid == new.uid and _older(new, old):
             return
@@ -213,21 +213,21 @@ class Controllers:
     def _wake_policies(self, namespace: str) -> None:
         """Have the policies of a namespace looked at: whom they govern may have changed."""
         for kind in KINDS:
-            for policy in self.policies.of(kind, namespace):
+            for policy in self.policies.in_namespace(kind, namespace):
                 self.queue.add((POLICY, kind, *policy.name))
 
     def _policy_changed(self, kind: Kind, name: Name) -> None:
         """A policy came, went or changed: it may have won topics from others of its kind, or lost them."""
         self.queue.add((POLICY, kind, *name))
-        for other in self.policies.of(kind, name[0]):
+        for other in self.policies.in_namespace(kind, name[0]):
             self.queue.add((POLICY, kind, *other.name))
-        for topic in self.index.of(name[0]):
+        for topic in self.index.in_namespace(name[0]):
             self._wake(topic.name)
 
     def _counted(self, name: Name) -> None:
         self.queue.add_after((TOPIC, *name), self._topics.refresh_interval)
 
-    def _wake_where(self, concerned: Callable[[Entry], bool]) -> None:
+    def _wake_where(self, concerned: Callable[[TopicEntry], bool]) -> None:
         for found in self.index.all():
             if concerned(found):
                 self._wake(found.name)
@@ -242,7 +242,7 @@ class Controllers:
         self._wake_where(lambda found: found.table_claim is not None and found.table_claim[1] == catalog)
 
 
-def _older(new: Entry | PolicyEntry, old: Entry | PolicyEntry) -> bool:
+def _older(new: TopicEntry | PolicyEntry, old: TopicEntry | PolicyEntry) -> bool:
     """``new`` was read before ``old``. Versions are numbers in practice; where they are not, the newest message wins."""
     try:
         return int(new.resource_version) < int(old.resource_version)

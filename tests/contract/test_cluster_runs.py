@@ -15,11 +15,11 @@ from kubernetes.aio.client import Configuration
 from firn.model import names
 from firn.model.errors import CommitConflictError
 from firn.model.maintenance import RunReport, TableReport, pack
-from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
 from firn_controllers.policies import plan, runs
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.plan import Batch, Waiting
+from firn_controllers.policies.plan import DueTable, PlannedRun
 from firn_controllers.ports import Cluster, Manifest
 from firn_operator.adapters.kube.api_client import Api, RateLimit, path
 from firn_operator.adapters.kube.cluster import KubeCluster
@@ -118,7 +118,7 @@ def run_of(name: str) -> tuple[Manifest, Manifest]:
     observed = gen.observed()
     assert not isinstance(observed.target, Exception)
     due = Due(gen.NOW, "it was asked for", gen.NOW, {"topic": "1"})
-    batch = Batch((Waiting(observed.entry, observed.target, "table-1", None, due, ""),), "small")
+    batch = PlannedRun((DueTable(observed.entry, observed.target, "table-1", None, due, ""),), "small")
     run = plan.contract(policy, batch, config, gen.NOW)
     return plan.config_map(policy, run, OWNER), plan.job(policy, batch, run, config, OWNER)
 
@@ -126,7 +126,7 @@ def run_of(name: str) -> tuple[Manifest, Manifest]:
 async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subject) -> None:
     contract, job = run_of("made")
     before = datetime.now(UTC) - timedelta(seconds=60)
-    labels = plan.labels_of("CompactionPolicy", "demo", "made")
+    labels = plan.run_labels("CompactionPolicy", "demo", "made")
     assert await subject.cluster.jobs(labels) == []
     assert await subject.cluster.apply(contract)
     assert await subject.cluster.apply(job)
@@ -134,12 +134,12 @@ async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subjec
     assert (state.name, state.finished, state.succeeded, state.failure) == (job["metadata"]["name"], None, False, "")
     assert state.created >= before or isinstance(subject.cluster, FakeCluster)
     assert not await subject.cluster.apply(job), "the same again is no change"
-    run = runs.read(state, ())
+    run = runs.read_run(state, ())
     assert run is not None
     assert run.active
     (table,) = run.mark.tables
     assert (table.uid, table.slot, table.requests) == ("uid-demo-flights", gen.NOW, {"topic": "1"})
-    assert await subject.cluster.jobs(plan.labels_of("CompactionPolicy", "demo", "other")) == []
+    assert await subject.cluster.jobs(plan.run_labels("CompactionPolicy", "demo", "other")) == []
     assert contract["metadata"]["name"] in await subject.cluster.list_names(
         "v1", "ConfigMap", {"app.kubernetes.io/component": "maintenance"}
     )
@@ -154,7 +154,7 @@ async def test_a_job_that_ended_well_has_its_report(subject: Subject) -> None:
     (state,) = await subject.cluster.jobs({names.LABEL_RUN: name})
     assert state.succeeded
     assert state.finished is not None
-    run = runs.read(state, await subject.cluster.pods({names.LABEL_RUN: name}))
+    run = runs.read_run(state, await subject.cluster.pods({names.LABEL_RUN: name}))
     assert run is not None
     assert (run.active, run.reported) == (False, True)
     assert run.outcome("uid-demo-flights").commits == 3
@@ -169,7 +169,7 @@ async def test_a_job_that_failed_says_why(subject: Subject, message: str | None)
     (state,) = await subject.cluster.jobs({names.LABEL_RUN: name})
     assert (state.succeeded, state.failure) == (False, "DeadlineExceeded")
     assert state.finished is not None
-    run = runs.read(state, await subject.cluster.pods({names.LABEL_RUN: name}))
+    run = runs.read_run(state, await subject.cluster.pods({names.LABEL_RUN: name}))
     assert run is not None
     assert run.reported is (message is not None)
     assert ("MemoryError" in run.outcome("uid-demo-flights").message) is (message is not None)

@@ -15,11 +15,11 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.tables import rows, transforms
 from firn.tables.types import ListOf, MapOf, Primitive, Struct
-from firn_controllers.cache.topics import EPOCH, Entry, Name
+from firn_controllers.cache.topics import EPOCH, Name, TopicEntry
 from firn_controllers.ports import Manifest
 from firn_controllers.specs import columns as table_columns
 from firn_controllers.specs import terms as policy_terms
-from firn_controllers.specs.terms import Policy, Terms
+from firn_controllers.specs.terms import Policy, PolicyTerms
 
 Kind = Literal["CompactionPolicy", "RetentionPolicy"]
 KINDS: tuple[Kind, ...] = ("CompactionPolicy", "RetentionPolicy")
@@ -48,13 +48,13 @@ class PolicyEntry:
     paused: bool
     """Reconciliation is paused by annotation."""
     resource: Policy | None
-    terms: Terms | None
+    terms: PolicyTerms | None
     problem: InvalidSpecError | None
     trigger: tuple[object, ...]
     """What of the object, beside its status, a reconcile looks at."""
 
 
-def entry(manifest: Manifest, config: Config) -> PolicyEntry:
+def policy_entry(manifest: Manifest, config: Config) -> PolicyEntry:
     """The entry for a live object."""
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -63,7 +63,7 @@ def entry(manifest: Manifest, config: Config) -> PolicyEntry:
     terms, problem = None, None
     try:
         resource = MODELS[kind].model_validate(manifest)
-        terms = policy_terms.read(resource, metadata.get("uid", ""), config)
+        terms = policy_terms.read_terms(resource, metadata.get("uid", ""), config)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         problem = InvalidSpecError("; ".join(problems))
@@ -106,7 +106,7 @@ class Resolution:
         return self.policy is not None and self.reason is None
 
 
-class Policies:
+class PolicyCache:
     """Entries by kind and namespace. Use from one event loop."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Policies:
         """The policy of this name."""
         return self._known[kind, name[0]].get(name[1])
 
-    def of(self, kind: Kind, namespace: str) -> Iterable[PolicyEntry]:
+    def in_namespace(self, kind: Kind, namespace: str) -> Iterable[PolicyEntry]:
         """The policies of a namespace."""
         return self._known[kind, namespace].values()
 
@@ -141,7 +141,7 @@ class Policies:
         """Every policy."""
         return [policy for known in self._known.values() for policy in known.values()]
 
-    def resolve(self, kind: Kind, topic: Entry) -> Resolution:
+    def resolve(self, kind: Kind, topic: TopicEntry) -> Resolution:
         """The policy that governs ``topic``: the one that it names; else, of those whose selector fits, the highest priority, then the
         older one, then the name."""
         if topic.resource is None:
@@ -157,7 +157,7 @@ class Policies:
         labels = topic.resource.metadata.labels
         fitting = [
             policy
-            for policy in self.of(kind, topic.name[0])
+            for policy in self.in_namespace(kind, topic.name[0])
             if policy.resource is not None
             and policy.resource.spec.selector is not None
             and policy.resource.spec.selector.matches(labels)
@@ -166,7 +166,7 @@ class Policies:
             return Resolution()
         return self._checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
 
-    def _checked(self, found: Resolution, topic: Entry) -> Resolution:
+    def _checked(self, found: Resolution, topic: TopicEntry) -> Resolution:
         """``found``, or why its policy is not followed for this topic."""
         policy = found.policy
         assert policy is not None
@@ -175,7 +175,7 @@ class Policies:
             return found
         return Resolution(policy, found.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}")
 
-    def _misfit(self, policy: PolicyEntry, topic: Entry) -> InvalidSpecError | None:
+    def _misfit(self, policy: PolicyEntry, topic: TopicEntry) -> InvalidSpecError | None:
         """Why the policy does not fit this topic. Kept: asked for every topic at every look, it would be most of a reconcile."""
         key = (policy.uid, policy.generation, topic.uid, topic.generation)
         if key not in self._misfits:
@@ -190,7 +190,7 @@ def _precedence(policy: PolicyEntry) -> tuple[int, datetime, str]:
     return (-policy.resource.spec.priority, policy.created, policy.name[1])
 
 
-def _misfit(policy: Policy, topic: Entry) -> InvalidSpecError | None:
+def _misfit(policy: Policy, topic: TopicEntry) -> InvalidSpecError | None:
     try:
         _fit(policy, topic)
     except InvalidSpecError as error:
@@ -198,7 +198,7 @@ def _misfit(policy: Policy, topic: Entry) -> InvalidSpecError | None:
     return None
 
 
-def _fit(policy: Policy, topic: Entry) -> None:
+def _fit(policy: Policy, topic: TopicEntry) -> None:
     """Raises InvalidSpecError where the policy names a column that the topic's table lacks, or that has an unfit type."""
     resource = topic.resource
     assert resource is not None
@@ -218,7 +218,7 @@ def _fit(policy: Policy, topic: Entry) -> None:
     for column in policy.spec.columns:
         try:
             if policy.spec.strategy == "Sort":
-                table_columns.fit(transforms.parse_sort(column).term, columns)
+                table_columns.check_term(transforms.parse_sort(column).term, columns)
             elif isinstance(_named("spec.columns", column, columns), Struct | ListOf | MapOf):
                 raise InvalidSpecError(f"{column} is no single value, which a Z-order needs")
         except InvalidSpecError as error:

@@ -25,7 +25,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TopicEntry:
     """One resource. ``resource`` is None where the object cannot be read as one (``problem`` says why)."""
 
     name: Name
@@ -54,12 +54,12 @@ class Entry:
         return (self.created, self.uid)
 
     @property
-    def upkeep(self) -> tuple[object, ...]:
+    def policy_trigger(self) -> tuple[object, ...]:
         """What of it policies look at."""
         return (self.trigger, (self.status.get("table") or {}).get("uuid"))
 
 
-def entry(manifest: Manifest, config: Config) -> Entry:
+def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     """The entry for a live object."""
     metadata = manifest["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -91,7 +91,7 @@ def entry(manifest: Manifest, config: Config) -> Entry:
             table_claim = ("table", target.catalog, target.namespace, target.name)
         except FirnError:
             table_claim = None
-    return Entry(
+    return TopicEntry(
         name=(namespace, name),
         uid=metadata.get("uid", ""),
         created=(resource.metadata.creation_timestamp if resource else None) or EPOCH,
@@ -108,20 +108,20 @@ def entry(manifest: Manifest, config: Config) -> Entry:
     )
 
 
-class Index:
+class TopicCache:
     """Entries by name, uid, claim, group and profile. Use from one event loop."""
 
     def __init__(self) -> None:
-        self._by_name: dict[Name, Entry] = {}
+        self._by_name: dict[Name, TopicEntry] = {}
         self._by_uid: dict[str, Name] = {}
         self._by_claim: defaultdict[Claim, set[Name]] = defaultdict(set)
-        self._by_namespace: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+        self._by_namespace: defaultdict[str, dict[str, TopicEntry]] = defaultdict(dict)
         self._gone: defaultdict[Name, set[str]] = defaultdict(set)
 
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def put(self, new: Entry) -> set[Name]:
+    def put(self, new: TopicEntry) -> set[Name]:
         """Take in what the watch shows; the resources that have to be looked at for it."""
         old = self._by_name.get(new.name)
         if old is not None and old.uid != new.uid:
@@ -154,33 +154,33 @@ class Index:
             affected |= self._leave(claim, name)
         return affected
 
-    def get(self, name: Name) -> Entry | None:
+    def get(self, name: Name) -> TopicEntry | None:
         """The resource of this name."""
         return self._by_name.get(name)
 
-    def with_uid(self, uid: str) -> Entry | None:
+    def by_uid(self, uid: str) -> TopicEntry | None:
         """The resource with this uid."""
         name = self._by_uid.get(uid)
         return self._by_name.get(name) if name else None
 
-    def all(self) -> Iterable[Entry]:
+    def all(self) -> Iterable[TopicEntry]:
         """Every resource."""
         return self._by_name.values()
 
-    def of(self, namespace: str) -> Iterable[Entry]:
+    def in_namespace(self, namespace: str) -> Iterable[TopicEntry]:
         """The resources of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
-    def holder(self, claim: Claim) -> Entry | None:
+    def holder(self, claim: Claim) -> TopicEntry | None:
         """The oldest resource that lays this claim."""
         entries = [self._by_name[name] for name in self._by_claim.get(claim, ())]
         return min(entries, key=lambda found: found.age, default=None)
 
-    def gone(self, name: Name) -> frozenset[str]:
+    def deleted_uids(self, name: Name) -> frozenset[str]:
         """Uids of resources of this name that were deleted and not yet cleared up."""
         return frozenset(self._gone.get(name, ()))
 
-    def cleared(self, name: Name, uid: str) -> None:
+    def clear_deleted(self, name: Name, uid: str) -> None:
         """Nothing is left of the deleted resource ``uid``."""
         self._gone[name].discard(uid)
         if not self._gone[name]:

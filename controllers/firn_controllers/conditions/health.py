@@ -6,7 +6,7 @@ from firn.model.conditions import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class DependencyHealth:
     """``problem`` is None while it serves topics; ``stalled`` where time alone does not end the problem; ``rolling`` while its pods are
     replaced. Equal healths wake nobody."""
 

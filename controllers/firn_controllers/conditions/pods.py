@@ -34,7 +34,7 @@ class Trouble:
     stalled: bool = False
 
 
-def trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
+def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
     """What keeps ``pod`` from being ready, or None when it is ready, on its way, or asked to go."""
     if pod.ready or pod.deleting:
         return None
@@ -83,7 +83,7 @@ def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | No
     return None
 
 
-def without_executors(pods: Sequence[PodState], image: str, namespace: str, group: str) -> Trouble | None:
+def executor_trouble(pods: Sequence[PodState], image: str, namespace: str, group: str) -> Trouble | None:
     """Why none of a group's Spark executors runs; None where one does. Spark makes pods with new names again and again, so no message has
     one; and it deletes those that end, so of those the driver tells."""
     kept = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.name)
@@ -95,9 +95,9 @@ def without_executors(pods: Sequence[PodState], image: str, namespace: str, grou
     return next(filter(None, found), Trouble(Reason.STARTING, "no executor runs yet"))
 
 
-def worst(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:
+def worst_trouble(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:
     """The trouble of the first pod (by name) that has one."""
-    found = (trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
+    found = (pod_trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
     return next((item for item in found if item is not None), None)
 
 

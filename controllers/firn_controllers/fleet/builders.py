@@ -20,7 +20,7 @@ def config_map_name(fleet: Fleet, read_at_start: Mapping[str, str]) -> str:
 def config_map(fleet: Fleet, read_at_start: Mapping[str, str], **others: str) -> Manifest:
     """The ConfigMap. ``others`` are files that are not part of its name."""
     data = {**read_at_start, **others}
-    return children.child("v1", "ConfigMap", config_map_name(fleet, read_at_start), **fleet.meta(), data=data)
+    return children.child_object("v1", "ConfigMap", config_map_name(fleet, read_at_start), **fleet.meta(), data=data)
 
 
 def headless_service(fleet: Fleet) -> Manifest:
@@ -31,7 +31,7 @@ def headless_service(fleet: Fleet) -> Manifest:
         "selector": fleet.labels,
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in fleet.ports.items()],
     }
-    return children.child("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
+    return children.child_object("v1", "Service", fleet.service, **fleet.meta(), spec=spec)
 
 
 def bootstrap_service(fleet: Fleet) -> Manifest:
@@ -41,7 +41,7 @@ def bootstrap_service(fleet: Fleet) -> Manifest:
         "selector": fleet.labels,
         "ports": [{"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"}],
     }
-    return children.child("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
+    return children.child_object("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
 
 
 def external_services(fleet: Fleet) -> list[Manifest]:
@@ -55,7 +55,7 @@ def external_services(fleet: Fleet) -> list[Manifest]:
         if settings.type == "NodePort":
             port["nodePort"] = node_port
         spec = {"type": settings.type, "selector": selector, "ports": [port]}
-        return children.child("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
+        return children.child_object("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
 
     prefix = external_prefix(fleet)
     brokers = [
@@ -75,4 +75,4 @@ def external_prefix(fleet: Fleet) -> str:
 def disruption_budget(fleet: Fleet) -> Manifest:
     """The PodDisruptionBudget ``firn-broker-P``: a drain may take away one broker at a time."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": fleet.labels}}
-    return children.child("policy/v1", "PodDisruptionBudget", fleet.service, **fleet.meta(), spec=spec)
+    return children.child_object("policy/v1", "PodDisruptionBudget", fleet.service, **fleet.meta(), spec=spec)

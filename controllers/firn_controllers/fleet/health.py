@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers.conditions import pods as pod_troubles
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import FleetState, PodState
 
 
 @dataclass(frozen=True, slots=True)
-class FleetHealth(Health):
+class FleetHealth(DependencyHealth):
     """``degraded`` says what somebody has to look at although topics can be managed."""
 
     degraded: str = ""
@@ -21,7 +21,7 @@ class FleetHealth(Health):
 UNSEEN = FleetHealth(Reason.BROKER_STARTING, "the brokers have not been looked at yet")
 
 
-def of(
+def fleet_health(
     profile: str,
     fleet: Fleet | None,
     pods: Sequence[PodState],
@@ -39,7 +39,7 @@ def of(
         if isinstance(admin, FleetState):
             return FleetHealth()
         return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}")
-    trouble = pod_troubles.worst(pods, fleet.image.image, fleet.owner.namespace)
+    trouble = pod_troubles.worst_trouble(pods, fleet.image.image, fleet.owner.namespace)
     ready = sum(pod.ready for pod in pods)
     # With fewer brokers than a write needs, what the others say of the cluster is of no use.
     if isinstance(admin, FleetState) and ready >= fleet.least_ready:

@@ -16,7 +16,7 @@ from firn_controllers.ports import Manifest, StatefulSetState
 AnyFleet: TypeAlias = KafkaFleet | DisklessFleet
 
 
-def fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None) -> AnyFleet:
+def managed_fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None) -> AnyFleet:
     """The fleet of the managed profile ``name``, given its StatefulSet as it is now."""
     match config.profiles[name]:
         case KafkaProfile() as profile:

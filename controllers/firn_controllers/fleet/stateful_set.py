@@ -30,7 +30,7 @@ def build(
     if claims:
         spec["volumeClaimTemplates"] = list(claims)
     meta = fleet.meta(annotations=dict(annotations or {}))
-    return children.child("apps/v1", "StatefulSet", fleet.service, **meta, spec=spec)
+    return children.child_object("apps/v1", "StatefulSet", fleet.service, **meta, spec=spec)
 
 
 def pod(

@@ -11,9 +11,9 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import evolution, rows, transforms
-from firn_controllers.cache.topics import Entry
-from firn_controllers.iceberg_topic.observed import Observed
-from firn_controllers.specs.columns import fit
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.specs.columns import check_term
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +24,30 @@ class Failure:
     message: str
 
 
-Check = Callable[[Observed], Failure | None]
+Check = Callable[[ObservedTopic], Failure | None]
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
 
 
-def profile_exists(observed: Observed) -> Failure | None:
+def profile_exists(observed: ObservedTopic) -> Failure | None:
     """spec.profile names a profile of the configuration."""
     return _known(observed.entry.profile, observed.config.profiles, "profile", Reason.PROFILE_NOT_FOUND)
 
 
-def group_exists(observed: Observed) -> Failure | None:
+def group_exists(observed: ObservedTopic) -> Failure | None:
     """spec.ingestion.group names an ingestion group of the configuration."""
     return _known(observed.entry.group, observed.config.groups, "ingestion group", Reason.GROUP_NOT_FOUND)
 
 
-def catalog_exists(observed: Observed) -> Failure | None:
+def catalog_exists(observed: ObservedTopic) -> Failure | None:
     """spec.table.catalog names a catalog of the configuration."""
     if isinstance(observed.target, InvalidSpecError):
         return None
     return _known(observed.target.catalog, observed.config.catalogs, "catalog", Reason.CATALOG_NOT_FOUND)
 
 
-def namespace_allowed(observed: Observed) -> Failure | None:
+def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     """The configuration lets this namespace use the profile, the group and the catalog."""
     namespace = observed.entry.name[0]
     config = observed.config
@@ -66,35 +66,35 @@ def namespace_allowed(observed: Observed) -> Failure | None:
     return None
 
 
-def schema_valid(observed: Observed) -> Failure | None:
+def schema_valid(observed: ObservedTopic) -> Failure | None:
     """Every field has a type and a name of its own."""
     if isinstance(observed.schema, InvalidSpecError):
         return Failure(Reason(observed.schema.reason), str(observed.schema))
     return None
 
 
-def table_name_valid(observed: Observed) -> Failure | None:
+def table_name_valid(observed: ObservedTopic) -> Failure | None:
     """The table's name is not one that a dead-letter table has."""
     if isinstance(observed.target, InvalidSpecError):
         return Failure(Reason(observed.target.reason), str(observed.target))
     return None
 
 
-def topic_is_ours(observed: Observed) -> Failure | None:
+def topic_is_ours(observed: ObservedTopic) -> Failure | None:
     """No older resource has the Kafka topic."""
     if observed.topic_rival is None:
         return None
     return _conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
 
 
-def table_is_ours(observed: Observed) -> Failure | None:
+def table_is_ours(observed: ObservedTopic) -> Failure | None:
     """No older resource has the table."""
     if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
         return None
     return _conflict(f"table {observed.target.identifier}", observed.table_rival)
 
 
-def config_keys_valid(observed: Observed) -> Failure | None:
+def config_keys_valid(observed: ObservedTopic) -> Failure | None:
     """Topic configs have names that Kafka's could have, and values."""
     for key, value in observed.resource.spec.config.items():
         if not _CONFIG_KEY.fullmatch(key):
@@ -108,7 +108,7 @@ def config_keys_valid(observed: Observed) -> Failure | None:
     return None
 
 
-def schema_evolves(observed: Observed) -> Failure | None:
+def schema_evolves(observed: ObservedTopic) -> Failure | None:
     """The schema can follow the one that ingestion runs under."""
     if observed.job is None or isinstance(observed.schema, InvalidSpecError):
         return None
@@ -121,7 +121,7 @@ def schema_evolves(observed: Observed) -> Failure | None:
     )
 
 
-def partitioning_fits(observed: Observed) -> Failure | None:
+def partitioning_fits(observed: ObservedTopic) -> Failure | None:
     """Every partition term names a column, with a transform that fits its type, and a partition field of its own."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
@@ -132,7 +132,7 @@ def partitioning_fits(observed: Observed) -> Failure | None:
         field = f"spec.table.partitionBy: {text!r}"
         try:
             term = transforms.parse(text)
-            fit(term, columns)
+            check_term(term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.partitionBy: {error}")
         if term.field_name in names:
@@ -154,14 +154,14 @@ def partitioning_fits(observed: Observed) -> Failure | None:
     return None
 
 
-def sorting_fits(observed: Observed) -> Failure | None:
+def sorting_fits(observed: ObservedTopic) -> Failure | None:
     """Every sort term names a column that can be sorted by."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
     for text in observed.target.sort_by:
         try:
-            fit(transforms.parse_sort(text).term, columns)
+            check_term(transforms.parse_sort(text).term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.sortBy: {error}")
     return None
@@ -183,7 +183,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def first_failure(observed: Observed) -> Failure | None:
+def first_failure(observed: ObservedTopic) -> Failure | None:
     """Why the spec is refused, or None."""
     return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
 
@@ -195,7 +195,7 @@ def _known(name: str, known: Mapping[str, object], kind: str, reason: Reason) ->
     return Failure(reason, f"{kind} {name} is not in the operator's configuration, which has {choice}")
 
 
-def _conflict(what: str, rival: Entry) -> Failure:
+def _conflict(what: str, rival: TopicEntry) -> Failure:
     namespace, name = rival.name
     return Failure(
         Reason.RESOURCE_CONFLICT,

@@ -14,13 +14,12 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, TopicProgress
-from firn_controllers.cache.topics import Entry
-from firn_controllers.conditions.health import Health
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.policies import log
-from firn_controllers.policies.log import Log
-from firn_controllers.policies.upkeep import Maintained
+from firn_controllers.policies.log_retention import LogRetention, log_retention
+from firn_controllers.policies.outcome import TopicMaintenance
 from firn_controllers.ports import Manifest
 
 OWNED_CONFIG = f"{names.GROUP}/topic-config"
@@ -68,25 +67,25 @@ class LiveJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedTopic:
     """One IcebergTopic and what surrounds it, at one moment. ``schema`` and ``target`` are the errors where they cannot be told."""
 
     config: Config
-    entry: Entry
+    entry: TopicEntry
     resource: IcebergTopic
     schema: RecordSchema | InvalidSpecError
     target: TableTarget | InvalidSpecError
-    topic_rival: Entry | None
+    topic_rival: TopicEntry | None
     """An older resource that has the Kafka topic."""
-    table_rival: Entry | None
+    table_rival: TopicEntry | None
     """An older resource that has the table."""
     fleet: FleetHealth
-    catalog: Health
+    catalog: DependencyHealth
     group: GroupHealth
     progress: TopicProgress | None
     job: LiveJob | None
     now: datetime
-    maintained: Maintained = field(default_factory=Maintained)
+    maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """Policies that govern it, and what its table waits for."""
 
     @property
@@ -95,16 +94,16 @@ class Observed:
         return self.resource.metadata.annotations
 
     @property
-    def log(self) -> Log:
+    def log_retention(self) -> LogRetention:
         """What a RetentionPolicy says of the Kafka topic's configs."""
-        return log.of(self.maintained)
+        return log_retention(self.maintenance)
 
     @property
     def owned_config(self) -> frozenset[str]:
         """Topic configs that are unset unless spec or policy want them."""
         if self.job is None:
             return frozenset()
-        return self.job.owned_config | (frozenset() if self.log.held else self.job.policy_config)
+        return self.job.owned_config | (frozenset() if self.log_retention.held else self.job.policy_config)
 
     @property
     def paused(self) -> bool:

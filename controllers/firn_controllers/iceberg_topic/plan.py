@@ -16,7 +16,7 @@ from firn_controllers.iceberg_topic.observed import (
     TABLE_ORIGIN,
     TOPIC_ORIGIN,
     LiveJob,
-    Observed,
+    ObservedTopic,
 )
 from firn_controllers.ports import Manifest, TopicState
 
@@ -101,7 +101,7 @@ def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:
     return live
 
 
-def finalizers(observed: Observed) -> tuple[str, ...]:
+def finalizers(observed: ObservedTopic) -> tuple[str, ...]:
     """The resource's finalizers: ours is among them exactly while deleting the resource deletes data."""
     others = tuple(it for it in observed.resource.metadata.finalizers if it != names.FINALIZER)
     policy = observed.resource.spec.deletion_policy
@@ -109,7 +109,7 @@ def finalizers(observed: Observed) -> tuple[str, ...]:
     return (*others, names.FINALIZER) if deletes else others
 
 
-def resume(observed: Observed) -> tuple[str | None, str | None]:
+def resume(observed: ObservedTopic) -> tuple[str | None, str | None]:
     """The contract's ``resume``, and the annotation that has been acted upon.
 
     An annotation acts once, when it changes, on the record at which the topic is halted then: ``skip`` is bound to that record.
@@ -130,7 +130,12 @@ def resume(observed: Observed) -> tuple[str | None, str | None]:
 
 
 def contract(
-    observed: Observed, topic_id: str | None, *, table_agreed: bool, topic_origin: str | None, table_origin: str | None
+    observed: ObservedTopic,
+    topic_id: str | None,
+    *,
+    table_agreed: bool,
+    topic_origin: str | None,
+    table_origin: str | None,
 ) -> LiveJob | None:
     """The job contract to have in force, or None where there can be none yet.
 
@@ -172,7 +177,7 @@ def contract(
         restart=restart,
     )
     config = resource.spec.config
-    of_policy = observed.log.owned(config, live.policy_config if live else frozenset())
+    of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())
     return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
 
 
@@ -194,4 +199,6 @@ def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
     }
     annotations = {key: value for key, value in marks.items() if value is not None}
     data = {"job.json": job.model_dump_json()}
-    return children.child("v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data)
+    return children.child_object(
+        "v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data
+    )

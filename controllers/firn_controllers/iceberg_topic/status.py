@@ -19,8 +19,14 @@ from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.observed import LiveJob, Observed
-from firn_controllers.policies import upkeep
+from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
+from firn_controllers.policies.outcome import (
+    awaits_policy,
+    maintenance_healthy,
+    maintenance_section,
+    policies_resolved,
+    significant_section,
+)
 from firn_controllers.ports import Manifest, TableState, TopicState
 
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
@@ -32,7 +38,7 @@ PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class TopicFindings:
     """What this visit found out by acting. None: not tried, because something before it stood in the way."""
 
     failure: Failure | None = None
@@ -47,7 +53,7 @@ class Findings:
     """Why a deletion waits."""
 
 
-def document(observed: Observed, findings: Findings) -> Manifest:
+def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     """The whole status."""
     verdicts = conditions(observed, findings)
     previous = observed.entry.status
@@ -61,13 +67,13 @@ def document(observed: Observed, findings: Findings) -> Manifest:
     if table:
         status["table"] = table
     status["ingestion"] = _ingestion(observed, findings, previous)
-    maintenance = upkeep.document(observed.maintained, previous.get("maintenance") or {})
+    maintenance = maintenance_section(observed.maintenance, previous.get("maintenance") or {})
     if maintenance:
         status["maintenance"] = maintenance
     return status
 
 
-def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Verdict]:
+def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
     """What each condition says; those that exist only while True are there only then."""
     spec = _spec_valid(observed, findings)
     parts = {
@@ -91,7 +97,7 @@ def conditions(observed: Observed, findings: Findings) -> dict[ConditionType, Ve
     return found
 
 
-def paused(observed: Observed) -> Manifest:
+def paused(observed: ObservedTopic) -> Manifest:
     """The status while reconciliation is paused: as it was, and that it is paused. ``observedGeneration`` stays too: what the rest says is of
     that one, and who asks whether a newer spec is followed (kstatus) has to hear that it is not."""
     message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
@@ -122,7 +128,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
-    copy["maintenance"] = upkeep.significant(copy.get("maintenance") or {})
+    copy["maintenance"] = significant_section(copy.get("maintenance") or {})
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
     return copy
 
@@ -156,7 +162,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
 # Conditions
 
 
-def _spec_valid(observed: Observed, findings: Findings) -> Verdict:
+def _spec_valid(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.deleting:
         return as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
     if findings.failure is not None:
@@ -164,7 +170,7 @@ def _spec_valid(observed: Observed, findings: Findings) -> Verdict:
     return Verdict("True", Reason.VALID, "the spec can be followed")
 
 
-def _topic_ready(observed: Observed, findings: Findings) -> Verdict:
+def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.entry.profile not in observed.config.profiles:
         return _pending("waits for a profile that exists")
     if observed.fleet.problem is not None:
@@ -189,7 +195,7 @@ def _topic_ready(observed: Observed, findings: Findings) -> Verdict:
     return as_before(observed, ConditionType.TOPIC_READY) or _pending("waits for a spec that can be followed")
 
 
-def _table_ready(observed: Observed, findings: Findings) -> Verdict:
+def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     target = observed.target
     if not isinstance(target, TableTarget) or target.catalog not in observed.config.catalogs:
         return _pending("waits for a catalog and a name that exist")
@@ -213,7 +219,7 @@ def _table_ready(observed: Observed, findings: Findings) -> Verdict:
     return as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
 
 
-def _table_of_driver(observed: Observed, findings: Findings, target: TableTarget) -> Verdict:
+def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: TableTarget) -> Verdict:
     """A table that only the driver can write: it is as the spec says once a driver that took up this very spec says so."""
     progress = observed.progress if observed.group.heard else None
     if progress is not None and progress.generation == observed.entry.generation:
@@ -234,7 +240,7 @@ def _table_of_driver(observed: Observed, findings: Findings, target: TableTarget
     )
 
 
-def _ingestion_ready(observed: Observed, findings: Findings) -> Verdict:
+def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.deleting:
         return _pending("stops, as the resource is being deleted")
     if observed.resource.spec.suspend:
@@ -268,7 +274,7 @@ def _ingestion_ready(observed: Observed, findings: Findings) -> Verdict:
             return Verdict("False", Reason.STARTING, "the ingestion driver takes up the topic")
 
 
-def _halted(observed: Observed, progress: TopicProgress) -> str:
+def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     at = progress.halted_at
     if at is None:
         return "stopped at a record that does not fit"
@@ -280,7 +286,7 @@ def _halted(observed: Observed, progress: TopicProgress) -> str:
     )
 
 
-def _fresh(observed: Observed, findings: Findings) -> Verdict:
+def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     progress = observed.progress
     if progress is None or findings.job is None or not observed.group.heard:
         return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver does not tell")
@@ -305,27 +311,27 @@ def _fresh(observed: Observed, findings: Findings) -> Verdict:
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
 
 
-def _governed(observed: Observed, findings: Findings) -> dict[ConditionType, Verdict]:
+def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
     """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
     found = {}
-    resolved = upkeep.resolved(observed.maintained)
+    resolved = policies_resolved(observed.maintenance)
     if resolved is not None:
         status, reason, message = resolved
         if isinstance(findings.topic, TopicState):
-            proposal = observed.log.proposal(observed.resource.spec.config, findings.topic.configs)
+            proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
             message += f"; DryRun {proposal} on the Kafka topic" if proposal else ""
         found[ConditionType.POLICIES_RESOLVED] = Verdict(status, reason, message)
-    healthy = upkeep.healthy(observed.maintained)
+    healthy = maintenance_healthy(observed.maintenance)
     if healthy is not None:
         found[ConditionType.MAINTENANCE_HEALTHY] = Verdict(*healthy)
-    elif upkeep.pending(observed.maintained):
+    elif awaits_policy(observed.maintenance):
         before = as_before(observed, ConditionType.MAINTENANCE_HEALTHY)
         if before is not None:
             found[ConditionType.MAINTENANCE_HEALTHY] = before
     return found
 
 
-def _ready(observed: Observed, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
+def _ready(observed: ObservedTopic, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
     spec = parts[ConditionType.SPEC_VALID]
     if observed.deleting:
         return Verdict("False", Reason.DELETING, "the resource is being deleted")
@@ -344,7 +350,9 @@ def _ready(observed: Observed, parts: Mapping[ConditionType, Verdict], stalled: 
     return Verdict("True", Reason.ALL_READY, "topic, table and ingestion are ready")
 
 
-def _stalled(observed: Observed, findings: Findings, parts: Mapping[ConditionType, Verdict]) -> Verdict | None:
+def _stalled(
+    observed: ObservedTopic, findings: TopicFindings, parts: Mapping[ConditionType, Verdict]
+) -> Verdict | None:
     """Somebody has to act: trying again does not help."""
     if observed.deleting:
         return None
@@ -368,7 +376,7 @@ def _stalled(observed: Observed, findings: Findings, parts: Mapping[ConditionTyp
 
 
 def _reconciling(
-    observed: Observed, findings: Findings, ready: Verdict, parts: Mapping[ConditionType, Verdict]
+    observed: ObservedTopic, findings: TopicFindings, ready: Verdict, parts: Mapping[ConditionType, Verdict]
 ) -> Verdict | None:
     if observed.deleting or observed.resource.spec.suspend:
         return None
@@ -393,7 +401,7 @@ def _pending(message: str) -> Verdict:
     return Verdict("Unknown", Reason.PENDING, message)
 
 
-def as_before(observed: Observed, kind: ConditionType) -> Verdict | None:
+def as_before(observed: ObservedTopic, kind: ConditionType) -> Verdict | None:
     """What the condition said before, if it said anything."""
     before = _condition(observed.entry.status, kind)
     if before is None or before["status"] == "Unknown":
@@ -421,7 +429,7 @@ def _coarse(condition: Mapping[str, Any]) -> Manifest:
 # The rest of the document. What cannot be told now is as it was.
 
 
-def _topic(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+def _topic(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
     found: Manifest = {key: previous[key] for key in ("profile", "topicId", "partitions") if key in previous}
     if isinstance(findings.topic, TopicState):
         found["profile"] = observed.entry.profile
@@ -434,7 +442,7 @@ def _topic(observed: Observed, findings: Findings, previous: Mapping[str, Any]) 
     return found
 
 
-def _table(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+def _table(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
     found: Manifest = dict(previous.get("table") or {})
     target, progress = observed.target, observed.progress
     if not isinstance(target, TableTarget):
@@ -450,7 +458,7 @@ def _table(observed: Observed, findings: Findings, previous: Mapping[str, Any]) 
     return found
 
 
-def _ingestion(observed: Observed, findings: Findings, previous: Mapping[str, Any]) -> Manifest:
+def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
     before = dict(previous.get("ingestion") or {})
     found: Manifest = {"group": findings.job.job.group if findings.job else observed.entry.group}
     for key in ("lastCommitTime", "deadLetters"):

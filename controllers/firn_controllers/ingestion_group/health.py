@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from firn.model.conditions import Reason
 from firn.model.progress import GroupProgress
 from firn_controllers.conditions import pods as pod_troubles
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.ports import PodState
 
 Said = tuple[GroupProgress, datetime]
@@ -15,7 +15,7 @@ Said = tuple[GroupProgress, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupHealth(Health):
+class GroupHealth(DependencyHealth):
     """``executors``: the problem is that none of them runs; the driver does."""
 
     executors: bool = False
@@ -29,7 +29,7 @@ class GroupHealth(Health):
 UNSEEN = GroupHealth(Reason.STARTING, "the ingestion application has not been looked at yet")
 
 
-def of(
+def group_health(
     group: str,
     pods: Sequence[PodState],
     said: Said | None,
@@ -44,7 +44,7 @@ def of(
 ) -> GroupHealth:
     """The health of ``group``: of its driver, and of its ``executors`` where it is to have any. ``stale_after``: a document older than that
     says nothing any more."""
-    trouble = pod_troubles.worst(pods, image, namespace)
+    trouble = pod_troubles.worst_trouble(pods, image, namespace)
     if trouble is not None:
         hint = memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
         message = f"ingestion group {group}: {trouble.message}{hint}"
@@ -52,7 +52,7 @@ def of(
     running = [pod for pod in pods if pod.running and not pod.deleting]
     current = said is not None and now - said[1] <= stale_after
     if running and current:
-        missing = pod_troubles.without_executors(executors, image, namespace, group) if executors is not None else None
+        missing = pod_troubles.executor_trouble(executors, image, namespace, group) if executors is not None else None
         if missing is None:
             return GroupHealth(rolling=rolling)
         message = f"ingestion group {group}: {missing.message}"

@@ -3,10 +3,10 @@
 from firn.model import names
 from firn_controllers.children import COMPONENT
 
-COMPONENT_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, COMPONENT: "ingestion"}
+INGESTION_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, COMPONENT: "ingestion"}
 """Labels that all objects of all groups have, and no job contract."""
 
 
-def selector(group: str) -> dict[str, str]:
+def group_labels(group: str) -> dict[str, str]:
     """Labels of a group's objects; they select its pod, so they never change."""
     return {COMPONENT: "ingestion", names.LABEL_GROUP: group}

@@ -18,4 +18,4 @@ def build(group: str, owner: children.Owner, labels: dict[str, str]) -> Manifest
         "selector": labels,
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in ports],
     }
-    return children.child("v1", "Service", names.ingestion(group), owner, labels, spec=spec)
+    return children.child_object("v1", "Service", names.ingestion(group), owner, labels, spec=spec)

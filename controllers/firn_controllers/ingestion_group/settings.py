@@ -20,7 +20,7 @@ BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
 """Less makes files too small; more makes none better."""
 
 
-def settings(config: Config, group: str) -> GroupSettings:
+def group_settings(config: Config, group: str) -> GroupSettings:
     """Settings of ``group``."""
     configured = config.groups[group]
     image = configured.image or config.images.spark
@@ -37,8 +37,8 @@ def settings(config: Config, group: str) -> GroupSettings:
         pull_secrets=tuple(config.images.pull_secrets) if configured.executors else (),
         service_account=configured.service_account,
         spark_conf=configured.spark_conf,
-        kafka={name: kafka(name, profile, config.namespace) for name, profile in config.profiles.items()},
-        catalogs={name: catalog(found) for name, found in config.catalogs.items()},
+        kafka={name: kafka_connection(name, profile, config.namespace) for name, profile in config.profiles.items()},
+        catalogs={name: catalog_connection(found) for name, found in config.catalogs.items()},
     )
 
 
@@ -61,7 +61,7 @@ def memory_hint(group: IngestionGroup) -> str:
     return f"; memory {group.memory} holds no heap of {group.heap} and 384Mi for Python"
 
 
-def kafka(name: str, profile: Profile, namespace: str) -> KafkaConnection:
+def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnection:
     """How to reach the brokers of a profile. A fleet of our own is reached in the clear, inside the cluster."""
     security = KafkaSecurity()
     if isinstance(profile, KafkaProfile) and not profile.managed:
@@ -80,7 +80,7 @@ def kafka(name: str, profile: Profile, namespace: str) -> KafkaConnection:
     )
 
 
-def catalog(configured: Catalog) -> CatalogConnection:
+def catalog_connection(configured: Catalog) -> CatalogConnection:
     """How to reach a catalog."""
     return CatalogConnection(
         type=configured.type,
@@ -94,4 +94,4 @@ def catalog(configured: Catalog) -> CatalogConnection:
 def build(found: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
     """The ConfigMap ``firn-ingest-G``."""
     data = {"group.json": found.model_dump_json(indent=2)}
-    return children.child("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)
+    return children.child_object("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)

@@ -32,7 +32,7 @@ def build(
         "selector": {"matchLabels": labels},
         "template": _template(config, found, labels),
     }
-    return children.child("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
+    return children.child_object("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
 
 
 def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> Manifest:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from firn_controllers.policies.runs import History
+from firn_controllers.policies.runs import RunHistory
 from firn_controllers.ports import TableDebt
-from firn_controllers.specs.terms import Terms, Triggers
+from firn_controllers.specs.terms import PolicyTerms, TriggerTerms
 
 FIRST_RETRY = timedelta(minutes=1)
 LONGEST_RETRY = timedelta(hours=6)
@@ -42,25 +42,25 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TableDecision:
     """``due`` now, or ``next`` at the earliest, as far as can be told."""
 
     due: Due | None = None
     next: datetime | None = None
 
 
-def decide(
-    terms: Terms,
+def decide_table(
+    terms: PolicyTerms,
     now: datetime,
     *,
-    history: History,
+    history: RunHistory,
     generation: int,
     debt: TableDebt | None,
     requests: Mapping[str, str],
-) -> Decision:
+) -> TableDecision:
     """Whether a table is due. ``generation``: of the policy's spec; ``requests``: values of run-now of topic and policy."""
     if terms.idle or terms.suspended:
-        return Decision()
+        return TableDecision()
     asked = {who: value for who, value in requests.items() if value != history.requests.get(who)}
     slot = terms.slots.last(now) if terms.slots is not None else None
     if slot is not None and (history.slot is None or slot <= history.slot):
@@ -71,8 +71,8 @@ def decide(
     new = any(value != history.failed.get(who) for who, value in asked.items())
     if asked and (new or ready <= now):
         if now < left:
-            return Decision(next=left)
-        return Decision(Due(now, "a run was asked for", slot, asked), next_slot)
+            return TableDecision(next=left)
+        return TableDecision(Due(now, "a run was asked for", slot, asked), next_slot)
     found: list[Due] = []
     times = [] if next_slot is None else [next_slot]
     if asked:
@@ -94,13 +94,13 @@ def decide(
     opened = terms.windows.opened(now)
     if found and ready <= now and opened is not None:
         first = min(found, key=lambda due: due.since)
-        return Decision(Due(max(first.since, opened), first.why, slot), min(times, default=None))
+        return TableDecision(Due(max(first.since, opened), first.why, slot), min(times, default=None))
     if found:
         times.append(terms.windows.first(max(ready, now)))
-    return Decision(next=min(times, default=None))
+    return TableDecision(next=min(times, default=None))
 
 
-def _retry(history: History, generation: int, now: datetime) -> datetime:
+def _retry(history: RunHistory, generation: int, now: datetime) -> datetime:
     if not history.failures or history.finished is None or history.result == "Unfinished":
         return now
     if history.generation != generation:
@@ -109,7 +109,7 @@ def _retry(history: History, generation: int, now: datetime) -> datetime:
     return history.finished + min(pause, LONGEST_RETRY)
 
 
-def _triggered(triggers: Triggers, debt: TableDebt, now: datetime) -> Due | None:
+def _triggered(triggers: TriggerTerms, debt: TableDebt, now: datetime) -> Due | None:
     if not debt.due_files:
         return None
     if triggers.max_age is not None and debt.oldest_due is not None and debt.oldest_due + triggers.max_age <= now:

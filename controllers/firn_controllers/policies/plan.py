@@ -18,11 +18,11 @@ from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
 from firn.tables import table_properties
 from firn_controllers import children
 from firn_controllers.cache.policies import LONGEST_REQUEST, PolicyEntry
-from firn_controllers.cache.topics import Entry
-from firn_controllers.ingestion_group.settings import catalog
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.ingestion_group.settings import catalog_connection
 from firn_controllers.ingestion_group.stateful_set import UID
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.runs import COMPONENT_RUN, MARK, Mark, MarkedTable
+from firn_controllers.policies.runs import COMPONENT_RUN, MARK, MarkedTable, RunMark
 from firn_controllers.ports import Manifest, TableDebt
 
 LARGE = "large"
@@ -31,10 +31,10 @@ GRACE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DueTable:
     """A table that is due."""
 
-    topic: Entry
+    topic: TopicEntry
     target: TableTarget
     table_uuid: str
     debt: TableDebt | None
@@ -44,38 +44,38 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PlannedRun:
     """The tables of one run, and the size of its pod."""
 
-    tables: tuple[Waiting, ...]
+    tables: tuple[DueTable, ...]
     size: str
 
 
-def batches(policy: PolicyEntry, waiting: Sequence[Waiting], config: Config, free: int) -> list[Batch]:
+def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Config, free: int) -> list[PlannedRun]:
     """At most ``free`` runs: who was asked for first, then who has waited longest. Small tables share one, a large one has its own."""
     assert policy.terms is not None
     maintenance = config.maintenance
     limit = quantities.size(maintenance.large_table)
     line = sorted(waiting, key=lambda it: (not it.due.requests, it.due.since, it.topic.name))
-    found: list[Batch] = []
-    small: list[Waiting] = []
+    found: list[PlannedRun] = []
+    small: list[DueTable] = []
     place = 0
     for table in line:
         if _bytes(policy, table) >= limit:
-            found.append(Batch((table,), LARGE if LARGE in maintenance.sizes else policy.terms.size))
+            found.append(PlannedRun((table,), LARGE if LARGE in maintenance.sizes else policy.terms.size))
             continue
         if not small:
             place = len(found)
         small.append(table)
         if len(small) == maintenance.tables_per_run:
-            found.insert(place, Batch(tuple(small), policy.terms.size))
+            found.insert(place, PlannedRun(tuple(small), policy.terms.size))
             small = []
     if small:
-        found.insert(place, Batch(tuple(small), policy.terms.size))
+        found.insert(place, PlannedRun(tuple(small), policy.terms.size))
     return found[: max(0, free)]
 
 
-def _bytes(policy: PolicyEntry, table: Waiting) -> int:
+def _bytes(policy: PolicyEntry, table: DueTable) -> int:
     """What a run has to read of it, at most."""
     if table.debt is None:
         return 0
@@ -86,17 +86,17 @@ def _bytes(policy: PolicyEntry, table: Waiting) -> int:
     return table.debt.data_bytes if resource is not None and resource.spec.rows is not None else 0
 
 
-def name(policy: PolicyEntry, batch: Batch) -> str:
+def run_name(policy: PolicyEntry, batch: PlannedRun) -> str:
     """Name of the run: the same for the same tables, slot and requests after the same runs, so that none is made twice. With another
     work it is another run: the one that was stopped may not be gone yet."""
     tables = sorted(
         (table.topic.uid, str(table.due.slot), sorted(table.due.requests.items()), table.last_run)
         for table in batch.tables
     )
-    return names.run(policy.name[1], children.digest([policy.uid, work(policy), tables])[:10])
+    return names.run(policy.name[1], children.digest([policy.uid, work_hash(policy), tables])[:10])
 
 
-def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -> MaintenanceRun:
+def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: datetime) -> MaintenanceRun:
     """What the run, made ``now``, is to do. All of its attempts, and what each waits for node and image, share one deadline, as they do in
     the Job: one that began with a deadline of its own would be ended by Kubernetes before it could report."""
     resource, terms = policy.resource, policy.terms
@@ -125,10 +125,10 @@ def contract(policy: PolicyEntry, batch: Batch, config: Config, now: datetime) -
     used = sorted({table.target.catalog for table in batch.tables})
     deadline_ms = round(terms.deadline.total_seconds() * 1000)
     return MaintenanceRun(
-        name=name(policy, batch),
+        name=run_name(policy, batch),
         namespace=config.namespace,
         tables=tuple(tables),
-        catalogs={known: catalog(config.catalogs[known]) for known in used},
+        catalogs={known: catalog_connection(config.catalogs[known]) for known in used},
         deadline_ms=deadline_ms,
         until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
@@ -151,13 +151,13 @@ def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork 
     return work
 
 
-def selector(policy: PolicyEntry) -> dict[str, str]:
+def policy_labels(policy: PolicyEntry) -> dict[str, str]:
     """Labels of the runs of a policy of this name, whatever its uid."""
     namespace, named = policy.name
-    return labels_of(policy.kind, namespace, named)
+    return run_labels(policy.kind, namespace, named)
 
 
-def labels_of(kind: str, namespace: str, named: str) -> dict[str, str]:
+def run_labels(kind: str, namespace: str, named: str) -> dict[str, str]:
     """Labels of the runs of a policy."""
     return {
         children.COMPONENT: COMPONENT_RUN,
@@ -169,17 +169,17 @@ def labels_of(kind: str, namespace: str, named: str) -> dict[str, str]:
 
 def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: children.Owner) -> Manifest:
     """The ConfigMap with the run's contract."""
-    labels = {**selector(policy), names.LABEL_RUN: run.name}
+    labels = {**policy_labels(policy), names.LABEL_RUN: run.name}
     data = {names.RUN_PATH.rsplit("/", 1)[1]: run.model_dump_json()}
-    return children.child("v1", "ConfigMap", run.name, owner, labels, data=data)
+    return children.child_object("v1", "ConfigMap", run.name, owner, labels, data=data)
 
 
-def mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
+def run_mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
     """Whether the policy's runs delete anything; None where that is not the question."""
     return policy.resource.spec.mode if isinstance(policy.resource, RetentionPolicy) else None
 
 
-def work(policy: PolicyEntry) -> str:
+def work_hash(policy: PolicyEntry) -> str:
     """Hash of what runs of a RetentionPolicy may delete; empty for those of a CompactionPolicy, which delete nothing."""
     if not isinstance(policy.resource, RetentionPolicy):
         return ""
@@ -187,12 +187,12 @@ def work(policy: PolicyEntry) -> str:
     return children.digest(wanted.model_dump(mode="json")) if wanted is not None else ""
 
 
-def mark(policy: PolicyEntry, batch: Batch) -> Mark:
+def run_mark(policy: PolicyEntry, batch: PlannedRun) -> RunMark:
     """What the Job says of the run."""
-    return Mark(
+    return RunMark(
         kind=policy.kind,
-        mode=mode(policy),
-        work=work(policy),
+        mode=run_mode(policy),
+        work=work_hash(policy),
         generation=policy.generation,
         tables=tuple(
             MarkedTable(uid=table.topic.uid, slot=table.due.slot, requests=dict(table.due.requests))
@@ -201,11 +201,11 @@ def mark(policy: PolicyEntry, batch: Batch) -> Mark:
     )
 
 
-def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, owner: children.Owner) -> Manifest:
+def job(policy: PolicyEntry, batch: PlannedRun, run: MaintenanceRun, config: Config, owner: children.Owner) -> Manifest:
     """The run's Job. A pod that ends with an exit code that no repetition cures ends it; one that a node lost does not count."""
     terms = policy.terms
     assert terms is not None
-    labels = {**selector(policy), names.LABEL_RUN: run.name, names.LABEL_POLICY_UID: policy.uid}
+    labels = {**policy_labels(policy), names.LABEL_RUN: run.name, names.LABEL_POLICY_UID: policy.uid}
     hopeless = [int(ExitCode.CONFIGURATION), int(ExitCode.CORRUPT)]
     spec = {
         "backoffLimit": terms.retries,
@@ -223,8 +223,8 @@ def job(policy: PolicyEntry, batch: Batch, run: MaintenanceRun, config: Config, 
         },
         "template": _template(batch.size, run, config, labels),
     }
-    annotations = {MARK: mark(policy, batch).model_dump_json(exclude_defaults=True)}
-    return children.child("batch/v1", "Job", run.name, owner, labels, annotations=annotations, spec=spec)
+    annotations = {MARK: run_mark(policy, batch).model_dump_json(exclude_defaults=True)}
+    return children.child_object("batch/v1", "Job", run.name, owner, labels, annotations=annotations, spec=spec)
 
 
 def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[str, str]) -> Manifest:
@@ -279,7 +279,7 @@ def _environment(more: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def requests(policy: PolicyEntry, topic: Entry) -> dict[str, str]:
+def run_requests(policy: PolicyEntry, topic: TopicEntry) -> dict[str, str]:
     """Values of the annotation run-now that concern a topic."""
     mine = topic.resource.metadata.annotations.get(names.RUN_NOW) if topic.resource else None
     given = {"topic": mine[:LONGEST_REQUEST] if mine else None, "policy": policy.request}

@@ -18,7 +18,7 @@ from firn_controllers.conditions.stable_text import steady
 from firn_controllers.ports import JobState, Manifest, PodState
 
 MARK = f"{names.GROUP}/run"
-"""Annotation of a run's Job: a `Mark`."""
+"""Annotation of a run's Job: a `RunMark`."""
 COMPONENT_RUN = "maintenance"
 """Label ``app.kubernetes.io/component`` of runs."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -33,7 +33,7 @@ class MarkedTable(Contract):
     requests: dict[str, str] = Field(default_factory=dict)
 
 
-class Mark(Contract):
+class RunMark(Contract):
     """What a run's Job says of itself."""
 
     kind: str
@@ -46,11 +46,11 @@ class Mark(Contract):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PolicyRun:
     """A run of some policy."""
 
     job: JobState
-    mark: Mark
+    mark: RunMark
     reports: Mapping[str, TableReport] = field(default_factory=dict)
     """By uid of the topic; those that the run could tell of."""
     reported: bool = False
@@ -103,10 +103,10 @@ class Run:
         )
 
 
-def read(job: JobState, pods: Iterable[PodState]) -> Run | None:
+def read_run(job: JobState, pods: Iterable[PodState]) -> PolicyRun | None:
     """The run of a Job, with the reports of its pods, oldest first; None where it is not one of ours."""
     try:
-        mark = Mark.model_validate_json(job.annotations[MARK])
+        mark = RunMark.model_validate_json(job.annotations[MARK])
     except (KeyError, ValidationError):
         return None
     reports: dict[str, TableReport] = {}
@@ -121,7 +121,7 @@ def read(job: JobState, pods: Iterable[PodState]) -> Run | None:
         last_words = ""
         _merge(reports, report)
     running = any(pod.finished is None and not pod.deleting for pod in pods)
-    return Run(
+    return PolicyRun(
         job,
         mark,
         reports,
@@ -144,7 +144,7 @@ def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """What has become of one topic under the policies of one kind, as its status keeps it."""
 
     last: Manifest | None = None
@@ -163,7 +163,7 @@ class History:
     schedule: str = ""
 
     @classmethod
-    def of(cls, section: Mapping[str, Any]) -> "History":
+    def of(cls, section: Mapping[str, Any]) -> "RunHistory":
         """The history in ``status.maintenance.compaction`` or ``.retention``."""
         slot = section.get("lastScheduleTime")
         return cls(
@@ -195,7 +195,7 @@ class History:
         found: str = (self.last or {}).get("message", "")
         return found
 
-    def under(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "History":
+    def under(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "RunHistory":
         """The history as it counts under the policy of this uid, with this schedule, whose slot ``past`` is behind. To a topic that it has
         just taken over, past slots and what it has ``answered`` for all before are nothing that is owed; a changed schedule begins anew."""
         found = self
@@ -207,7 +207,7 @@ class History:
             found = replace(found, schedule=schedule, slot=past)
         return found
 
-    def after(self, run: Run, uid: str) -> "History":
+    def after(self, run: PolicyRun, uid: str) -> "RunHistory":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
         finished = run.job.finished
         if finished is None:
@@ -218,7 +218,7 @@ class History:
         if marked is None:
             return self
         report = run.outcome(uid)
-        last = document(run, [report])
+        last = run_status(run, [report])
         found = replace(self, last=last)
         if last["result"] == "Busy":
             return found
@@ -234,7 +234,7 @@ class History:
         slot = max((it for it in slots if it is not None), default=None)
         return replace(found.spared(), slot=slot, requests={**self.requests, **marked.requests})
 
-    def spared(self) -> "History":
+    def spared(self) -> "RunHistory":
         """The same without the failures."""
         return replace(self, failures=0, generation=0, failed={})
 
@@ -264,7 +264,7 @@ def time_text(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def document(run: Run, reports: Sequence[TableReport]) -> Manifest:
+def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
     """A run as ``status`` has it, summed over these tables."""
     failed = [report for report in reports if report.outcome == "Failed"]
     unfinished = [report for report in reports if report.outcome == "Unfinished"]

@@ -9,8 +9,8 @@ from firn.model.conditions import ConditionType, Reason
 from firn_controllers.cache.policies import PolicyEntry
 from firn_controllers.conditions.render import Verdict, paused_over, rendered
 from firn_controllers.conditions.stable_text import steady
-from firn_controllers.policies.runs import EARLIEST, Run, document, time_text
-from firn_controllers.policies.upkeep import UNFINISHED, Upkeep
+from firn_controllers.policies.outcome import UNFINISHED, PolicyOutcome
+from firn_controllers.policies.runs import EARLIEST, PolicyRun, run_status, time_text
 from firn_controllers.ports import Manifest
 
 TROUBLED_AFTER = timedelta(minutes=2)
@@ -22,13 +22,13 @@ class Observed:
     """One policy and what it came to, at one moment."""
 
     policy: PolicyEntry
-    governed: Mapping[str, Upkeep]
+    governed: Mapping[str, PolicyOutcome]
     """By ``namespace/name`` of the topic; those for which the policy is followed."""
     bound: Mapping[str, str]
     """By name of the topic, of all that it governs: because of what."""
     refused: int
     """Topics that it governs but does not fit."""
-    runs: Sequence[Run]
+    runs: Sequence[PolicyRun]
     """Of this policy, those whose Jobs are still there, and that either work or have said their last word."""
     now: datetime
 
@@ -50,7 +50,7 @@ def of(observed: Observed) -> Manifest:
             found["topicsRefused"] = observed.refused
     active = sorted((it for it in observed.runs if it.active), key=lambda it: (it.job.created, it.name))
     if active:
-        found["activeRuns"] = [document(it, []) | {"tables": len(it.uids)} for it in active[:20]]
+        found["activeRuns"] = [run_status(it, []) | {"tables": len(it.uids)} for it in active[:20]]
     request = _answered(observed)
     if request is not None:
         found["lastRequest"] = request
@@ -73,7 +73,7 @@ def _answered(observed: Observed) -> str | None:
     """The last value of run-now that was answered for every topic governed then: who comes later has no part in it. One that nobody
     was there for is for who comes first, as topics may be made after their policy."""
     policy = observed.policy
-    answers = {upkeep.history.requests.get("policy") for upkeep in observed.governed.values()}
+    answers = {outcome.history.requests.get("policy") for outcome in observed.governed.values()}
     if policy.request is not None and answers == {policy.request}:
         return policy.request
     before: str | None = policy.status.get("lastRequest")
@@ -93,10 +93,10 @@ def _last_run(observed: Observed) -> Manifest | None:
     return run(newest)
 
 
-def run(ended: Run) -> Manifest:
+def run(ended: PolicyRun) -> Manifest:
     """A run that ended as status has it, all of its tables together."""
     reports = [ended.outcome(uid) for uid in sorted(ended.uids)]
-    found = document(ended, reports) | {"tables": len(reports)}
+    found = run_status(ended, reports) | {"tables": len(reports)}
     failed = sum(report.outcome == "Failed" for report in reports)
     return found | ({"tablesFailed": failed} if failed else {})
 
@@ -125,14 +125,14 @@ def _healthy(observed: Observed) -> Verdict:
     for it in observed.runs:
         if it.active and it.trouble and observed.now >= it.job.created + TROUBLED_AFTER:
             return Verdict("False", Reason.RUN_OVERDUE, f"run {it.name} does not start: {it.trouble}")
-    failing = sorted(name for name, upkeep in observed.governed.items() if upkeep.history.failures)
+    failing = sorted(name for name, outcome in observed.governed.items() if outcome.history.failures)
     if failing:
         message = observed.governed[failing[0]].history.message or "see the Job's log"
         return Verdict("False", Reason.RUN_FAILED, f"{_some(failing)}: {message}")
-    overdue = sorted(name for name, upkeep in observed.governed.items() if upkeep.overdue)
+    overdue = sorted(name for name, outcome in observed.governed.items() if outcome.overdue)
     if overdue:
         return Verdict("False", Reason.RUN_OVERDUE, f"{_some(overdue)}: {observed.governed[overdue[0]].overdue}")
-    results = {upkeep.history.result for upkeep in observed.governed.values()}
+    results = {outcome.history.result for outcome in observed.governed.values()}
     if "Unfinished" in results:
         return Verdict("True", Reason.SUCCEEDED, UNFINISHED)
     if "Succeeded" in results:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers.board import Board
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.stable_text import steady
 from firn_controllers.ports import Ports
 from firn_controllers.queue import Outcome
@@ -26,11 +26,11 @@ class CatalogReconciler:
         """Ask once."""
         try:
             await self._ports.tables.check(name)
-            found = Health()
+            found = DependencyHealth()
         except AccessDeniedError as error:
-            found = Health(Reason.ACCESS_DENIED, steady(f"catalog {name}: {error}"))
+            found = DependencyHealth(Reason.ACCESS_DENIED, steady(f"catalog {name}: {error}"))
         except FirnError as error:
-            found = Health(Reason.CATALOG_UNREACHABLE, steady(f"catalog {name} does not answer: {error}"))
+            found = DependencyHealth(Reason.CATALOG_UNREACHABLE, steady(f"catalog {name} does not answer: {error}"))
         if found != self._board.catalog(name):
             self._board.catalogs[name] = found
             self._changed(name)

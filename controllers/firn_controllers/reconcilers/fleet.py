@@ -59,7 +59,7 @@ class FleetReconciler:
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
         if not self._config.profiles[profile].managed:
-            found, busy = health.of(profile, None, (), await self._ask(profile)), False
+            found, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
             found, busy = await self._fleet(profile)
         self._tell(profile, found)
@@ -69,7 +69,7 @@ class FleetReconciler:
         """Its health, and whether something is under way that the next look may take further."""
         cluster = self._ports.cluster
         live = await cluster.stateful_set(names.fleet(profile))
-        fleet = kinds.fleet(self._config, profile, self._owner, live)
+        fleet = kinds.managed_fleet(self._config, profile, self._owner, live)
         pods = await cluster.pods(fleet.labels)
         answers = any(pod.ready for pod in pods)
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
@@ -85,13 +85,13 @@ class FleetReconciler:
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied: brokers that run keep what they run, and topics can be managed.
-            found = health.of(profile, fleet, pods, admin, wrong=str(error))
+            found = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
             if found.problem is not None:
                 found = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
             return found, False
         if settled:
             await self._prune(fleet)
-        found = health.of(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
+        found = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return found, rolling or (version is not None and failure is None)
 
     async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:

@@ -9,13 +9,13 @@ from firn.model.config import Config
 from firn.model.progress import TopicProgress
 from firn_controllers import children
 from firn_controllers.board import Board
-from firn_controllers.cache.topics import Index, Name
+from firn_controllers.cache.topics import Name, TopicCache
 from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import status
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import GroupHealth, Said
-from firn_controllers.ingestion_group.layout import selector
+from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import PodState, Ports
 from firn_controllers.queue import Outcome
 
@@ -31,7 +31,7 @@ class GroupReconciler:
         config: Config,
         owner: Owner,
         ports: Ports,
-        index: Index,
+        index: TopicCache,
         board: Board,
         changed: Callable[[str], None],
         progressed: Callable[[Name], None],
@@ -55,13 +55,13 @@ class GroupReconciler:
     async def reconcile(self, group: str) -> Outcome:
         """Look, apply, tell."""
         cluster = self._ports.cluster
-        labels = selector(group)
+        labels = group_labels(group)
         live = await cluster.stateful_set(names.ingestion(group))
         in_use = self._index.group_in_use(group)
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
-        found = settings.settings(self._config, group)
+        found = settings.group_settings(self._config, group)
         wanted = stateful_set.build(self._config, found, self._owner, labels, in_use=in_use)
         await cluster.apply(settings.build(found, self._owner, labels))
         await cluster.apply(service.build(group, self._owner, labels))
@@ -81,7 +81,7 @@ class GroupReconciler:
         self._hear(group, said)
         self._tell(
             group,
-            health.of(
+            health.group_health(
                 group,
                 pods,
                 said,
@@ -109,7 +109,7 @@ class GroupReconciler:
         before = self._digests.get(group, {})
         digests: dict[str, tuple[object, ...]] = {}
         for uid, progress in topics.items():
-            entry = self._index.with_uid(uid)
+            entry = self._index.by_uid(uid)
             if entry is None or entry.resource is None:
                 continue
             digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
@@ -118,7 +118,7 @@ class GroupReconciler:
             elif progress != earlier.get(uid) and _counts(progress) != _counts(earlier[uid]):
                 self._counted(entry.name)
         for uid in before.keys() - digests.keys():
-            entry = self._index.with_uid(uid)
+            entry = self._index.by_uid(uid)
             if entry is not None:
                 self._progressed(entry.name)
         self._digests[group] = digests

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Iterable
 
 from firn.model import names
-from firn_controllers.cache.topics import Index
+from firn_controllers.cache.topics import TopicCache
 from firn_controllers.children import COMPONENT, Owner
-from firn_controllers.ingestion_group.layout import COMPONENT_LABELS, selector
+from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Ports
 
@@ -26,11 +26,11 @@ async def prune_groups(ports: Ports, owner: Owner, configured: Iterable[str]) ->
     cluster, waits = ports.cluster, False
     kept = {names.ingestion(group) for group in configured}
     for api_version, kind in _GROUP_KINDS:
-        for name in await cluster.list_names(api_version, kind, COMPONENT_LABELS):
+        for name in await cluster.list_names(api_version, kind, INGESTION_LABELS):
             if name in kept:
                 continue
             group = name.removeprefix(names.ingestion(""))
-            if kind != "StatefulSet" and await cluster.pods(selector(group)):
+            if kind != "StatefulSet" and await cluster.pods(group_labels(group)):
                 waits = True
                 continue
             await cluster.delete(api_version, kind, owner.namespace, name)
@@ -38,14 +38,14 @@ async def prune_groups(ports: Ports, owner: Owner, configured: Iterable[str]) ->
     return waits
 
 
-async def prune_contracts(ports: Ports, owner: Owner, index: Index) -> list[str]:
+async def prune_contracts(ports: Ports, owner: Owner, index: TopicCache) -> list[str]:
     """Delete them; their uids. Only with two proofs: the index, complete by now, lacks the uid, and so does a live look."""
     pruned = []
     labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
     prefix = names.job("")
     for name in await ports.cluster.list_names("v1", "ConfigMap", labels):
         uid = name.removeprefix(prefix)
-        if not name.startswith(prefix) or index.with_uid(uid) is not None:
+        if not name.startswith(prefix) or index.by_uid(uid) is not None:
             continue
         config_map = await ports.cluster.get("v1", "ConfigMap", owner.namespace, name)
         if config_map is None:

@@ -14,17 +14,17 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn_controllers.board import Board
-from firn_controllers.cache.policies import Kind, Policies, PolicyEntry, entry
-from firn_controllers.cache.topics import Entry, Index, Name
+from firn_controllers.cache.policies import Kind, PolicyCache, PolicyEntry, policy_entry
+from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions import announcements, pods
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.policies import due as dues
 from firn_controllers.policies import plan, runs, status
-from firn_controllers.policies.due import Decision
-from firn_controllers.policies.plan import Waiting
-from firn_controllers.policies.runs import History, Run
-from firn_controllers.policies.upkeep import SECTIONS, Upkeep
+from firn_controllers.policies.due import TableDecision
+from firn_controllers.policies.outcome import SECTIONS, PolicyOutcome
+from firn_controllers.policies.plan import DueTable
+from firn_controllers.policies.runs import PolicyRun, RunHistory
 from firn_controllers.ports import Manifest, NoRunMeter, PodState, Ports, RunMeter
 from firn_controllers.queue import Outcome
 
@@ -40,12 +40,12 @@ BLOCKED = 5.0
 class _Look:
     """What was found out about the topics of a policy."""
 
-    governed: Mapping[Name, Upkeep]
+    governed: Mapping[Name, PolicyOutcome]
     uids: Mapping[str, Name]
     bound: Mapping[Name, str]
     """Because of what, of all that it governs, those too that it does not fit."""
     refused: int
-    waiting: Sequence[Waiting]
+    waiting: Sequence[DueTable]
     held: bool
     """Some table that is due is in the hands of another policy's run."""
     next: datetime | None
@@ -60,8 +60,8 @@ class PolicyReconciler:
         config: Config,
         owner: Owner,
         ports: Ports,
-        index: Index,
-        policies: Policies,
+        index: TopicCache,
+        policies: PolicyCache,
         board: Board,
         told: Callable[[Name], None],
         jitter: Callable[[], float],
@@ -83,7 +83,9 @@ class PolicyReconciler:
         self._claimed: set[str] = set()  # uids of their topics
         self._governed: dict[tuple[Kind, Name], frozenset[str]] = {}
         self._noticed: dict[tuple[Kind, str], datetime] = {}  # since when a topic, by uid, is due
-        self._reported: dict[tuple[Kind, Name], dict[str, Run]] = {}  # by name, runs that have said their last word
+        self._reported: dict[
+            tuple[Kind, Name], dict[str, PolicyRun]
+        ] = {}  # by name, runs that have said their last word
         self._metered: dict[tuple[Kind, Name], frozenset[str]] = {}  # names of runs that ended and were counted
 
     async def reconcile(self, kind: Kind, name: Name) -> Outcome:
@@ -115,15 +117,15 @@ class PolicyReconciler:
 
     # What is there
 
-    async def _runs(self, kind: Kind, name: Name) -> list[Run]:
-        labels = plan.labels_of(kind, *name)
+    async def _runs(self, kind: Kind, name: Name) -> list[PolicyRun]:
+        labels = plan.run_labels(kind, *name)
         by_run: defaultdict[str, list[PodState]] = defaultdict(list)
         for pod in await self._ports.cluster.pods(labels):
             by_run[pod.labels.get(names.LABEL_RUN, "")].append(pod)
         known = self._reported.get((kind, name), {})
-        found: dict[str, Run] = {}
+        found: dict[str, PolicyRun] = {}
         for job in await self._ports.cluster.jobs(labels):
-            run = known.get(job.name) or runs.read(job, by_run[job.name])
+            run = known.get(job.name) or runs.read_run(job, by_run[job.name])
             if run is not None:
                 found[job.name] = self._troubled(run, by_run[job.name])
         # What was said once is not unpacked again: of an hour's runs there may be hundreds.
@@ -131,25 +133,25 @@ class PolicyReconciler:
         self._reported[kind, name] = over
         return list(found.values())
 
-    def _troubled(self, run: Run, found: Sequence[PodState]) -> Run:
+    def _troubled(self, run: PolicyRun, found: Sequence[PodState]) -> PolicyRun:
         if not run.active:
             return run
         image = (self._config.maintenance.image or self._config.images.spark).image
         waiting = [pod for pod in found if not pod.running and pod.finished is None]
-        trouble = pods.worst(waiting, image, self._owner.namespace)
+        trouble = pods.worst_trouble(waiting, image, self._owner.namespace)
         return replace(run, trouble=trouble.message) if trouble is not None else run
 
-    async def _all_active(self) -> Sequence[Run]:
+    async def _all_active(self) -> Sequence[PolicyRun]:
         jobs = await self._ports.cluster.jobs({COMPONENT: runs.COMPONENT_RUN})
-        read = (runs.read(job, ()) for job in jobs)
+        read = (runs.read_run(job, ()) for job in jobs)
         return [run for run in read if run is not None and run.active]
 
-    def _settled(self, run: Run) -> bool:
+    def _settled(self, run: PolicyRun) -> bool:
         """The run ended, and all that it will ever say is here."""
         ended = run.job.finished
         return ended is not None and (run.reported or self._ports.clock.now() >= ended + REPORT_GRACE)
 
-    async def _withdrawn(self, policy: PolicyEntry, run: Run) -> bool:
+    async def _withdrawn(self, policy: PolicyEntry, run: PolicyRun) -> bool:
         """Stop a run whose policy is not the one any more that wanted it; True where it is another's or was stopped."""
         another = run.job.labels.get(names.LABEL_POLICY_UID) != policy.uid
         suspended = policy.terms is not None and policy.terms.suspended
@@ -158,43 +160,43 @@ class PolicyReconciler:
             return True
         return another
 
-    def _spared(self, policy: PolicyEntry, run: Run) -> bool:
+    def _spared(self, policy: PolicyEntry, run: PolicyRun) -> bool:
         """Deleting needs an explicit word: a run that deletes, of which the policy says something else by now, or does not say it any more
         of all its tables. Its other tables have not failed: they are due at once."""
         if run.mark.mode != "Enforce":
             return False
-        if run.mark.work != plan.work(policy):
+        if run.mark.work != plan.work_hash(policy):
             return True
-        topics = self._index.of(policy.name[0])
+        topics = self._index.in_namespace(policy.name[0])
         governed = {topic.uid for topic in topics if self._governs(policy, topic) and self._table(topic) is not None}
         return not run.uids <= governed
 
-    def _governs(self, policy: PolicyEntry, topic: Entry) -> bool:
+    def _governs(self, policy: PolicyEntry, topic: TopicEntry) -> bool:
         resolution = self._policies.resolve(policy.kind, topic)
         return resolution.policy is not None and resolution.policy.uid == policy.uid and resolution.followed
 
-    async def _stop(self, run: Run) -> None:
+    async def _stop(self, run: PolicyRun) -> None:
         if run.active and not run.job.deleting:
             await self._ports.cluster.delete("batch/v1", "Job", self._owner.namespace, run.name)
 
     # Who is due
 
-    def _look(self, policy: PolicyEntry, mine: Sequence[Run], everywhere: Sequence[Run]) -> _Look:
+    def _look(self, policy: PolicyEntry, mine: Sequence[PolicyRun], everywhere: Sequence[PolicyRun]) -> _Look:
         now = self._ports.clock.now()
-        ended: defaultdict[str, list[Run]] = defaultdict(list)
+        ended: defaultdict[str, list[PolicyRun]] = defaultdict(list)
         for run in sorted((it for it in mine if self._settled(it)), key=lambda it: (it.job.finished, it.name)):
             for uid in run.uids:
                 ended[uid].append(run)
         unheard = [run for run in mine if not self._settled(run)]
         own = frozenset[str]().union(*(run.uids for run in unheard))
         busy = own.union(self._claimed, *(run.uids for run in everywhere))
-        governed: dict[Name, Upkeep] = {}
+        governed: dict[Name, PolicyOutcome] = {}
         uids: dict[str, Name] = {}
         bound: dict[Name, str] = {}
-        waiting: list[Waiting] = []
+        waiting: list[DueTable] = []
         refused, held = 0, False
         times: list[datetime] = []
-        for topic in self._index.of(policy.name[0]):
+        for topic in self._index.in_namespace(policy.name[0]):
             resolution = self._policies.resolve(policy.kind, topic)
             if resolution.policy is None or resolution.policy.uid != policy.uid:
                 continue
@@ -225,52 +227,52 @@ class PolicyReconciler:
                     times.append(since + policy.terms.deadline)
             if decision.next is not None:
                 times.append(decision.next)
-            governed[topic.name] = Upkeep(policy.name[1], history, decision.next, overdue)
+            governed[topic.name] = PolicyOutcome(policy.name[1], history, decision.next, overdue)
             uids[topic.uid] = topic.name
         return _Look(governed, uids, bound, refused, waiting, held, min(times, default=None))
 
-    def _outdate(self, kind: Kind, uid: str, history: History) -> None:
+    def _outdate(self, kind: Kind, uid: str, history: RunHistory) -> None:
         """Forget what was measured before a run that ended: it is paid by now, and no reason for another one."""
-        known = self._board.upkeep.get((uid, kind))
+        known = self._board.outcomes.get((uid, kind))
         if known is not None and known.history.finished != history.finished:
             self._board.debts.pop(uid, None)
 
-    def _history(self, policy: PolicyEntry, topic: Entry, now: datetime) -> History:
+    def _history(self, policy: PolicyEntry, topic: TopicEntry, now: datetime) -> RunHistory:
         """What is known of the topic, as it counts under the policy: the newer of what status keeps and what was last found out, as the
         status may not be written yet."""
-        found = History.of((topic.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {})
-        known = self._board.upkeep.get((topic.uid, policy.kind))
+        found = RunHistory.of((topic.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {})
+        known = self._board.outcomes.get((topic.uid, policy.kind))
         if known is not None and (known.history.finished or runs.EARLIEST) >= (found.finished or runs.EARLIEST):
             found = known.history
         slots = policy.terms.slots if policy.terms is not None else None
-        asked = plan.requests(policy, topic).get("policy")
+        asked = plan.run_requests(policy, topic).get("policy")
         answered = asked if asked == policy.status.get("lastRequest") else None
         if slots is None:
             return found.under(policy.uid, "", None, answered)
         return found.under(policy.uid, slots.cron.text, slots.last(now), answered)
 
     def _decide(
-        self, policy: PolicyEntry, topic: Entry, history: History, now: datetime
-    ) -> tuple[Decision, Waiting | None]:
+        self, policy: PolicyEntry, topic: TopicEntry, history: RunHistory, now: datetime
+    ) -> tuple[TableDecision, DueTable | None]:
         table = self._table(topic)
         terms = policy.terms
         if table is None or terms is None:
-            return Decision(), None
+            return TableDecision(), None
         target, uuid = table
         debt = self._board.debts.get(topic.uid)
-        decision = dues.decide(
+        decision = dues.decide_table(
             terms,
             now,
             history=history,
             generation=policy.generation,
             debt=debt if debt is not None and debt.table_uuid == uuid else None,
-            requests=plan.requests(policy, topic),
+            requests=plan.run_requests(policy, topic),
         )
         if decision.due is None:
             return decision, None
-        return decision, Waiting(topic, target, uuid, debt, decision.due, (history.last or {}).get("name", ""))
+        return decision, DueTable(topic, target, uuid, debt, decision.due, (history.last or {}).get("name", ""))
 
-    def _table(self, topic: Entry) -> tuple[TableTarget, str] | None:
+    def _table(self, topic: TopicEntry) -> tuple[TableTarget, str] | None:
         """The topic's table and its uuid, where there is one that may be worked on."""
         resource = topic.resource
         if resource is None or resource.metadata.deletion_timestamp is not None:
@@ -293,21 +295,21 @@ class PolicyReconciler:
         """Forget the topics that the policy governs no more, unless another policy has taken them over."""
         for uid in self._governed.pop((kind, name), frozenset()) - uids.keys():
             self._noticed.pop((kind, uid), None)
-            known = self._board.upkeep.get((uid, kind))
+            known = self._board.outcomes.get((uid, kind))
             if known is not None and known.policy == name[1]:
-                del self._board.upkeep[uid, kind]
+                del self._board.outcomes[uid, kind]
         if uids:
             self._governed[kind, name] = frozenset(uids)
 
     def _tell(self, policy: PolicyEntry, look: _Look) -> None:
         for uid, name in look.uids.items():
             found = look.governed[name]
-            if self._board.upkeep.get((uid, policy.kind)) != found:
-                self._board.upkeep[uid, policy.kind] = found
+            if self._board.outcomes.get((uid, policy.kind)) != found:
+                self._board.outcomes[uid, policy.kind] = found
                 self._told(name)
 
     async def _start(
-        self, policy: PolicyEntry, look: _Look, mine: Sequence[Run], everywhere: Sequence[Run]
+        self, policy: PolicyEntry, look: _Look, mine: Sequence[PolicyRun], everywhere: Sequence[PolicyRun]
     ) -> tuple[list[str], bool]:
         """Start the runs that there is room for; their names, and whether tables are left that wait for room."""
         terms = policy.terms
@@ -317,9 +319,9 @@ class PolicyReconciler:
         room = min(
             terms.max_concurrent - sum(run.active for run in mine), self._config.maintenance.max_runs - len(at_work)
         )
-        chosen = plan.batches(policy, look.waiting, self._config, room)
+        chosen = plan.planned_runs(policy, look.waiting, self._config, room)
         taken = {table.topic.uid for batch in chosen for table in batch.tables}
-        made = {plan.name(policy, batch) for batch in chosen}
+        made = {plan.run_name(policy, batch) for batch in chosen}
         self._claimed |= taken
         self.making |= made
         started = []
@@ -336,7 +338,9 @@ class PolicyReconciler:
             self._noticed.pop((policy.kind, uid), None)
         return started, len(taken) < len(look.waiting)
 
-    async def _report(self, policy: PolicyEntry, look: _Look, mine: Sequence[Run], started: Sequence[str]) -> None:
+    async def _report(
+        self, policy: PolicyEntry, look: _Look, mine: Sequence[PolicyRun], started: Sequence[str]
+    ) -> None:
         """Write the status if it says something new, announce what came of it, count what ended."""
         governed = {"/".join(name): upkeep for name, upkeep in look.governed.items()}
         heard = [run for run in mine if run.active or self._settled(run)]
@@ -367,7 +371,7 @@ class PolicyReconciler:
                 namespace, name, document, policy.resource_version, policy.kind
             )
             if live is not None:
-                self._policies.put(entry(live, self._config))
+                self._policies.put(policy_entry(live, self._config))
             else:
                 self._policies.remove(policy.kind, policy.name, policy.uid)
             done += announcements.transitions(policy.status, document)
@@ -376,7 +380,7 @@ class PolicyReconciler:
                 *policy.name, policy.uid, policy.kind, item.type, str(item.reason), item.message
             )
 
-    def _outcome(self, look: _Look, mine: Sequence[Run], *, blocked: bool) -> Outcome:
+    def _outcome(self, look: _Look, mine: Sequence[PolicyRun], *, blocked: bool) -> Outcome:
         after = self._resync * (0.8 + 0.2 * self._jitter())
         if look.next is not None:
             # A little later than the very moment: clocks differ, and a second look that comes too early is for nothing.

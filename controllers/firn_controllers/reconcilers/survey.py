@@ -16,8 +16,8 @@ from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.board import Board
-from firn_controllers.cache.policies import Policies
-from firn_controllers.cache.topics import Entry, Index, Name
+from firn_controllers.cache.policies import PolicyCache
+from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.ports import Debts, TableDebt
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Survey:
         self,
         config: Config,
         debts: Debts,
-        index: Index,
-        policies: Policies,
+        index: TopicCache,
+        policies: PolicyCache,
         board: Board,
         changed: Callable[[Name], None],
     ) -> None:
@@ -97,7 +97,7 @@ class Survey:
 
         await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(tables)))))
 
-    def _tables(self) -> Iterator[tuple[Entry, TableTarget]]:
+    def _tables(self) -> Iterator[tuple[TopicEntry, TableTarget]]:
         for entry in self._index.all():
             resource = entry.resource
             if resource is None or entry.table_claim is None or resource.metadata.deletion_timestamp is not None:
@@ -124,7 +124,7 @@ class Survey:
         if gone is not None:
             self._debts.forget(gone.target)
 
-    def _work(self, entry: Entry) -> tuple[CompactionWork, datetime | None]:
+    def _work(self, entry: TopicEntry) -> tuple[CompactionWork, datetime | None]:
         """The settings to measure by, and since when the policy has been there that is followed and gave them."""
         resolution = self._policies.resolve("CompactionPolicy", entry)
         if resolution.followed and resolution.policy is not None:
@@ -133,7 +133,7 @@ class Survey:
                 return resource.work(), resolution.policy.created
         return CompactionWork(), None
 
-    async def _measure(self, entry: Entry, target: TableTarget) -> None:
+    async def _measure(self, entry: TopicEntry, target: TableTarget) -> None:
         work, since = self._work(entry)
         try:
             debt = await self._debts.measure(target, work)
@@ -158,7 +158,7 @@ class Survey:
             self._board.debts[entry.uid] = debt
             self._changed(entry.name)
 
-    def _fail(self, entry: Entry, problem: str) -> None:
+    def _fail(self, entry: TopicEntry, problem: str) -> None:
         """What was measured before stays. A problem is logged when it begins."""
         if self._failing.get(entry.uid) != problem:
             self._failing[entry.uid] = problem

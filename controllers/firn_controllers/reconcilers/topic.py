@@ -14,25 +14,25 @@ from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.board import Board
-from firn_controllers.cache.policies import KINDS, Policies
-from firn_controllers.cache.topics import Entry, Index, Name, entry
+from firn_controllers.cache.policies import KINDS, PolicyCache
+from firn_controllers.cache.topics import Name, TopicCache, TopicEntry, topic_entry
 from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions import announcements
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic import checks, plan, status
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.observed import LiveJob, Observed
-from firn_controllers.iceberg_topic.status import Findings
+from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
+from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
-from firn_controllers.ingestion_group.layout import selector
+from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.policies import runs
-from firn_controllers.policies.log import Log
+from firn_controllers.policies.log_retention import LogRetention
+from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from firn_controllers.policies.runs import COMPONENT_RUN
-from firn_controllers.policies.upkeep import Bound, Maintained
 from firn_controllers.ports import Manifest, Ports, TableState, TopicState
 from firn_controllers.queue import Outcome
 
@@ -64,7 +64,7 @@ class Visit:
 
     uid: str
     generation: int
-    log: Log
+    log_retention: LogRetention
     at: float
     topic: TopicState
     table: TableState | None
@@ -78,8 +78,8 @@ class TopicReconciler:
         config: Config,
         owner: Owner,
         ports: Ports,
-        index: Index,
-        policies: Policies,
+        index: TopicCache,
+        policies: PolicyCache,
         board: Board,
         jitter: Callable[[], float],
         wake: Callable[[Name], None],
@@ -110,10 +110,10 @@ class TopicReconciler:
 
     async def reconcile(self, name: Name) -> Outcome:
         """Bring the world closer to the resource ``name``, and its status to the world."""
-        for uid in self._index.gone(name):
+        for uid in self._index.deleted_uids(name):
             await self._remove_contract(uid)
             self._forget(name, uid)
-            self._index.cleared(name, uid)
+            self._index.clear_deleted(name, uid)
         found = self._index.get(name)
         if found is None:
             return Outcome()
@@ -132,7 +132,7 @@ class TopicReconciler:
             return await self._delete(observed)
         return await self._converge(observed)
 
-    def _judgeable(self, found: Entry) -> bool:
+    def _judgeable(self, found: TopicEntry) -> bool:
         """Fleet and group, where the configuration has them, have been looked at; the board wakes the topic when they are."""
         fleet_known = found.profile not in self._config.profiles or found.profile in self._board.fleets
         group_known = found.group not in self._config.groups or found.group in self._board.groups
@@ -140,7 +140,7 @@ class TopicReconciler:
 
     # Gather
 
-    async def _gather(self, found: Entry) -> Observed:
+    async def _gather(self, found: TopicEntry) -> ObservedTopic:
         resource = found.resource
         assert resource is not None
         schema: RecordSchema | InvalidSpecError
@@ -153,7 +153,7 @@ class TopicReconciler:
             target = resource.table_target(self._config.default_catalog)
         except InvalidSpecError as error:
             target = error
-        return Observed(
+        return ObservedTopic(
             config=self._config,
             entry=found,
             resource=resource,
@@ -162,26 +162,26 @@ class TopicReconciler:
             topic_rival=self._rival(found, found.topic_claim),
             table_rival=self._rival(found, found.table_claim),
             fleet=self._board.fleet(found.profile),
-            catalog=self._board.catalog(target.catalog) if isinstance(target, TableTarget) else Health(),
+            catalog=self._board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=self._board.group(found.group) if found.group in self._config.groups else GroupHealth(),
             progress=self._board.topic_progress(found.group, found.uid),
             job=await self._live_job(found),
             now=self._ports.clock.now(),
-            maintained=self._maintained(found),
+            maintenance=self._maintenance(found),
         )
 
-    def _maintained(self, found: Entry) -> Maintained:
-        bounds = {
-            kind: Bound(self._policies.resolve(kind, found), self._board.upkeep.get((found.uid, kind)))
+    def _maintenance(self, found: TopicEntry) -> TopicMaintenance:
+        bindings = {
+            kind: PolicyBinding(self._policies.resolve(kind, found), self._board.outcomes.get((found.uid, kind)))
             for kind in KINDS
         }
-        return Maintained(bounds, self._board.debts.get(found.uid))
+        return TopicMaintenance(bindings, self._board.debts.get(found.uid))
 
-    def _rival(self, found: Entry, claim: tuple[str, ...] | None) -> Entry | None:
+    def _rival(self, found: TopicEntry, claim: tuple[str, ...] | None) -> TopicEntry | None:
         holder = self._index.holder(claim) if claim is not None else None
         return holder if holder is not None and holder.uid != found.uid else None
 
-    async def _live_job(self, found: Entry) -> LiveJob | None:
+    async def _live_job(self, found: TopicEntry) -> LiveJob | None:
         visit = self._visits.get(found.name)
         if visit is not None and visit.uid == found.uid and found.uid in self._jobs and self._recent(visit):
             return self._jobs[found.uid]
@@ -193,12 +193,12 @@ class TopicReconciler:
 
     # Converge
 
-    async def _converge(self, observed: Observed) -> Outcome:
+    async def _converge(self, observed: ObservedTopic) -> Outcome:
         observed, gone = await self._agree_finalizers(observed)
         if gone:
             return Outcome()
         failure = checks.first_failure(observed)
-        findings = Findings(failure=failure, job=observed.job)
+        findings = TopicFindings(failure=failure, job=observed.job)
         done: list[Announcement] = []
         if failure is None:
             try:
@@ -216,7 +216,7 @@ class TopicReconciler:
         outcome = await self._report(observed.entry, document, done)
         return self._retry(observed, findings) or outcome
 
-    def _retry(self, observed: Observed, findings: Findings) -> Outcome | None:
+    def _retry(self, observed: ObservedTopic, findings: TopicFindings) -> Outcome | None:
         """Somebody else's fault may pass at any time: back off, but not for long. The author's passes only with a new spec, an event.
 
         What the board says of fleets and catalogs is not all: a catalog answers while its object store does not, and grants may lack
@@ -245,7 +245,7 @@ class TopicReconciler:
         self._failing[name] = troubles
         return Outcome(failed=True, longest=max(LONGEST_RETRY, len(self._failing) / RETRIES_PER_SECOND))
 
-    async def _agree_finalizers(self, observed: Observed) -> tuple[Observed, bool]:
+    async def _agree_finalizers(self, observed: ObservedTopic) -> tuple[ObservedTopic, bool]:
         """Put our finalizer on or take it off, before anything is created; True if the resource is gone."""
         wanted = plan.finalizers(observed)
         if wanted == observed.resource.metadata.finalizers:
@@ -255,7 +255,9 @@ class TopicReconciler:
             return observed, True
         return replace(observed, entry=live, resource=live.resource), False
 
-    async def _agree_topic(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
+    async def _agree_topic(
+        self, observed: ObservedTopic, findings: TopicFindings, done: list[Announcement]
+    ) -> TopicFindings:
         known = self._verified(observed)
         if observed.fleet.problem is not None:
             return findings
@@ -265,7 +267,7 @@ class TopicReconciler:
         spec = observed.resource.spec
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._config.profiles[profile].default_partitions
-        config = observed.log.over(spec.config)
+        config = observed.log_retention.over(spec.config)
         topics = self._ports.topics
         try:
             live = await topics.describe(profile, topic)
@@ -294,13 +296,15 @@ class TopicReconciler:
             origin = Reason.ADOPTED
             done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
         done += _topic_announcements(topic, steps, self._settled(observed))
-        proposal = observed.log.proposal(spec.config, live.configs)
+        proposal = observed.log_retention.proposal(spec.config, live.configs)
         # The condition has it from one look to the next: it is news once.
         if proposal and proposal not in _message(observed.entry, ConditionType.POLICIES_RESOLVED):
             done.append(Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}"))
         return replace(findings, topic=live, topic_origin=origin)
 
-    async def _agree_table(self, observed: Observed, findings: Findings, done: list[Announcement]) -> Findings:
+    async def _agree_table(
+        self, observed: ObservedTopic, findings: TopicFindings, done: list[Announcement]
+    ) -> TopicFindings:
         if observed.catalog.problem is not None:
             return findings
         origin = self._origin(observed, ConditionType.TABLE_READY)
@@ -343,7 +347,7 @@ class TopicReconciler:
             done.append(Announcement("Normal", EventReason.CHANGED, what))
         return replace(findings, table=live, table_origin=origin)
 
-    async def _agree_contract(self, observed: Observed, findings: Findings) -> Findings:
+    async def _agree_contract(self, observed: ObservedTopic, findings: TopicFindings) -> TopicFindings:
         if findings.failure is not None and findings.failure.reason is Reason.RESOURCE_CONFLICT:
             if observed.job is not None:
                 await self._remove_contract(observed.entry.uid)
@@ -364,7 +368,7 @@ class TopicReconciler:
             self._jobs[observed.entry.uid] = wanted
         return replace(findings, job=wanted)
 
-    def _origin(self, observed: Observed, kind: ConditionType) -> Reason | None:
+    def _origin(self, observed: ObservedTopic, kind: ConditionType) -> Reason | None:
         """How topic or table was come by, if that was settled before."""
         job = observed.job
         kept = (job.topic_origin if kind is ConditionType.TOPIC_READY else job.table_origin) if job else None
@@ -375,24 +379,24 @@ class TopicReconciler:
     def _recent(self, visit: Visit) -> bool:
         return self._ports.clock.monotonic() - visit.at < self._resync * 0.75
 
-    def _verified(self, observed: Observed) -> Visit | None:
+    def _verified(self, observed: ObservedTopic) -> Visit | None:
         """The last visit, where looking at topic and table again would be a waste: same spec, not long ago, driver content."""
         visit = self._visits.get(observed.entry.name)
         if visit is None or visit.uid != observed.entry.uid or visit.generation != observed.entry.generation:
             return None
-        if visit.log != observed.log:
+        if visit.log_retention != observed.log_retention:
             return None
         content = observed.progress is None or observed.progress.state in SETTLED
         return visit if content and self._recent(visit) else None
 
-    def _settled(self, observed: Observed) -> bool:
+    def _settled(self, observed: ObservedTopic) -> bool:
         """Spec and policy were followed before as they are now: what differs was changed from outside."""
         if observed.job is None or observed.job.job.generation != observed.entry.generation:
             return False
         visit = self._visits.get(observed.entry.name)
-        return visit is None or visit.uid != observed.entry.uid or visit.log == observed.log
+        return visit is None or visit.uid != observed.entry.uid or visit.log_retention == observed.log_retention
 
-    def _remember(self, observed: Observed, findings: Findings) -> None:
+    def _remember(self, observed: ObservedTopic, findings: TopicFindings) -> None:
         name = observed.entry.name
         complete = findings.failure is None and isinstance(findings.topic, TopicState)
         agreed = isinstance(findings.table, TableState) or findings.table_missing
@@ -405,7 +409,7 @@ class TopicReconciler:
             self._visits[name] = Visit(
                 observed.entry.uid,
                 observed.entry.generation,
-                observed.log,
+                observed.log_retention,
                 self._ports.clock.monotonic(),
                 findings.topic,
                 settled,
@@ -424,14 +428,14 @@ class TopicReconciler:
 
     # Delete
 
-    async def _delete(self, observed: Observed) -> Outcome:
+    async def _delete(self, observed: ObservedTopic) -> Outcome:
         """Stop ingestion, wait until the driver has let go, drop what the policy says, take the finalizer off."""
         uid = observed.entry.uid
         if uid not in self._contract_gone:
             await self._remove_contract(uid)
             self._contract_gone[uid] = observed.now
             self._visits.pop(observed.entry.name, None)
-        findings = Findings()
+        findings = TopicFindings()
         if names.FINALIZER not in observed.resource.metadata.finalizers:
             return await self._report(observed.entry, status.document(observed, findings))
         policy = observed.resource.spec.deletion_policy
@@ -465,11 +469,11 @@ class TopicReconciler:
         await self._announce(observed.entry, done)
         return Outcome()
 
-    async def _driver_released(self, observed: Observed) -> bool:
+    async def _driver_released(self, observed: ObservedTopic) -> bool:
         since = self._contract_gone[observed.entry.uid]
         groups = {observed.entry.group} | ({observed.job.job.group} if observed.job else set())
         for group in groups:
-            pods = await self._ports.cluster.pods(selector(group))
+            pods = await self._ports.cluster.pods(group_labels(group))
             # The driver of a group that was taken out of the configuration is ending: no pod is the word that counts.
             said = await self._ports.progress.read(group) if group in self._config.groups else None
             if not group_health.released(observed.entry.uid, pods, said, since, DELETION_GRACE):
@@ -479,10 +483,10 @@ class TopicReconciler:
     async def _maintenance_runs(self, uid: str) -> bool:
         """A run works on the table. None begins any more: the resource is being deleted."""
         jobs = await self._ports.cluster.jobs({COMPONENT: COMPONENT_RUN})
-        found = (runs.read(job, ()) for job in jobs)
+        found = (runs.read_run(job, ()) for job in jobs)
         return any(run is not None and run.active and uid in run.uids for run in found)
 
-    async def _drop(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
+    async def _drop(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
         """Drop table and topic as the policy says, where they are this resource's; why it cannot be done, or None.
 
         Both are tried: a forced deletion leaves behind no more than what cannot be reached.
@@ -492,7 +496,7 @@ class TopicReconciler:
             return problems[0] if problems else None
         return replace(problems[0], message="; ".join(it.message for it in problems))
 
-    async def _drop_table(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
+    async def _drop_table(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
         target = observed.target
         ours = observed.table_rival is None and isinstance(target, TableTarget)
         if observed.resource.spec.deletion_policy.table != "Delete" or not ours:
@@ -513,7 +517,7 @@ class TopicReconciler:
             done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
         return None
 
-    async def _drop_topic(self, observed: Observed, done: list[Announcement]) -> Verdict | None:
+    async def _drop_topic(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
         if observed.resource.spec.deletion_policy.topic != "Delete" or observed.topic_rival is not None:
             return None
         profile, topic = observed.entry.profile, observed.resource.topic_name
@@ -533,12 +537,12 @@ class TopicReconciler:
             return self._blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
         return None
 
-    def _topic_is_ours(self, observed: Observed, live: TopicState) -> bool:
+    def _topic_is_ours(self, observed: ObservedTopic, live: TopicState) -> bool:
         """The topic is the one that status names; where it names none yet, the one a followed spec would have made or taken."""
         remembered = observed.entry.status.get("topicId")
         return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
 
-    def _blocked(self, observed: Observed, reason: Reason, problem: str) -> Verdict:
+    def _blocked(self, observed: ObservedTopic, reason: Reason, problem: str) -> Verdict:
         namespace, name = observed.entry.name
         return Verdict(
             "True",
@@ -552,12 +556,12 @@ class TopicReconciler:
 
     # Write back
 
-    async def _set_finalizers(self, found: Entry, finalizers: tuple[str, ...]) -> Entry | None:
+    async def _set_finalizers(self, found: TopicEntry, finalizers: tuple[str, ...]) -> TopicEntry | None:
         namespace, name = found.name
         live = await self._ports.cluster.set_finalizers(namespace, name, finalizers, found.resource_version)
         return self._take_in(live)
 
-    async def _report(self, found: Entry, document: Manifest, done: list[Announcement] | None = None) -> Outcome:
+    async def _report(self, found: TopicEntry, document: Manifest, done: list[Announcement] | None = None) -> Outcome:
         """Write the status if it says something new, at most so often if only times and counts differ. Announce what came of it."""
         now = self._ports.clock.monotonic()
         resync = Outcome(after=self._resync * (0.8 + 0.2 * self._jitter()))
@@ -577,14 +581,14 @@ class TopicReconciler:
         await self._announce(found, done + announcements.transitions(found.status, document))
         return resync
 
-    def _take_in(self, live: Manifest | None) -> Entry | None:
+    def _take_in(self, live: Manifest | None) -> TopicEntry | None:
         if live is None:
             return None
-        found = entry(live, self._config)
+        found = topic_entry(live, self._config)
         self._index.put(found)
         return found
 
-    async def _announce(self, found: Entry, done: list[Announcement]) -> None:
+    async def _announce(self, found: TopicEntry, done: list[Announcement]) -> None:
         namespace, name = found.name
         for item in _merged(done):
             await self._ports.cluster.event(
@@ -592,17 +596,17 @@ class TopicReconciler:
             )
 
 
-def _message(topic: Entry, kind: ConditionType) -> str:
+def _message(topic: TopicEntry, kind: ConditionType) -> str:
     """What a condition says now; empty where it is not there."""
     said: list[str] = [it["message"] for it in topic.status.get("conditions") or [] if it["type"] == kind]
     return said[0] if said else ""
 
 
-def _profile(observed: Observed) -> str:
+def _profile(observed: ObservedTopic) -> str:
     return f"profile {observed.entry.profile}"
 
 
-def _catalog(observed: Observed) -> str:
+def _catalog(observed: ObservedTopic) -> str:
     return f"catalog {observed.target.catalog}" if isinstance(observed.target, TableTarget) else ""
 
 

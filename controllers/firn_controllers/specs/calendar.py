@@ -17,14 +17,14 @@ from firn.model.errors import InvalidSpecError
 
 
 @dataclass(frozen=True, slots=True)
-class Cron:
+class CronExpression:
     """A cron expression in a time zone. `parse` checks it."""
 
     expression: str
     zone: ZoneInfo
 
     @classmethod
-    def parse(cls, expression: str, time_zone: str, field: str) -> "Cron":
+    def parse(cls, expression: str, time_zone: str, field: str) -> "CronExpression":
         """Raises InvalidSpecError that names the part of ``field``."""
         try:
             zone = ZoneInfo(time_zone)
@@ -60,7 +60,7 @@ class Cron:
 class Slots:
     """A schedule's slots. Each is due a little later, by a share of ``jitter`` that depends on slot and ``seed`` alone."""
 
-    cron: Cron
+    cron: CronExpression
     jitter: timedelta
     seed: str
 
@@ -68,7 +68,7 @@ class Slots:
     def parse(cls, schedule: Schedule, seed: str) -> "Slots":
         """Raises InvalidSpecError that names the field."""
         jitter = durations.parse(schedule.jitter) if schedule.jitter else timedelta()
-        return cls(Cron.parse(schedule.cron, schedule.time_zone, "spec.schedule"), jitter, seed)
+        return cls(CronExpression.parse(schedule.cron, schedule.time_zone, "spec.schedule"), jitter, seed)
 
     def due(self, slot: datetime) -> datetime:
         """When runs of this slot start."""
@@ -91,7 +91,7 @@ class Slots:
 class Opening:
     """One window."""
 
-    cron: Cron
+    cron: CronExpression
     duration: timedelta
 
 
@@ -107,7 +107,7 @@ class Windows:
         return cls(
             tuple(
                 Opening(
-                    Cron.parse(window.cron, window.time_zone, f"spec.windows[{number}]"),
+                    CronExpression.parse(window.cron, window.time_zone, f"spec.windows[{number}]"),
                     durations.parse(window.duration),
                 )
                 for number, window in enumerate(windows)

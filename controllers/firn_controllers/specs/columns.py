@@ -30,7 +30,7 @@ def column_type(path: str, columns: tuple[Column, ...]) -> Type:
     return kind
 
 
-def fit(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
+def check_term(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
     """Raises InvalidSpecError where the column is unknown, or the transform is not defined for its type
     (Iceberg spec, "Partition Transforms")."""
     kind = column_type(term.column, columns)

@@ -15,7 +15,7 @@ Policy = CompactionPolicy | RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Triggers:
+class TriggerTerms:
     """What makes a table due by its debt."""
 
     small_files: int | None
@@ -26,12 +26,12 @@ class Triggers:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PolicyTerms:
     """A policy that can be followed. `read` makes it."""
 
     slots: Slots | None
     windows: Windows
-    triggers: Triggers | None
+    triggers: TriggerTerms | None
     max_concurrent: int
     deadline: timedelta
     retries: int
@@ -41,7 +41,7 @@ class Terms:
     """There is nothing that a run could do: only ``log`` is set."""
 
 
-def read(policy: Policy, uid: str, config: Config) -> Terms:
+def read_terms(policy: Policy, uid: str, config: Config) -> PolicyTerms:
     """Raises InvalidSpecError that names the field: InvalidSpec, BadTransform (columns), NotAllowed (below what the configuration allows)."""
     spec = policy.spec
     maintenance = config.maintenance
@@ -64,7 +64,7 @@ def read(policy: Policy, uid: str, config: Config) -> Terms:
                     raise InvalidSpecError(f"spec.columns: {error}", reason=error.reason) from error
     else:
         _check_floors(policy, config)
-    return Terms(
+    return PolicyTerms(
         slots=Slots.parse(spec.schedule, uid) if spec.schedule else None,
         windows=windows,
         triggers=triggers,
@@ -77,11 +77,11 @@ def read(policy: Policy, uid: str, config: Config) -> Terms:
     )
 
 
-def _triggers(policy: CompactionPolicy) -> Triggers | None:
+def _triggers(policy: CompactionPolicy) -> TriggerTerms | None:
     given = policy.triggers
     if given is None:
         return None
-    return Triggers(
+    return TriggerTerms(
         small_files=given.small_files,
         small_bytes=quantities.size(given.small_bytes) if given.small_bytes else None,
         deletes=given.delete_file_ratio is not None,

@@ -372,7 +372,7 @@ def of_resource(
 ) -> Audit:
     """The audit of a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it. Raises InvalidSpecError, UnavailableError."""
     subject = Subject.of(manifest)
-    connection = settings.kafka(subject.profile, config.profiles[subject.profile], config.namespace)
+    connection = settings.kafka_connection(subject.profile, config.profiles[subject.profile], config.namespace)
     table, dead = tables(Lake(config), subject.table)
     return of_tables(
         kafka.client_settings(connection),

@@ -41,7 +41,7 @@ class Lake:
         if name not in self._catalogs:
             if name not in self._config.catalogs:
                 raise InvalidSpecError(f"catalog {name!r} is not among {sorted(self._config.catalogs)}")
-            connection = settings.catalog(self._config.catalogs[name])
+            connection = settings.catalog_connection(self._config.catalogs[name])
             properties = {**connection.properties, PY_IO_IMPL: ARROW_IO}
             if "client.region" in properties:
                 properties.setdefault("s3.region", properties["client.region"])

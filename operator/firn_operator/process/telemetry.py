@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.queue import Key, Verdict
+from firn_controllers.queue import Key, ReconcileVerdict
 from firn_controllers.reconcilers.survey import Finding
 
 METRICS_PORT = 9090
@@ -62,7 +62,7 @@ class QueueMeter:
         """See `Meter.depth`."""
         QUEUE_DEPTH.set(waiting)
 
-    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
+    def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
         """See `Meter.reconciled`."""
         RECONCILE_SECONDS.labels(key[0]).observe(seconds)
         RECONCILES.labels(key[0], verdict).inc()

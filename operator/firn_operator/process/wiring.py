@@ -46,7 +46,7 @@ def topics(config: Config) -> KafkaTopics:
     """
     return KafkaTopics(
         {
-            name: Brokers(group_settings.kafka(name, profile, config.namespace))
+            name: Brokers(group_settings.kafka_connection(name, profile, config.namespace))
             for name, profile in config.profiles.items()
         }
     )
@@ -54,12 +54,12 @@ def topics(config: Config) -> KafkaTopics:
 
 def tables(config: Config) -> CatalogTables:
     """The Iceberg adapter for every catalog of the configuration."""
-    return CatalogTables({name: group_settings.catalog(found) for name, found in config.catalogs.items()})
+    return CatalogTables({name: group_settings.catalog_connection(found) for name, found in config.catalogs.items()})
 
 
 def debts(config: Config) -> CatalogDebts:
     """What measures the maintenance debt of tables, for every catalog of the configuration."""
-    connections = {name: group_settings.catalog(found) for name, found in config.catalogs.items()}
+    connections = {name: group_settings.catalog_connection(found) for name, found in config.catalogs.items()}
     return CatalogDebts(connections, SystemClock())
 
 

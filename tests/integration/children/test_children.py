@@ -8,17 +8,17 @@ import yaml
 
 from firn.model import names
 from firn.model.jobs import TableTarget
-from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
 from firn_controllers.ingestion_group import stateful_set as driver
-from firn_controllers.ingestion_group.layout import selector
+from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.policies import plan as policy_plan
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.plan import Batch, Waiting
+from firn_controllers.policies.plan import DueTable, PlannedRun
 from firn_controllers.ports import Manifest
 from firn_spark import session
 from tests import apiserver, gen
@@ -73,15 +73,15 @@ def children() -> list[Manifest]:
             "scheduling": {"nodeSelector": {"disk": "fast"}},
         },
     )
-    fleet = kinds.fleet(config, "classic", OWNER, None)
-    waves = kinds.fleet(config, "waves", OWNER, None)
-    found = settings.settings(config, "default")
-    labels = selector("default")
+    fleet = kinds.managed_fleet(config, "classic", OWNER, None)
+    waves = kinds.managed_fleet(config, "waves", OWNER, None)
+    found = settings.group_settings(config, "default")
+    labels = group_labels("default")
     observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
     assert isinstance(observed.target, TableTarget)
     maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
     due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
-    batch = Batch((Waiting(observed.entry, observed.target, "uuid", None, due, ""),), "large")
+    batch = PlannedRun((DueTable(observed.entry, observed.target, "uuid", None, due, ""),), "large")
     run = policy_plan.contract(maintained, batch, config, gen.NOW)
     job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
     assert job is not None
@@ -184,7 +184,7 @@ def test_a_pod_that_is_not_restricted_would_have_been_refused(api: ApiServer) ->
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_rolling_changes_only_the_partition(api: ApiServer, partition: int) -> None:
-    fleet = kinds.fleet(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
+    fleet = kinds.managed_fleet(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
     before = applied(api, {**kinds.stateful_set(fleet, 3), "metadata": _named(kinds.stateful_set(fleet, 3))})
     after = applied(
         api, {**kinds.stateful_set(fleet, partition), "metadata": _named(kinds.stateful_set(fleet, partition))}

@@ -65,7 +65,9 @@ def fleet(database: Postgres, storage: S3) -> DisklessFleet:
         config={"leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}},
     )  # fmt: skip
     name = f"waves-{next(_numbers)}"
-    found = kinds.fleet(gen.config(profiles={"classic": {}, name: profile}), name, Owner("firn-system", "u"), None)
+    found = kinds.managed_fleet(
+        gen.config(profiles={"classic": {}, name: profile}), name, Owner("firn-system", "u"), None
+    )
     assert isinstance(found, DisklessFleet)
     return found
 

@@ -64,7 +64,7 @@ def driver_settings(config: Config, group: str, secrets: Path, listen: int) -> G
     place = names.SECRETS_PATH
     names.SECRETS_PATH = str(secrets)
     try:
-        found = group_settings.settings(config, group)
+        found = group_settings.group_settings(config, group)
     finally:
         names.SECRETS_PATH = place
     conf = {"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""}

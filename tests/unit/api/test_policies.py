@@ -119,7 +119,7 @@ def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
     assert {document["kind"] for document in found} == set(kinds)
     for document in found:
         policy = kinds[document["kind"]].model_validate(document)
-        terms.read(policy, "uid", config)
+        terms.read_terms(policy, "uid", config)
         assert policy.metadata.namespace == flights.metadata.namespace
         if isinstance(policy, CompactionPolicy):
             assert set(policy.spec.columns) <= columns

@@ -145,7 +145,7 @@ def test_what_diskless_brokers_need_is_there_with_them_alone(enabled: bool) -> N
     assert rules_of(objects, "firn-broker") == []
     if enabled:
         assert found["ServiceAccount"]["metadata"]["annotations"] == {"role": "firn-broker"}
-        fleet = kinds.fleet(config_of(objects), "diskless", Owner("firn-system", "u"), None)
+        fleet = kinds.managed_fleet(config_of(objects), "diskless", Owner("firn-system", "u"), None)
         metadata, spec = (builders.headless_service(fleet)[part] for part in ("metadata", "spec"))
         assert found["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items()
         assert found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] in [port["name"] for port in spec["ports"]]

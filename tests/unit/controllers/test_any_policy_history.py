@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firn.model import names
 from firn_controllers.policies.due import LONGEST_RETRY
-from firn_controllers.policies.runs import MARK, Mark
+from firn_controllers.policies.runs import MARK, RunMark
 from firn_controllers.ports import Manifest
 from firn_operator.adapters.kube.workloads import job_state
 from tests import gen
@@ -135,7 +135,7 @@ def active(world: World) -> list[Manifest]:
 
 
 def uids(job: Manifest) -> list[str]:
-    return [table.uid for table in Mark.model_validate_json(job["metadata"]["annotations"][MARK]).tables]
+    return [table.uid for table in RunMark.model_validate_json(job["metadata"]["annotations"][MARK]).tables]
 
 
 BUSY: list[tuple[str, str, object]] = [

@@ -8,11 +8,11 @@ import pytest
 from firn.model.conditions import Reason
 from firn.model.jobs import Column, RecordSchema, TableTarget
 from firn_controllers.iceberg_topic import checks
-from firn_controllers.iceberg_topic.observed import Observed
+from firn_controllers.iceberg_topic.observed import ObservedTopic
 from tests import gen
 
 
-def refused(observed: Observed) -> str | None:
+def refused(observed: ObservedTopic) -> str | None:
     failure = checks.first_failure(observed)
     return failure.reason if failure else None
 

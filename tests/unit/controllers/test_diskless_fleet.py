@@ -30,7 +30,7 @@ STATEFUL_SET = "firn-broker-waves"
 
 def fleet(name: str = "waves", **profile: Any) -> DisklessFleet:
     config = gen.config(profiles={"classic": {}, name: gen.diskless(**profile)})
-    found = kinds.fleet(config, name, OWNER, None)
+    found = kinds.managed_fleet(config, name, OWNER, None)
     assert isinstance(found, DisklessFleet)
     return found
 
@@ -286,7 +286,7 @@ async def test_topics_of_both_kinds_live_side_by_side() -> None:
 
 def test_ingestion_reads_a_diskless_topic_as_any_other() -> None:
     config = gen.config(profiles={"classic": {}, "waves": gen.diskless()})
-    connection = group_settings.settings(config, "default").kafka["waves"]
+    connection = group_settings.group_settings(config, "default").kafka["waves"]
     assert connection.bootstrap_servers == "firn-broker-waves-bootstrap.firn-system.svc:9092"
     assert connection.protocol == "PLAINTEXT"
 
@@ -390,4 +390,4 @@ async def test_a_profile_cannot_become_one_of_the_other_kind(
 def test_one_ready_broker_is_enough_to_write(ready: int, reason: Reason | None) -> None:
     pods = [gen.pod(f"{STATEFUL_SET}-{number}", ready=number < ready) for number in range(3)]
     admin = FleetState(max(ready, 1), 0) if ready else UnavailableError("refused")
-    assert health.of("waves", fleet(), pods, admin).problem == reason
+    assert health.fleet_health("waves", fleet(), pods, admin).problem == reason

@@ -26,7 +26,7 @@ OWNER = Owner("firn-system", "config-uid")
 
 
 def fleet(live: StatefulSetState | None = None, **profile: Any) -> KafkaFleet:
-    found = kinds.fleet(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
+    found = kinds.managed_fleet(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
     assert isinstance(found, KafkaFleet)
     return found
 
@@ -573,7 +573,7 @@ async def test_brokers_of_a_profile_that_leaves_the_configuration_stay() -> None
 
 
 def said(found: Sequence[PodState], admin: FleetState | Exception, ours: bool = True) -> tuple[Reason | None, str]:
-    result = health.of("classic", fleet() if ours else None, found, admin)  # type: ignore[arg-type]
+    result = health.fleet_health("classic", fleet() if ours else None, found, admin)  # type: ignore[arg-type]
     return result.problem, result.message
 
 
@@ -611,10 +611,10 @@ def test_an_image_that_cannot_be_pulled_is_named() -> None:
 def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> None:
     crashed = gen.broken_pod("firn-broker-classic-1", waiting_reason="CrashLoopBackOff", last_exit_code=1)
     found = [*pods("a"), crashed, gen.pod("firn-broker-classic-2")]
-    well = health.of("classic", fleet(), found, FleetState(2, 3))
+    well = health.fleet_health("classic", fleet(), found, FleetState(2, 3))
     assert well.problem is None
     assert "firn-broker-classic-1 keeps ending" in well.degraded
-    assert health.of("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
+    assert health.fleet_health("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
 
 
 NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}

@@ -15,7 +15,7 @@ from firn.model.progress import GroupProgress
 from firn_controllers import children
 from firn_controllers.children import Owner
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
-from firn_controllers.ingestion_group.layout import selector
+from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import Manifest, PodState
 from tests import gen
 from tests.fakes.world import World
@@ -36,7 +36,7 @@ SECURE = {
 
 def rendered(config: Config | None = None, group: str = "default", in_use: bool = True) -> Manifest:
     config = config or gen.config()
-    return stateful_set.build(config, settings.settings(config, group), OWNER, selector(group), in_use=in_use)
+    return stateful_set.build(config, settings.group_settings(config, group), OWNER, group_labels(group), in_use=in_use)
 
 
 def pod_spec(manifest: Manifest) -> Manifest:
@@ -46,7 +46,7 @@ def pod_spec(manifest: Manifest) -> Manifest:
 
 def test_settings_say_how_to_reach_every_profile_and_catalog_with_secrets_by_path() -> None:
     config = gen.config(profiles={"classic": {}, **SECURE})
-    found = settings.settings(config, "default")
+    found = settings.group_settings(config, "default")
     assert found.kafka["classic"].bootstrap_servers == "firn-broker-classic-bootstrap.firn-system.svc:9092"
     secure = found.kafka["secure"]
     assert (secure.protocol, secure.ca_path, secure.sasl_username, secure.sasl_password_path) == (
@@ -59,8 +59,8 @@ def test_settings_say_how_to_reach_every_profile_and_catalog_with_secrets_by_pat
 
 
 def test_the_settings_file_can_be_read_back() -> None:
-    found = settings.settings(gen.config(), "default")
-    data = settings.build(found, OWNER, selector("default"))["data"]
+    found = settings.group_settings(gen.config(), "default")
+    data = settings.build(found, OWNER, group_labels("default"))["data"]
     assert GroupSettings.model_validate_json(data["group.json"]) == found
 
 
@@ -75,11 +75,11 @@ def test_every_secret_that_is_referred_to_is_mounted_where_its_path_says() -> No
 
 def test_executors_are_told_their_image_and_account() -> None:
     groups = {"default": {"executors": {"instances": 2}, "image": {"image": "spark:canary"}}}
-    found = settings.settings(gen.config(groups=groups), "default")
+    found = settings.group_settings(gen.config(groups=groups), "default")
     assert (found.executor_image, found.service_account) == ("spark:canary", "firn-ingest")
     assert found.executors is not None
     assert found.executors.instances == 2
-    assert settings.settings(gen.config(), "default").executor_image is None
+    assert settings.group_settings(gen.config(), "default").executor_image is None
 
 
 def test_one_pod_while_the_group_is_used_and_none_otherwise() -> None:
@@ -89,12 +89,12 @@ def test_one_pod_while_the_group_is_used_and_none_otherwise() -> None:
 
 
 def test_the_service_has_the_ports_that_executors_and_operator_look_for() -> None:
-    ports = {it["name"]: it["port"] for it in service.build("default", OWNER, selector("default"))["spec"]["ports"]}
+    ports = {it["name"]: it["port"] for it in service.build("default", OWNER, group_labels("default"))["spec"]["ports"]}
     assert ports == {"progress": 8080, "driver": 7078, "block-manager": 7079}
 
 
 def test_a_job_contract_is_not_selected_as_a_driver() -> None:
-    assert selector("default").keys() - {names.LABEL_GROUP}, "job contracts carry the group's label too"
+    assert group_labels("default").keys() - {names.LABEL_GROUP}, "job contracts carry the group's label too"
 
 
 def changed(**changes: Any) -> Config:
@@ -218,7 +218,7 @@ STALE = timedelta(seconds=15)
 def said(pods: list[PodState], age: float | None) -> Reason | None:
     document = GroupProgress(group="default", started=1.0)
     read = None if age is None else (document, gen.NOW - timedelta(seconds=age))
-    found = health.of(
+    found = health.group_health(
         "default", pods, read, image="i", namespace="n", now=gen.NOW, stale_after=STALE, rolling=False
     )  # fmt: skip
     return found.problem
@@ -257,7 +257,7 @@ def test_health(pods: list[PodState], age: float | None, reason: Reason | None) 
     ],
 )  # fmt: skip
 def test_what_a_task_may_hold_follows_the_pods_memory(group: dict[str, Any], mebibytes: int) -> None:
-    found = settings.settings(gen.config(groups={"default": group}), "default")
+    found = settings.group_settings(gen.config(groups={"default": group}), "default")
     assert found.buffer_bytes // 2**20 == mebibytes
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from firn_controllers.cache.policies import PolicyEntry, Resolution
-from firn_controllers.cache.policies import entry as policy_entry
-from firn_controllers.policies.log import AGE, BYTES, Log, of
-from firn_controllers.policies.upkeep import Bound, Maintained
+from firn_controllers.cache.policies import policy_entry as policy_entry
+from firn_controllers.policies.log_retention import AGE, BYTES, LogRetention, log_retention
+from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
@@ -21,16 +21,16 @@ def policy(mode: str = "Enforce", log: dict[str, str] | None = None, **spec: Any
     return gen.policy(kind=RETENTION, selector={}, mode=mode, log=log or {"maxAge": "7d"}, **spec)
 
 
-def bound(manifest: Manifest, **changes: Any) -> Maintained:
+def bound(manifest: Manifest, **changes: Any) -> TopicMaintenance:
     found: PolicyEntry = policy_entry(manifest, gen.config())
-    return Maintained({"RetentionPolicy": Bound(Resolution(found, "Selected", **changes))})
+    return TopicMaintenance({"RetentionPolicy": PolicyBinding(Resolution(found, "Selected", **changes))})
 
 
 # Pure
 
 
 def test_an_enforced_log_is_two_topic_configs_and_those_of_the_spec_win() -> None:
-    log = of(bound(policy(log={"maxAge": "7d", "maxBytes": "10Gi"})))
+    log = log_retention(bound(policy(log={"maxAge": "7d", "maxBytes": "10Gi"})))
     assert log.configs == {AGE: WEEK, BYTES: str(10 * 2**30)}
     assert log.over({AGE: "1", "cleanup.policy": "delete"}) == {
         AGE: "1",
@@ -48,27 +48,27 @@ def test_an_enforced_log_is_two_topic_configs_and_those_of_the_spec_win() -> Non
 def test_what_was_set_before_stays_while_the_policy_does_not_act(manifest: Manifest) -> None:
     found = policy_entry(manifest, gen.config())
     reason = {"reason": "PolicyInvalid"} if found.problem else {}
-    log = of(bound(manifest, **reason))
+    log = log_retention(bound(manifest, **reason))
     assert log.configs == {}
     assert log.held
     assert log.owned({}, frozenset({AGE})) == {AGE}
 
 
 def test_without_a_policy_or_a_log_nothing_is_owned() -> None:
-    none = Maintained({"RetentionPolicy": Bound(Resolution())})
+    none = TopicMaintenance({"RetentionPolicy": PolicyBinding(Resolution())})
     other = bound(gen.policy(kind=RETENTION, selector={}, mode="Enforce", metadataFiles={"keep": 5}))
     for maintained in (none, other):
-        assert of(maintained) == Log()
-        assert of(maintained).owned({}, frozenset({AGE})) == frozenset()
-    assert of(Maintained()).held, "as long as nothing is known of policies"
+        assert log_retention(maintained) == LogRetention()
+        assert log_retention(maintained).owned({}, frozenset({AGE})) == frozenset()
+    assert log_retention(TopicMaintenance()).held, "as long as nothing is known of policies"
 
 
 def test_a_dry_run_says_what_differs() -> None:
-    log = of(bound(policy("DryRun", {"maxAge": "7d", "maxBytes": "1Gi"})))
+    log = log_retention(bound(policy("DryRun", {"maxAge": "7d", "maxBytes": "1Gi"})))
     assert log.proposal({}, {}) == f"would set {BYTES} {2**30} (not set now) and {AGE} {WEEK} (not set now)"
     assert log.proposal({}, {AGE: MONTH, BYTES: str(2**30)}) == f"would set {AGE} {WEEK} (now {MONTH})"
     assert log.proposal({AGE: "1", BYTES: "2"}, {AGE: "1"}) == ""
-    assert of(bound(policy())).proposal({}, {}) == ""
+    assert log_retention(bound(policy())).proposal({}, {}) == ""
 
 
 # Through the operator

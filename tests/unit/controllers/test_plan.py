@@ -2,7 +2,7 @@
 
 import pytest
 
-from firn_controllers.cache.topics import Index, entry
+from firn_controllers.cache.topics import TopicCache, topic_entry
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.iceberg_topic.plan import AlterConfigs, CreateTopic, GrowTopic
 from firn_controllers.ports import Manifest, TopicState
@@ -57,16 +57,16 @@ def resource(name: str, created: str = "2026-03-01T10:00:00Z", **spec: object) -
     return manifest
 
 
-def put(index: Index, manifest: Manifest) -> set[str]:
-    return {name for _, name in index.put(entry(manifest, gen.config()))}
+def put(index: TopicCache, manifest: Manifest) -> set[str]:
+    return {name for _, name in index.put(topic_entry(manifest, gen.config()))}
 
 
 def test_the_oldest_holds_a_claim_and_uid_settles_ties() -> None:
-    index = Index()
+    index = TopicCache()
     put(index, resource("b", topicName="t"))
     put(index, resource("a", topicName="t"))
     put(index, resource("c", "2026-03-01T09:00:00Z", topicName="t"))
-    claim = entry(resource("a", topicName="t"), gen.config()).topic_claim
+    claim = topic_entry(resource("a", topicName="t"), gen.config()).topic_claim
     assert claim is not None
     holder = index.holder(claim)
     assert holder is not None
@@ -79,12 +79,12 @@ def test_the_oldest_holds_a_claim_and_uid_settles_ties() -> None:
 
 def test_profiles_of_one_kafka_share_its_topics() -> None:
     config = gen.config(profiles={"classic": {"bootstrapServers": "k:1"}, "again": {"bootstrapServers": "k:1"}})
-    first, second = (entry(resource("a", profile=it), config) for it in ("classic", "again"))
+    first, second = (topic_entry(resource("a", profile=it), config) for it in ("classic", "again"))
     assert first.topic_claim == second.topic_claim
 
 
 def test_rivals_are_woken_when_a_claim_comes_or_goes_and_nobody_else() -> None:
-    index = Index()
+    index = TopicCache()
     assert put(index, resource("a", topicName="t")) == {"a"}
     assert put(index, resource("other")) == {"other"}
     assert put(index, resource("b", topicName="t")) == {"a", "b"}
@@ -93,7 +93,7 @@ def test_rivals_are_woken_when_a_claim_comes_or_goes_and_nobody_else() -> None:
 
 
 def test_a_status_alone_wakes_nobody() -> None:
-    index = Index()
+    index = TopicCache()
     put(index, resource("a"))
     again = resource("a")
     again["status"] = {"observedGeneration": 1}
@@ -106,7 +106,7 @@ def test_a_status_alone_wakes_nobody() -> None:
 
 
 def test_new_labels_wake_a_topic_as_another_policy_may_select_it() -> None:
-    index = Index()
+    index = TopicCache()
     put(index, resource("a"))
     again = resource("a")
     again["metadata"]["labels"] = {"team": "x"}
@@ -114,11 +114,11 @@ def test_new_labels_wake_a_topic_as_another_policy_may_select_it() -> None:
 
 
 def test_another_resource_of_the_same_name_leaves_the_old_uid_to_be_cleared() -> None:
-    index = Index()
+    index = TopicCache()
     put(index, resource("a"))
     again = resource("a")
     again["metadata"]["uid"] = "uid-2"
     assert put(index, again) == {"a"}
-    assert index.gone(("demo", "a")) == {"uid-demo-a"}
-    index.cleared(("demo", "a"), "uid-demo-a")
-    assert index.gone(("demo", "a")) == frozenset()
+    assert index.deleted_uids(("demo", "a")) == {"uid-demo-a"}
+    index.clear_deleted(("demo", "a"), "uid-demo-a")
+    assert index.deleted_uids(("demo", "a")) == frozenset()

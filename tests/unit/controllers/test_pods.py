@@ -50,7 +50,7 @@ CASES = [
 
 @pytest.mark.parametrize(("pod", "reason", "stalled"), CASES)
 def test_trouble(pod: PodState, reason: Reason | None, stalled: bool) -> None:
-    found = pods.trouble(pod, "firn-spark:1", "firn-system")
+    found = pods.pod_trouble(pod, "firn-spark:1", "firn-system")
     assert (found and found.reason, bool(found and found.stalled)) == (reason, stalled)
     if found is not None:
         assert pod.name in found.message
@@ -76,7 +76,7 @@ WAITING = gen.broken_pod("firn-ingest-a1-exec-7", waiting_reason="ErrImagePull")
     ],
 )  # fmt: skip
 def test_why_no_executor_runs(executors: list[PodState], reason: Reason | None) -> None:
-    found = pods.without_executors(executors, "firn-spark:1", "firn-system", "big")
+    found = pods.executor_trouble(executors, "firn-spark:1", "firn-system", "big")
     assert (found and found.reason) == reason
     assert found is None or "exec-7" not in found.message, "the next pod has another name"
     assert reason in (None, Reason.STARTING) or "-l spark-role=executor,firn.dev/group=big" in str(found)
@@ -95,7 +95,7 @@ def test_a_schedulers_message_is_stripped_of_counts(text: str) -> None:
 
 def test_kubelets_own_words_are_not_repeated() -> None:
     texts = {
-        pods.trouble(
+        pods.pod_trouble(
             gen.broken_pod(
                 waiting_reason="CrashLoopBackOff", waiting_message=f"back-off {seconds}s restarting", last_exit_code=1, restarts=restarts
             ),
@@ -108,7 +108,7 @@ def test_kubelets_own_words_are_not_repeated() -> None:
 
 
 def test_the_first_pod_by_name_speaks() -> None:
-    found = pods.worst(
+    found = pods.worst_trouble(
         [gen.broken_pod("b-1", waiting_reason="ErrImagePull"), gen.broken_pod("b-0", unschedulable="x: y")], "i", "n"
     )
     assert found is not None

@@ -13,13 +13,13 @@ from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
 from firn.api.v1alpha1.policy import Schedule, Window
 from firn.model.errors import InvalidSpecError
 from firn_controllers.policies import due
-from firn_controllers.policies.due import Decision
-from firn_controllers.policies.runs import History
+from firn_controllers.policies.due import TableDecision
+from firn_controllers.policies.runs import RunHistory
 from firn_controllers.ports import TableDebt
 from firn_controllers.reconcilers.policy import BLOCKED
 from firn_controllers.specs import terms
-from firn_controllers.specs.calendar import Cron, Slots, Windows
-from firn_controllers.specs.terms import Terms
+from firn_controllers.specs.calendar import CronExpression, Slots, Windows
+from firn_controllers.specs.terms import PolicyTerms
 from tests import gen
 from tests.fakes.cluster import time_text
 
@@ -100,7 +100,7 @@ def test_last_and_next_enclose_every_moment(cron: str, zone: str, moment: dateti
 )
 def test_a_schedule_that_is_none_is_refused_by_its_field(cron: str, zone: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
-        Cron.parse(cron, zone, "spec.schedule")
+        CronExpression.parse(cron, zone, "spec.schedule")
 
 
 # Windows
@@ -131,36 +131,38 @@ def test_one_open_window_is_enough_and_none_at_all_is_always_open() -> None:
 # Due
 
 
-def compaction(**spec: Any) -> Terms:
+def compaction(**spec: Any) -> PolicyTerms:
     manifest = gen.policy(**spec)
-    return terms.read(CompactionPolicy.model_validate(manifest), "uid", gen.config())
+    return terms.read_terms(CompactionPolicy.model_validate(manifest), "uid", gen.config())
 
 
-def retention(**spec: Any) -> Terms:
+def retention(**spec: Any) -> PolicyTerms:
     manifest = gen.policy(kind="RetentionPolicy", **{"snapshots": {"maxAge": "7d"}, **spec})
-    return terms.read(RetentionPolicy.model_validate(manifest), "uid", gen.config())
+    return terms.read_terms(RetentionPolicy.model_validate(manifest), "uid", gen.config())
 
 
 def debt(**changes: Any) -> TableDebt:
     return TableDebt(table_uuid="t", **{"due_files": 1, "due_bytes": 1, "oldest_due": NOW, **changes})
 
 
-def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: Any) -> History:
+def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: Any) -> RunHistory:
     last = {"name": "r", "finishTime": time_text(NOW - ago), "result": result}
-    return History(last, failures, **{"generation": 1, "slot": LONG_AGO, **more})
+    return RunHistory(last, failures, **{"generation": 1, "slot": LONG_AGO, **more})
 
 
 def decide(
-    found: Terms,
-    history: History | None = None,
+    found: PolicyTerms,
+    history: RunHistory | None = None,
     owed: TableDebt | None = None,
     *,
     requests: Mapping[str, str] | None = None,
     generation: int = 1,
     now: datetime = NOW,
-) -> Decision:
-    found_history = history or History(slot=LONG_AGO)
-    return due.decide(found, now, history=found_history, generation=generation, debt=owed, requests=requests or {})
+) -> TableDecision:
+    found_history = history or RunHistory(slot=LONG_AGO)
+    return due.decide_table(
+        found, now, history=found_history, generation=generation, debt=owed, requests=requests or {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,15 +202,15 @@ def test_triggers_that_nobody_named_are_there_unless_a_schedule_is() -> None:
 
 def test_where_nothing_would_be_rewritten_no_trigger_fires() -> None:
     nothing = TableDebt(table_uuid="t", small_files=10**6, delete_files=10**6)
-    assert decide(compaction(), owed=nothing) == Decision()
-    assert decide(compaction(), owed=None) == Decision()
+    assert decide(compaction(), owed=nothing) == TableDecision()
+    assert decide(compaction(), owed=None) == TableDecision()
 
 
 def test_a_trigger_waits_for_min_interval_from_the_end_of_the_last_run() -> None:
     found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
     owed = debt(due_files=50)
     decision = decide(found, ran(timedelta(minutes=9)), owed)
-    assert decision == Decision(next=NOW + timedelta(minutes=1))
+    assert decision == TableDecision(next=NOW + timedelta(minutes=1))
     assert decide(found, ran(timedelta(minutes=10)), owed).due is not None
 
 
@@ -223,14 +225,14 @@ def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
     assert first.due is not None
     assert (first.due.slot, first.due.everything) == (at("2026-03-01T03:00:00"), True)
     answered = ran(timedelta(hours=1), slot=at("2026-03-01T03:00:00"))
-    assert decide(found, answered) == Decision(next=at("2026-03-02T03:00:00"))
+    assert decide(found, answered) == TableDecision(next=at("2026-03-02T03:00:00"))
     assert decide(found, answered, now=at("2026-03-02T03:00:00")).due is not None
 
 
 def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
-    assert decide(retention(), History()).due is None
+    assert decide(retention(), RunHistory()).due is None
     past = at("2026-03-01T03:15:00")
-    begun = History().under("uid-1", "15 3 * * * Etc/UTC", past, None)
+    begun = RunHistory().under("uid-1", "15 3 * * * Etc/UTC", past, None)
     assert decide(retention(), begun).due is None
     assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
     assert begun.under("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, "what a run has answered is not forgotten"
@@ -238,7 +240,7 @@ def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
 
 def test_a_schedule_that_is_changed_and_another_policy_s_begin_anew() -> None:
     night = at("2026-02-27T03:15:00")
-    known = History(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
+    known = RunHistory(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
     late = at("2026-03-01T11:00:00")
     changed = known.under("uid-1", "0 11 * * * Etc/UTC", late, None)
     assert (changed.slot, changed.failures) == (late, 3)
@@ -249,7 +251,7 @@ def test_a_schedule_that_is_changed_and_another_policy_s_begin_anew() -> None:
 
 
 def test_what_another_policy_asked_for_and_what_this_one_asked_for_before_is_not_owed_to_a_newcomer() -> None:
-    known = History(policy="uid-1", requests={"topic": "t", "policy": "1"})
+    known = RunHistory(policy="uid-1", requests={"topic": "t", "policy": "1"})
     assert known.under("uid-2", "", None, None).requests == {"topic": "t"}, "this one's request is not answered yet"
     assert known.under("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
     assert known.under("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, "it was under it already"
@@ -258,10 +260,10 @@ def test_what_another_policy_asked_for_and_what_this_one_asked_for_before_is_not
 def test_outside_its_windows_a_table_waits_for_the_next() -> None:
     closed = [{"cron": "0 22 * * *", "duration": "1h"}]
     found = compaction(triggers={"smallFiles": 2}, windows=closed)
-    assert decide(found, owed=debt(due_files=9)) == Decision(next=at("2026-03-01T22:00:00"))
+    assert decide(found, owed=debt(due_files=9)) == TableDecision(next=at("2026-03-01T22:00:00"))
     assert decide(found, owed=debt(due_files=9), now=at("2026-03-01T22:30:00")).due is not None
     slot = compaction(schedule={"cron": "0 3 * * *"}, windows=closed)
-    assert decide(slot) == Decision(next=at("2026-03-01T22:00:00"))
+    assert decide(slot) == TableDecision(next=at("2026-03-01T22:00:00"))
     opened = decide(slot, now=at("2026-03-01T22:00:00")).due
     assert opened is not None
     assert opened.since == at("2026-03-01T22:00:00"), "it could not have run before"
@@ -284,7 +286,7 @@ def test_a_request_is_due_at_once_and_once(who: str) -> None:
 def test_a_request_whose_run_failed_is_tried_again_after_a_pause_and_a_new_one_at_once() -> None:
     found = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
     failed = ran(timedelta(), "Failed", 2, failed={"topic": "1"})
-    assert decide(found, failed, requests={"topic": "1"}) == Decision(next=NOW + timedelta(minutes=2))
+    assert decide(found, failed, requests={"topic": "1"}) == TableDecision(next=NOW + timedelta(minutes=2))
     again = decide(found, failed, requests={"topic": "1"}, now=NOW + timedelta(minutes=2)).due
     assert again is not None, "no window is waited for"
     assert again.requests == {"topic": "1"}
@@ -296,13 +298,13 @@ def test_a_request_whose_run_failed_is_tried_again_after_a_pause_and_a_new_one_a
 
 def test_nothing_is_due_while_the_policy_is_suspended() -> None:
     found = compaction(suspend=True, schedule={"cron": "0 3 * * *"}, triggers={"smallFiles": 2})
-    assert decide(found, owed=debt(due_files=9), requests={"policy": "1"}) == Decision()
+    assert decide(found, owed=debt(due_files=9), requests={"policy": "1"}) == TableDecision()
 
 
 def test_a_policy_of_the_log_alone_needs_no_run() -> None:
     manifest = gen.policy(kind="RetentionPolicy", log={"maxAge": "1d"})
-    found = terms.read(RetentionPolicy.model_validate(manifest), "uid", gen.config())
-    assert decide(found, requests={"policy": "1"}) == Decision()
+    found = terms.read_terms(RetentionPolicy.model_validate(manifest), "uid", gen.config())
+    assert decide(found, requests={"policy": "1"}) == TableDecision()
 
 
 def test_after_failures_slots_and_triggers_wait_longer_each_time_but_never_for_ever() -> None:

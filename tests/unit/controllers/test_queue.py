@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from firn.model.clock import SystemClock
-from firn_controllers.queue import LONGEST_DELAY, ROUTINE_SHARE, Key, Outcome, Schedule, Verdict, WorkQueue
+from firn_controllers.queue import LONGEST_DELAY, ROUTINE_SHARE, Key, KeySchedule, Outcome, ReconcileVerdict, WorkQueue
 from tests.fakes.clock import FakeClock
 
 A, B, C = ("topic", "a"), ("topic", "b"), ("topic", "c")
@@ -17,11 +17,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def schedule(clock: FakeClock) -> Schedule:
-    return Schedule(clock, lambda: 1.0)
+def schedule(clock: FakeClock) -> KeySchedule:
+    return KeySchedule(clock, lambda: 1.0)
 
 
-def drained(schedule: Schedule) -> list[Key]:
+def drained(schedule: KeySchedule) -> list[Key]:
     found = []
     while (key := schedule.take()) is not None:
         found.append(key)
@@ -29,13 +29,13 @@ def drained(schedule: Schedule) -> list[Key]:
     return found
 
 
-def test_a_key_waits_once_however_often_it_is_added(schedule: Schedule) -> None:
+def test_a_key_waits_once_however_often_it_is_added(schedule: KeySchedule) -> None:
     for _ in range(3):
         schedule.add(A)
     assert drained(schedule) == [A]
 
 
-def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule: Schedule) -> None:
+def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule: KeySchedule) -> None:
     schedule.add(A)
     assert schedule.take() == A
     schedule.add(A)
@@ -44,13 +44,13 @@ def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule:
     assert schedule.take() == A
 
 
-def test_fresh_events_go_before_resyncs(schedule: Schedule) -> None:
+def test_fresh_events_go_before_resyncs(schedule: KeySchedule) -> None:
     schedule.add(A, fresh=False)
     schedule.add(B)
     assert drained(schedule) == [B, A]
 
 
-def test_resyncs_do_not_starve_under_fresh_events(schedule: Schedule) -> None:
+def test_resyncs_do_not_starve_under_fresh_events(schedule: KeySchedule) -> None:
     schedule.add(A, fresh=False)
     order = []
     for _ in range(2 * ROUTINE_SHARE):
@@ -62,7 +62,7 @@ def test_resyncs_do_not_starve_under_fresh_events(schedule: Schedule) -> None:
     assert A in order
 
 
-def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: Schedule, clock: FakeClock) -> None:
+def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add(A)
     schedule.take()
     schedule.done(A, Outcome(after=10))
@@ -74,7 +74,7 @@ def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: Schedule, clo
     assert schedule.take() == A
 
 
-def test_the_earlier_of_two_times_counts(schedule: Schedule, clock: FakeClock) -> None:
+def test_the_earlier_of_two_times_counts(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add_after(A, 10)
     schedule.add_after(A, 5)
     schedule.add_after(A, 20)
@@ -86,7 +86,7 @@ def test_the_earlier_of_two_times_counts(schedule: Schedule, clock: FakeClock) -
     assert schedule.take() is None
 
 
-def test_working_on_a_key_replaces_the_time_it_had(schedule: Schedule, clock: FakeClock) -> None:
+def test_working_on_a_key_replaces_the_time_it_had(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add_after(A, 10)
     schedule.add(A)
     schedule.take()
@@ -97,7 +97,7 @@ def test_working_on_a_key_replaces_the_time_it_had(schedule: Schedule, clock: Fa
     assert schedule.next_due == pytest.approx(clock.monotonic() + 50)
 
 
-def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: Schedule, clock: FakeClock) -> None:
+def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: KeySchedule, clock: FakeClock) -> None:
     waits = []
     for _ in range(12):
         schedule.add(A)
@@ -117,7 +117,7 @@ def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: Sche
     assert schedule.next_due == pytest.approx(clock.monotonic() + 1)
 
 
-def test_a_failure_may_ask_for_a_lower_limit(schedule: Schedule, clock: FakeClock) -> None:
+def test_a_failure_may_ask_for_a_lower_limit(schedule: KeySchedule, clock: FakeClock) -> None:
     for _ in range(12):
         schedule.add(A)
         schedule.take()
@@ -126,11 +126,11 @@ def test_a_failure_may_ask_for_a_lower_limit(schedule: Schedule, clock: FakeCloc
 
 
 def test_half_of_a_delay_is_chance(clock: FakeClock) -> None:
-    assert Schedule(clock, lambda: 0.0).delay(3) == 2.0
-    assert Schedule(clock, lambda: 1.0).delay(3) == 4.0
+    assert KeySchedule(clock, lambda: 0.0).delay(3) == 2.0
+    assert KeySchedule(clock, lambda: 1.0).delay(3) == 4.0
 
 
-def test_the_oldest_waiting_key_is_known(schedule: Schedule, clock: FakeClock) -> None:
+def test_the_oldest_waiting_key_is_known(schedule: KeySchedule, clock: FakeClock) -> None:
     assert schedule.oldest is None
     schedule.add(A, fresh=False)
     since = clock.monotonic()
@@ -141,12 +141,12 @@ def test_the_oldest_waiting_key_is_known(schedule: Schedule, clock: FakeClock) -
 
 class Meter:
     def __init__(self) -> None:
-        self.verdicts: list[tuple[Key, Verdict]] = []
+        self.verdicts: list[tuple[Key, ReconcileVerdict]] = []
 
     def depth(self, waiting: int) -> None:
         assert waiting >= 0
 
-    def reconciled(self, key: Key, seconds: float, verdict: Verdict) -> None:
+    def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
         self.verdicts.append((key, verdict))
 
 

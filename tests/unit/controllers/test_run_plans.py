@@ -10,11 +10,11 @@ from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.policies import PolicyEntry
-from firn_controllers.cache.policies import entry as policy_entry
+from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
 from firn_controllers.policies import plan
 from firn_controllers.policies.due import Due
-from firn_controllers.policies.plan import Batch, Waiting
+from firn_controllers.policies.plan import DueTable, PlannedRun
 from firn_controllers.ports import TableDebt
 from tests import gen
 
@@ -26,15 +26,15 @@ def policy(config: Config | None = None, name: str = "policy", **spec: Any) -> P
     return policy_entry(gen.policy(name, **spec), config or gen.config())
 
 
-def waiting(name: str = "flights", bytes_: int = 0, ago: int = 0, **due: Any) -> Waiting:
+def waiting(name: str = "flights", bytes_: int = 0, ago: int = 0, **due: Any) -> DueTable:
     observed = gen.observed(gen.topic(name))
     assert isinstance(observed.target, TableTarget)
     debt = TableDebt(table_uuid=f"table-{name}", due_bytes=bytes_, data_bytes=10 * bytes_, due_files=1)
     found = Due(gen.NOW - timedelta(seconds=ago), "why", **due)
-    return Waiting(observed.entry, observed.target, f"table-{name}", debt, found, "")
+    return DueTable(observed.entry, observed.target, f"table-{name}", debt, found, "")
 
 
-def names_of(found: list[Batch]) -> list[tuple[list[str], str]]:
+def names_of(found: list[PlannedRun]) -> list[tuple[list[str], str]]:
     return [([table.topic.name[1] for table in batch.tables], batch.size) for batch in found]
 
 
@@ -49,21 +49,24 @@ def test_who_was_asked_for_goes_first_then_who_waits_longest() -> None:
     tables = [
         waiting("new", ago=1), waiting("old", ago=100), waiting("asked", requests={"topic": "1"}), waiting("older", ago=200),
     ]  # fmt: skip
-    assert names_of(plan.batches(policy(), tables, config, 9)) == [
+    assert names_of(plan.planned_runs(policy(), tables, config, 9)) == [
         (["asked", "older"], "small"),
         (["old", "new"], "small"),
     ]
-    assert names_of(plan.batches(policy(), tables, config, 1)) == [(["asked", "older"], "small")]
-    assert plan.batches(policy(), tables, config, 0) == []
-    assert plan.batches(policy(), tables, config, -3) == []
+    assert names_of(plan.planned_runs(policy(), tables, config, 1)) == [(["asked", "older"], "small")]
+    assert plan.planned_runs(policy(), tables, config, 0) == []
+    assert plan.planned_runs(policy(), tables, config, -3) == []
 
 
 def test_a_large_table_stands_alone_and_does_not_hold_up_the_small() -> None:
     config = gen.config(maintenance=SIZES)
     tables = [waiting("a", ago=3), waiting("large", GIB, ago=2), waiting("b", ago=1)]
-    assert names_of(plan.batches(policy(config), tables, config, 9)) == [(["a", "b"], "small"), (["large"], "large")]
+    assert names_of(plan.planned_runs(policy(config), tables, config, 9)) == [
+        (["a", "b"], "small"),
+        (["large"], "large"),
+    ]
     without = gen.config(maintenance={"largeTable": "1Gi"})
-    assert names_of(plan.batches(policy(without), tables, without, 9))[1] == (["large"], "small")
+    assert names_of(plan.planned_runs(policy(without), tables, without, 9))[1] == (["large"], "small")
 
 
 def test_how_large_a_table_is_depends_on_what_has_to_be_read() -> None:
@@ -73,7 +76,7 @@ def test_how_large_a_table_is_depends_on_what_has_to_be_read() -> None:
     def size(kind: str, due: dict[str, Any] | None = None, **spec: Any) -> str:
         found = policy(config, kind=kind, **spec)
         moved = replace(table, due=replace(table.due, **(due or {})))
-        return plan.batches(found, [moved], config, 1)[0].size
+        return plan.planned_runs(found, [moved], config, 1)[0].size
 
     slot = {"slot": gen.NOW}
     assert size("CompactionPolicy") == "small"
@@ -85,25 +88,27 @@ def test_how_large_a_table_is_depends_on_what_has_to_be_read() -> None:
 
 
 def test_a_run_has_one_name_for_what_it_answers_and_another_for_anything_else() -> None:
-    batch = Batch((waiting("a"), waiting("b")), "small")
+    batch = PlannedRun((waiting("a"), waiting("b")), "small")
     mine = policy()
-    assert plan.name(mine, batch) == plan.name(mine, Batch(tuple(reversed(batch.tables)), "small"))
-    assert plan.name(mine, batch) == plan.name(mine, Batch((waiting("a", ago=50), waiting("b", ago=9)), "small"))
+    assert plan.run_name(mine, batch) == plan.run_name(mine, PlannedRun(tuple(reversed(batch.tables)), "small"))
+    assert plan.run_name(mine, batch) == plan.run_name(
+        mine, PlannedRun((waiting("a", ago=50), waiting("b", ago=9)), "small")
+    )
     others = [
         (policy_entry(gen.policy() | {"metadata": {**gen.policy()["metadata"], "uid": "u2"}}, gen.config()), batch),
-        (mine, Batch((waiting("a"),), "small")),
-        (mine, Batch((waiting("a"), waiting("c")), "small")),
-        (mine, Batch((waiting("a", slot=gen.NOW), waiting("b")), "small")),
-        (mine, Batch((waiting("a", requests={"topic": "1"}), waiting("b")), "small")),
-        (mine, Batch((replace(waiting("a"), last_run="firn-run-before"), waiting("b")), "small")),
+        (mine, PlannedRun((waiting("a"),), "small")),
+        (mine, PlannedRun((waiting("a"), waiting("c")), "small")),
+        (mine, PlannedRun((waiting("a", slot=gen.NOW), waiting("b")), "small")),
+        (mine, PlannedRun((waiting("a", requests={"topic": "1"}), waiting("b")), "small")),
+        (mine, PlannedRun((replace(waiting("a"), last_run="firn-run-before"), waiting("b")), "small")),
     ]
-    found = [plan.name(entry, other) for entry, other in others]
-    assert len({plan.name(mine, batch), *found}) == len(others) + 1
+    found = [plan.run_name(other_policy, other) for other_policy, other in others]
+    assert len({plan.run_name(mine, batch), *found}) == len(others) + 1
 
 
 @pytest.mark.parametrize("name", ["p", "n" * 52, "a" * 35 + "-." + "b" * 10, "dotted.name"])
 def test_a_name_is_one_that_kubernetes_takes_for_jobs_and_labels(name: str) -> None:
-    found = plan.name(policy(name=name), Batch((waiting(),), "small"))
+    found = plan.run_name(policy(name=name), PlannedRun((waiting(),), "small"))
     assert len(found) <= 57
     assert found.startswith("firn-run-")
     assert not set(found) - set("abcdefghijklmnopqrstuvwxyz0123456789-.")
@@ -115,7 +120,7 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     found = policy(
         config, strategy="Sort", columns=["id desc"], targetFileSize="64Mi", openGrace="1m", run={"deadline": "2h"}
     )
-    run = plan.contract(found, Batch((waiting(slot=gen.NOW),), "large"), config, gen.NOW)
+    run = plan.contract(found, PlannedRun((waiting(slot=gen.NOW),), "large"), config, gen.NOW)
     (table,) = run.tables
     work = table.compaction
     assert work is not None
@@ -130,7 +135,7 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     assert (run.cores, run.deadline_ms, run.service_account, run.spark_conf) == (4, 7_200_000, "mine", {"a": "b"})
     assert run.executors is not None
     assert run.executor_image == "firn-spark:1"
-    small = plan.contract(found, Batch((waiting(),), "small"), config, gen.NOW)
+    small = plan.contract(found, PlannedRun((waiting(),), "small"), config, gen.NOW)
     assert (small.executors, small.executor_image) == (None, None)
     assert small.tables[0].compaction is not None
     assert not small.tables[0].compaction.everything
@@ -142,14 +147,14 @@ def test_a_topic_that_says_itself_how_many_metadata_files_stay_goes_before_the_p
     found = policy(config, kind="RetentionPolicy", snapshots={"maxAge": "7d"}, metadataFiles={"keep": 10})
     plain = waiting()
     own = replace(plain, target=plain.target.model_copy(update={"properties": {key: "false"}}))
-    run = plan.contract(found, Batch((plain, own), "small"), config, gen.NOW)
+    run = plan.contract(found, PlannedRun((plain, own), "small"), config, gen.NOW)
     works = [table.retention for table in run.tables]
     assert [(it.metadata_keep, it.snapshots is not None) for it in works if it] == [(10, True), (None, True)]
 
 
 def test_all_attempts_of_a_run_share_the_deadline_that_kubernetes_counts_from_the_job() -> None:
     config = gen.config(maintenance=SIZES)
-    found, batch = policy(config, run={"deadline": "2h"}), Batch((waiting(),), "small")
+    found, batch = policy(config, run={"deadline": "2h"}), PlannedRun((waiting(),), "small")
     run = plan.contract(found, batch, config, gen.NOW)
     assert run.until_ms == int((gen.NOW + timedelta(hours=2)).timestamp() * 1000)
     later = plan.contract(found, batch, config, gen.NOW + timedelta(seconds=7))
@@ -165,7 +170,7 @@ def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_sec
     )
     assert "kafka-password" in config.secret_names()
     found = policy(config, run={"deadline": "30m", "retries": 5})
-    batch = Batch((waiting(),), "small")
+    batch = PlannedRun((waiting(),), "small")
     run = plan.contract(found, batch, config, gen.NOW)
     job = plan.job(found, batch, run, config, OWNER)
     spec = job["spec"]
@@ -191,6 +196,6 @@ def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_sec
     assert list(contract["data"]) == ["run.json"]
     for manifest in (job, contract, spec["template"]):
         labels = manifest["metadata"]["labels"]
-        assert plan.selector(found).items() <= labels.items(), "what is watched is told apart by these"
+        assert plan.policy_labels(found).items() <= labels.items(), "what is watched is told apart by these"
         assert labels[names.LABEL_RUN] == run.name
     assert job["metadata"]["ownerReferences"][0]["name"] == names.CONFIG_OBJECT

@@ -10,17 +10,17 @@ from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import RecordSchema
 from firn.model.progress import HaltedAt
-from firn_controllers.conditions.health import Health
+from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic import status
 from firn_controllers.iceberg_topic.checks import Failure
-from firn_controllers.iceberg_topic.observed import Observed
-from firn_controllers.iceberg_topic.status import Findings
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import GroupHealth
 from tests import gen
 
-HEALTHY = Findings(
+HEALTHY = TopicFindings(
     topic=gen.topic_state(),
     topic_origin=Reason.CREATED,
     table=gen.table_state(),
@@ -28,41 +28,41 @@ HEALTHY = Findings(
 )
 
 
-def landing(**changes: Any) -> Observed:
+def landing(**changes: Any) -> ObservedTopic:
     """A topic whose records land."""
     return gen.observed(**{"job": True, "progress": gen.progress(), **changes})
 
 
-def said(observed: Observed, findings: Findings = HEALTHY) -> dict[str, tuple[str, str]]:
+def said(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> dict[str, tuple[str, str]]:
     """Status and reason of every condition."""
     with_job = replace(findings, job=findings.job or observed.job)
     found = status.conditions(observed, with_job)
     return {str(kind): (it.status, str(it.reason)) for kind, it in found.items()}
 
 
-def message(observed: Observed, kind: ConditionType, findings: Findings = HEALTHY) -> str:
+def message(observed: ObservedTopic, kind: ConditionType, findings: TopicFindings = HEALTHY) -> str:
     return status.conditions(observed, replace(findings, job=observed.job))[kind].message
 
 
-def documented(observed: Observed, findings: Findings = HEALTHY) -> dict[str, Any]:
+def documented(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> dict[str, Any]:
     """The status document, with the contract in force."""
     return status.document(observed, replace(findings, job=findings.job or observed.job))
 
 
-def spec(**changes: Any) -> Observed:
+def spec(**changes: Any) -> ObservedTopic:
     return landing(manifest=gen.topic(**changes))
 
 
-def group(reason: Reason, *, stalled: bool = False) -> Observed:
+def group(reason: Reason, *, stalled: bool = False) -> ObservedTopic:
     return landing(group=GroupHealth(reason, "the driver", stalled=stalled))
 
 
-def driver(**changes: Any) -> Observed:
+def driver(**changes: Any) -> ObservedTopic:
     return landing(progress=gen.progress(**changes))
 
 
-def failed(reason: Reason) -> Findings:
-    return Findings(failure=Failure(reason, "is wrong"))
+def failed(reason: Reason) -> TopicFindings:
+    return TopicFindings(failure=Failure(reason, "is wrong"))
 
 
 V3 = {"formatVersion": 3}
@@ -80,8 +80,8 @@ ROWS = [
     pytest.param(
         group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Ready", "False", "Stalled", id="a driver that always fails"
     ),
-    pytest.param(landing(manifest=gen.topic("flights", gen.deleting())), Findings(), "Ready", "False", "Deleting", id="deleting"),
-    pytest.param(gen.observed(), Findings(), "Ready", "False", "NotReady", id="nothing tried yet"),
+    pytest.param(landing(manifest=gen.topic("flights", gen.deleting())), TopicFindings(), "Ready", "False", "Deleting", id="deleting"),
+    pytest.param(gen.observed(), TopicFindings(), "Ready", "False", "NotReady", id="nothing tried yet"),
     # SpecValid
     pytest.param(landing(), HEALTHY, "SpecValid", "True", "Valid", id="a good spec"),
     *(
@@ -97,13 +97,13 @@ ROWS = [
         landing(), replace(HEALTHY, topic_origin=Reason.ADOPTED), "TopicReady", "True", "Adopted", id="a topic that was there"
     ),
     pytest.param(
-        landing(fleet=FleetHealth(Reason.BROKER_STARTING, "starting")), Findings(), "TopicReady", "False", "BrokerStarting", id="brokers start"
+        landing(fleet=FleetHealth(Reason.BROKER_STARTING, "starting")), TopicFindings(), "TopicReady", "False", "BrokerStarting", id="brokers start"
     ),
     pytest.param(
-        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone")), Findings(), "TopicReady", "False", "BrokerUnreachable", id="brokers down"
+        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone")), TopicFindings(), "TopicReady", "False", "BrokerUnreachable", id="brokers down"
     ),
     pytest.param(
-        landing(fleet=FleetHealth(Reason.ACCESS_DENIED, "no")), Findings(), "TopicReady", "False", "AccessDenied", id="brokers refuse us"
+        landing(fleet=FleetHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TopicReady", "False", "AccessDenied", id="brokers refuse us"
     ),
     pytest.param(
         landing(), replace(HEALTHY, topic=AccessDeniedError("no")), "TopicReady", "False", "AccessDenied", id="a topic refused to us"
@@ -123,11 +123,11 @@ ROWS = [
         landing(), replace(HEALTHY, table_origin=Reason.ADOPTED), "TableReady", "True", "Adopted", id="a table that was there"
     ),
     pytest.param(
-        landing(catalog=Health(Reason.CATALOG_UNREACHABLE, "gone")), Findings(), "TableReady", "False", "CatalogUnreachable",
+        landing(catalog=DependencyHealth(Reason.CATALOG_UNREACHABLE, "gone")), TopicFindings(), "TableReady", "False", "CatalogUnreachable",
         id="catalog down",
     ),
     pytest.param(
-        landing(catalog=Health(Reason.ACCESS_DENIED, "no")), Findings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
+        landing(catalog=DependencyHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
     ),
     pytest.param(
         landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer of a table"
@@ -186,7 +186,7 @@ ROWS = [
     pytest.param(driver(state="CaughtUp"), HEALTHY, "IngestionReady", "True", "CaughtUp", id="caught up"),
     pytest.param(driver(state="Starting"), HEALTHY, "IngestionReady", "False", "Starting", id="taken up"),
     pytest.param(landing(progress=None), HEALTHY, "IngestionReady", "False", "Starting", id="not taken up yet"),
-    pytest.param(gen.observed(), Findings(), "IngestionReady", "False", "Starting", id="no contract yet"),
+    pytest.param(gen.observed(), TopicFindings(), "IngestionReady", "False", "Starting", id="no contract yet"),
     pytest.param(driver(state="BackingOff"), HEALTHY, "IngestionReady", "False", "BackingOff", id="landing fails"),
     pytest.param(
         driver(state="BackingOff", reason="OutOfMemory"), HEALTHY, "IngestionReady", "False", "OutOfMemory", id="landing lacks memory"
@@ -220,7 +220,7 @@ ROWS = [
     ),
     pytest.param(driver(state="BackingOff", failures=5), HEALTHY, "Stalled", "True", "FastFailures", id="stalled by landing"),
     pytest.param(
-        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "broken", stalled=True)), Findings(), "Stalled", "True", "FastFailures",
+        landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "broken", stalled=True)), TopicFindings(), "Stalled", "True", "FastFailures",
         id="stalled by the brokers",
     ),
     pytest.param(group(Reason.STARTING), HEALTHY, "Reconciling", "True", "WaitingForDependency", id="waiting for the driver"),
@@ -238,7 +238,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("observed", "findings", "kind", "value", "reason"), ROWS)
-def test_conditions(observed: Observed, findings: Findings, kind: str, value: str, reason: str) -> None:
+def test_conditions(observed: ObservedTopic, findings: TopicFindings, kind: str, value: str, reason: str) -> None:
     assert said(observed, findings)[kind] == (value, reason)
 
 
@@ -263,7 +263,7 @@ ONLY_WHILE_TRUE = ("Reconciling", "Stalled", "Paused", "DeletionBlocked")
 
 @pytest.mark.parametrize(("observed", "findings", "kind", "value", "reason"), ROWS)
 def test_abnormal_conditions_exist_only_while_true(
-    observed: Observed, findings: Findings, kind: str, value: str, reason: str
+    observed: ObservedTopic, findings: TopicFindings, kind: str, value: str, reason: str
 ) -> None:
     found = said(observed, findings)
     assert all(found[it][0] == "True" for it in ONLY_WHILE_TRUE if it in found)
@@ -361,7 +361,7 @@ def test_what_is_not_known_now_is_as_it_was() -> None:
     observed = gen.observed(
         gen.topic("flights", gen.with_status(before)), fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), job=True
     )
-    after = documented(observed, Findings(job=observed.job))
+    after = documented(observed, TopicFindings(job=observed.job))
     for key in ("topicId", "partitions", "table", "profile"):
         assert after[key] == before[key]
 

@@ -12,8 +12,8 @@ from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork
 from firn_controllers.board import Board
 from firn_controllers.cache import policies as policy_index
-from firn_controllers.cache.policies import Policies
-from firn_controllers.cache.topics import Index, Name, entry
+from firn_controllers.cache.policies import PolicyCache
+from firn_controllers.cache.topics import Name, TopicCache, topic_entry
 from firn_controllers.ports import Manifest, TableDebt
 from firn_controllers.reconcilers import survey as survey_module
 from firn_controllers.reconcilers.survey import Survey
@@ -32,16 +32,16 @@ class Scene:
         self.clock = FakeClock()
         self.debts = FakeDebts(self.clock)
         self.config = gen.config()
-        self.index, self.policies, self.board = Index(), Policies(), Board()
+        self.index, self.policies, self.board = TopicCache(), PolicyCache(), Board()
         self.told: list[Name] = []
         self.survey = Survey(self.config, self.debts, self.index, self.policies, self.board, self.told.append)
 
     def topic(self, name: str = "flights", *modifiers: gen.Modifier, **spec: Any) -> TableTarget:
-        self.index.put(entry(gen.topic(name, *modifiers, **spec), self.config))
+        self.index.put(topic_entry(gen.topic(name, *modifiers, **spec), self.config))
         return TableTarget(catalog="lake", namespace="demo", name=name)
 
     def policy(self, manifest: Manifest) -> None:
-        self.policies.put(policy_index.entry(manifest, self.config))
+        self.policies.put(policy_index.policy_entry(manifest, self.config))
 
     def registry(self) -> CollectorRegistry:
         registry = CollectorRegistry()
@@ -135,7 +135,7 @@ async def test_topics_on_their_way_out_and_losers_of_a_table_are_not_measured(sc
     scene.debts.create(target)
     younger = gen.topic("younger", table={"name": "flights"})
     younger["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
-    scene.index.put(entry(younger, scene.config))
+    scene.index.put(topic_entry(younger, scene.config))
     scene.topic("leaving", gen.deleting())
     await scene.survey.round()
     assert set(scene.board.debts) == {UID}

@@ -69,7 +69,7 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "ttlSecondsAfterFinished": 86400,
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    return children.child("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
+    return children.child_object("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
 
 
 def succeeded(job: Manifest) -> bool:

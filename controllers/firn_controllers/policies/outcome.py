@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from firn.model.conditions import Reason
 from firn_controllers.cache.policies import KINDS, Kind, Resolution
-from firn_controllers.policies.runs import History, time_text
+from firn_controllers.policies.runs import RunHistory, time_text
 from firn_controllers.ports import Manifest, TableDebt
 
 SECTIONS: Mapping[Kind, str] = {"CompactionPolicy": "compaction", "RetentionPolicy": "retention"}
@@ -29,36 +29,36 @@ Said = tuple[Literal["True", "False"], Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class PolicyOutcome:
     """One topic under one policy. Equal ones wake nobody."""
 
     policy: str
-    history: History = field(default_factory=History)
+    history: RunHistory = field(default_factory=RunHistory)
     next: datetime | None = None
     overdue: str = ""
     """Why a run that is due has not started for too long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The policy of one kind, as far as a topic is concerned. ``upkeep`` is None until the policy has been looked at."""
+class PolicyBinding:
+    """The policy of one kind, as far as a topic is concerned. ``outcome`` is None until the policy has been looked at."""
 
     resolution: Resolution = field(default_factory=Resolution)
-    upkeep: Upkeep | None = None
+    outcome: PolicyOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class TopicMaintenance:
     """What a topic's status says of its maintenance: by kind of policy, and the table's debt where it was measured."""
 
-    bounds: Mapping[Kind, Bound] = field(default_factory=dict)
+    bindings: Mapping[Kind, PolicyBinding] = field(default_factory=dict)
     debt: TableDebt | None = None
 
 
-def document(maintained: Maintained, previous: Mapping[str, Any]) -> Manifest:
+def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:
     """``status.maintenance``."""
     found: Manifest = {key: previous[key] for key in FIGURES if key in previous}
-    debt = maintained.debt
+    debt = maintenance.debt
     if debt is not None:
         found = {
             "dataFiles": debt.data_files,
@@ -69,31 +69,31 @@ def document(maintained: Maintained, previous: Mapping[str, Any]) -> Manifest:
             "snapshots": debt.snapshots,
             "metadataBytes": debt.metadata_bytes,
         }
-        governing = maintained.bounds.get("CompactionPolicy", Bound()).resolution
+        governing = maintenance.bindings.get("CompactionPolicy", PolicyBinding()).resolution
         if debt.oldest_due is not None and governing.policy is not None and governing.followed:
             found["oldestUncompactedTime"] = time_text(max(debt.oldest_due, governing.policy.created))
-    for kind, bound in maintained.bounds.items():
-        section = _section(bound, previous.get(SECTIONS[kind]) or {})
+    for kind, binding in maintenance.bindings.items():
+        section = _section(binding, previous.get(SECTIONS[kind]) or {})
         if section:
             found[SECTIONS[kind]] = section
     return found
 
 
-def _section(bound: Bound, before: Mapping[str, Any]) -> Manifest:
-    policy = bound.resolution.policy
-    if policy is None or bound.resolution.because is None:
+def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
+    policy = binding.resolution.policy
+    if policy is None or binding.resolution.because is None:
         return {}
-    found: Manifest = {"policy": policy.name[1], "because": bound.resolution.because}
-    upkeep = bound.upkeep
-    if upkeep is None or upkeep.policy != policy.name[1]:
+    found: Manifest = {"policy": policy.name[1], "because": binding.resolution.because}
+    outcome = binding.outcome
+    if outcome is None or outcome.policy != policy.name[1]:
         # Not looked at yet. What became of the table stays true, whichever policy it was under.
-        kept = History.of(before).section()
+        kept = RunHistory.of(before).section()
         if "nextRunTime" in before and before.get("policy") == policy.name[1]:
             kept["nextRunTime"] = before["nextRunTime"]
         return found | kept
-    found |= upkeep.history.section()
-    if upkeep.next is not None:
-        found["nextRunTime"] = _next_text(upkeep.next)
+    found |= outcome.history.section()
+    if outcome.next is not None:
+        found["nextRunTime"] = _next_text(outcome.next)
     return found
 
 
@@ -103,7 +103,7 @@ def _next_text(moment: datetime) -> str:
     return time_text(whole if whole == moment else whole + timedelta(minutes=1))
 
 
-def significant(section: Mapping[str, Any]) -> Manifest:
+def significant_section(section: Mapping[str, Any]) -> Manifest:
     """What of ``status.maintenance`` is written at once when it changes: everything but figures, and when a run is next due."""
     return {
         key: {name: it for name, it in value.items() if name != "nextRunTime"} if isinstance(value, Mapping) else value
@@ -112,18 +112,18 @@ def significant(section: Mapping[str, Any]) -> Manifest:
     }
 
 
-def pending(maintained: Maintained) -> bool:
+def awaits_policy(maintenance: TopicMaintenance) -> bool:
     """A policy governs that has not been looked at yet, or nothing is known of policies at all."""
-    return not maintained.bounds or any(
-        it.resolution.followed and it.upkeep is None for it in maintained.bounds.values()
+    return not maintenance.bindings or any(
+        it.resolution.followed and it.outcome is None for it in maintenance.bindings.values()
     )
 
 
-def resolved(maintained: Maintained) -> Said | None:
+def policies_resolved(maintenance: TopicMaintenance) -> Said | None:
     """What PoliciesResolved says; None while nothing is known."""
-    if not maintained.bounds:
+    if not maintenance.bindings:
         return None
-    resolutions = [maintained.bounds[kind].resolution for kind in KINDS]
+    resolutions = [maintenance.bindings[kind].resolution for kind in KINDS]
     for found in resolutions:
         if found.reason is not None:
             return "False", found.reason, found.message
@@ -133,20 +133,20 @@ def resolved(maintained: Maintained) -> Said | None:
     return "True", Reason.RESOLVED, " and ".join(f"{it.kind} {it.name[1]}" for it in governing) + " governs"
 
 
-def healthy(maintained: Maintained) -> Said | None:
+def maintenance_healthy(maintenance: TopicMaintenance) -> Said | None:
     """What MaintenanceHealthy says; None where no policy governs, or nothing is known yet."""
-    followed = {kind: it for kind, it in maintained.bounds.items() if it.resolution.followed}
-    if not followed or pending(maintained):
+    followed = {kind: it for kind, it in maintenance.bindings.items() if it.resolution.followed}
+    if not followed or awaits_policy(maintenance):
         return None
-    upkeeps = [(SECTIONS[kind], it.upkeep) for kind, it in followed.items() if it.upkeep is not None]
-    for part, upkeep in upkeeps:
-        if upkeep.history.failures:
-            message = upkeep.history.message or "see the Job's log"
-            return "False", Reason.RUN_FAILED, f"{part} by policy {upkeep.policy} failed: {message}"
-    for part, upkeep in upkeeps:
-        if upkeep.overdue:
-            return "False", Reason.RUN_OVERDUE, f"{part} by policy {upkeep.policy}: {upkeep.overdue}"
-    results = {upkeep.history.result for _, upkeep in upkeeps}
+    outcomes = [(SECTIONS[kind], it.outcome) for kind, it in followed.items() if it.outcome is not None]
+    for part, outcome in outcomes:
+        if outcome.history.failures:
+            message = outcome.history.message or "see the Job's log"
+            return "False", Reason.RUN_FAILED, f"{part} by policy {outcome.policy} failed: {message}"
+    for part, outcome in outcomes:
+        if outcome.overdue:
+            return "False", Reason.RUN_OVERDUE, f"{part} by policy {outcome.policy}: {outcome.overdue}"
+    results = {outcome.history.result for _, outcome in outcomes}
     if "Unfinished" in results:
         return "True", Reason.SUCCEEDED, UNFINISHED
     if "Succeeded" in results:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from firn.api.v1alpha1 import RetentionPolicy
 from firn.model import durations, quantities
-from firn_controllers.policies.upkeep import Maintained
+from firn_controllers.policies.outcome import TopicMaintenance
 
 AGE, BYTES = "retention.ms", "retention.bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogRetention:
     """The policy's say in a topic's configs."""
 
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -43,22 +43,22 @@ class Log:
         return f"would set {' and '.join(differing)}" if differing else ""
 
 
-def of(maintained: Maintained) -> Log:
+def log_retention(maintenance: TopicMaintenance) -> LogRetention:
     """What the policy that governs has to say."""
-    bound = maintained.bounds.get("RetentionPolicy")
-    if bound is None or bound.resolution.reason is not None:
-        return Log(held=True)
-    policy = bound.resolution.policy
+    binding = maintenance.bindings.get("RetentionPolicy")
+    if binding is None or binding.resolution.reason is not None:
+        return LogRetention(held=True)
+    policy = binding.resolution.policy
     if policy is None or not isinstance(policy.resource, RetentionPolicy):
-        return Log()
+        return LogRetention()
     spec = policy.resource.spec
     if spec.log is None:
-        return Log()
+        return LogRetention()
     wanted = {}
     if spec.log.max_age is not None:
         wanted[AGE] = str(durations.milliseconds(spec.log.max_age))
     if spec.log.max_bytes is not None:
         wanted[BYTES] = str(quantities.size(spec.log.max_bytes))
     if not policy.resource.enforced:
-        return Log(proposed=wanted, held=True)
-    return Log(held=True) if spec.suspend else Log(configs=wanted)
+        return LogRetention(proposed=wanted, held=True)
+    return LogRetention(held=True) if spec.suspend else LogRetention(configs=wanted)

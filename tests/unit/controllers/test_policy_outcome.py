@@ -3,11 +3,18 @@
 from datetime import timedelta
 from typing import Any
 
-from firn_controllers.cache.policies import Policies, Resolution
-from firn_controllers.cache.policies import entry as policy_entry
-from firn_controllers.policies import upkeep
-from firn_controllers.policies.runs import History
-from firn_controllers.policies.upkeep import Bound, Maintained, Upkeep
+from firn_controllers.cache.policies import PolicyCache, Resolution
+from firn_controllers.cache.policies import policy_entry as policy_entry
+from firn_controllers.policies.outcome import (
+    PolicyBinding,
+    PolicyOutcome,
+    TopicMaintenance,
+    awaits_policy,
+    maintenance_healthy,
+    maintenance_section,
+    significant_section,
+)
+from firn_controllers.policies.runs import RunHistory
 from firn_controllers.ports import Manifest, TableDebt
 from tests import gen
 
@@ -23,81 +30,85 @@ SECTION: Manifest = {
 FIGURES: Manifest = {"smallFiles": 3, "snapshots": 9, "oldestUncompactedTime": "2026-03-01T00:00:00Z"}
 
 
-def maintained(
-    name: str = "policy", looked_at: Upkeep | None = None, debt: TableDebt | None = None, **spec: Any
-) -> Maintained:
+def maintenance(
+    name: str = "policy", looked_at: PolicyOutcome | None = None, debt: TableDebt | None = None, **spec: Any
+) -> TopicMaintenance:
     policy = policy_entry(gen.policy(name, **spec), gen.config())
-    bound = Bound(Resolution(policy, "Selected"), looked_at)
-    return Maintained({"CompactionPolicy": bound, "RetentionPolicy": Bound()}, debt)
+    bound = PolicyBinding(Resolution(policy, "Selected"), looked_at)
+    return TopicMaintenance({"CompactionPolicy": bound, "RetentionPolicy": PolicyBinding()}, debt)
 
 
 def test_until_a_policy_has_been_looked_at_what_was_said_stays() -> None:
     before = {**FIGURES, "compaction": SECTION}
-    assert upkeep.document(maintained(), before) == before
-    assert upkeep.pending(maintained())
-    assert upkeep.healthy(maintained()) is None
+    assert maintenance_section(maintenance(), before) == before
+    assert awaits_policy(maintenance())
+    assert maintenance_healthy(maintenance()) is None
 
 
 def test_another_policy_takes_over_what_became_of_the_table_but_not_when_it_was_due() -> None:
-    found = upkeep.document(maintained("other"), {"compaction": SECTION})["compaction"]
+    found = maintenance_section(maintenance("other"), {"compaction": SECTION})["compaction"]
     assert found == {**{key: it for key, it in SECTION.items() if key != "nextRunTime"}, "policy": "other"}
 
 
 def test_without_a_policy_nothing_is_said_of_one() -> None:
-    nobody = Maintained({"CompactionPolicy": Bound(), "RetentionPolicy": Bound()})
-    assert upkeep.document(nobody, {**FIGURES, "compaction": SECTION, "retention": SECTION}) == FIGURES
-    assert not upkeep.pending(nobody)
-    assert upkeep.healthy(nobody) is None
+    nobody = TopicMaintenance({"CompactionPolicy": PolicyBinding(), "RetentionPolicy": PolicyBinding()})
+    assert maintenance_section(nobody, {**FIGURES, "compaction": SECTION, "retention": SECTION}) == FIGURES
+    assert not awaits_policy(nobody)
+    assert maintenance_healthy(nobody) is None
 
 
 def test_history_comes_back_from_status_as_it_was_written() -> None:
     kept = {key: it for key, it in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
-    assert History.of(SECTION).section() == kept
+    assert RunHistory.of(SECTION).section() == kept
     whole: Manifest = {"policyUid": "uid-1", "schedule": "0 3 * * * Etc/UTC", "failures": 3, "failedGeneration": 7}
     whole["failedRequest"] = {"topic": "2"}
-    assert History.of({**SECTION, **whole}).section() == kept | whole
-    assert History.of({}).section() == {}
+    assert RunHistory.of({**SECTION, **whole}).section() == kept | whole
+    assert RunHistory.of({}).section() == {}
 
 
 def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
     debt = TableDebt(table_uuid="t", small_files=7, snapshots=2, oldest_due=gen.NOW)
-    found = upkeep.document(maintained(debt=debt), FIGURES)
+    found = maintenance_section(maintenance(debt=debt), FIGURES)
     assert (found["smallFiles"], found["snapshots"]) == (7, 2)
     assert found["oldestUncompactedTime"] == "2026-03-01T12:00:00Z"
-    nobody = Maintained({"CompactionPolicy": Bound(), "RetentionPolicy": Bound()}, debt)
-    assert "oldestUncompactedTime" not in upkeep.document(nobody, FIGURES)
+    nobody = TopicMaintenance({"CompactionPolicy": PolicyBinding(), "RetentionPolicy": PolicyBinding()}, debt)
+    assert "oldestUncompactedTime" not in maintenance_section(nobody, FIGURES)
     paid = TableDebt(table_uuid="t")
-    assert "oldestUncompactedTime" not in upkeep.document(maintained(debt=paid), FIGURES)
+    assert "oldestUncompactedTime" not in maintenance_section(maintenance(debt=paid), FIGURES)
 
 
 def test_figures_and_times_that_are_to_come_are_no_reason_to_write_at_once() -> None:
     before = {**FIGURES, "compaction": SECTION}
     after = {"smallFiles": 9, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
-    assert upkeep.significant(before) == upkeep.significant(after)
+    assert significant_section(before) == significant_section(after)
     for change in ({"lastRun": {**RUN, "name": "s"}}, {"policy": "other"}, {"failures": 1}, {"lastRequest": {}}):
-        assert upkeep.significant({"compaction": {**SECTION, **change}}) != upkeep.significant(before)
+        assert significant_section({"compaction": {**SECTION, **change}}) != significant_section(before)
 
 
 def test_the_next_time_is_told_in_whole_minutes() -> None:
     for seconds, told in ((0, "12:00:00"), (1, "12:01:00"), (59, "12:01:00"), (60, "12:01:00")):
-        looked_at = Upkeep("policy", next=gen.NOW + timedelta(seconds=seconds))
-        found = upkeep.document(maintained(looked_at=looked_at), {})["compaction"]
+        looked_at = PolicyOutcome("policy", next=gen.NOW + timedelta(seconds=seconds))
+        found = maintenance_section(maintenance(looked_at=looked_at), {})["compaction"]
         assert found["nextRunTime"] == f"2026-03-01T{told}Z"
 
 
 def test_failures_go_before_what_is_overdue() -> None:
-    failed = Upkeep("policy", History({**RUN, "result": "Failed", "message": "no"}, 2), overdue="waits")
-    assert upkeep.healthy(maintained(looked_at=failed)) == (
+    failed = PolicyOutcome("policy", RunHistory({**RUN, "result": "Failed", "message": "no"}, 2), overdue="waits")
+    assert maintenance_healthy(maintenance(looked_at=failed)) == (
         "False",
         "RunFailed",
         "compaction by policy policy failed: no",
     )
-    late = Upkeep("policy", History(RUN), overdue="waits")
-    assert upkeep.healthy(maintained(looked_at=late)) == ("False", "RunOverdue", "compaction by policy policy: waits")
+    late = PolicyOutcome("policy", RunHistory(RUN), overdue="waits")
+    assert maintenance_healthy(maintenance(looked_at=late)) == (
+        "False",
+        "RunOverdue",
+        "compaction by policy policy: waits",
+    )
 
 
 def test_an_older_policy_of_the_same_name_elsewhere_is_another() -> None:
-    policies = Policies()
+    policies = PolicyCache()
     here, there = gen.policy("p", selector={}), gen.policy("p", selector={})
     there["metadata"]["namespace"] = "other"
     for manifest in (here, there):
