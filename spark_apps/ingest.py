@@ -4,7 +4,7 @@
 import sys
 
 from firn.model import names
-from firn_spark.driver import run
+from firn_spark.ingestion.driver import run
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1] if len(sys.argv) > 1 else names.GROUP_PATH))

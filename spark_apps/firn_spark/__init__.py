@@ -1,1 +1,1 @@
-"""The Spark applications: ingestion (and, later, maintenance)."""
+"""The Spark applications: ingestion drivers and maintenance runs."""

@@ -4,11 +4,11 @@ worker ready in milliseconds, and its memory shared with its siblings."""
 import pyarrow as pa
 from pyspark import daemon
 
-import firn_spark.json_blocks
-import firn_spark.landing  # noqa: F401  the imports are the purpose
-from firn_spark import json_kernel
+import firn_spark.worker.formats.json.blocks
+import firn_spark.worker.landing  # noqa: F401  the imports are the purpose
+from firn_spark.worker.formats.json import kernel
 
 if __name__ == "__main__":
-    json_kernel.warm()
+    kernel.warm()
     pa.set_cpu_count(1)  # a worker is one task, and has one core
     daemon.manager()  # type: ignore[no-untyped-call]

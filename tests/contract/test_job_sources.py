@@ -12,7 +12,7 @@ from kubernetes import config as kube
 
 from firn.model import names
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
-from firn_spark.jobs import JOB_KEY, DirectoryJobs, JobSource, KubernetesJobs
+from firn_spark.ingestion.jobs import JOB_KEY, DirectoryJobs, JobSource, KubernetesJobs
 from tests import apiserver
 from tests.apiserver import ApiServer
 from tests.servers.process import await_true

@@ -14,7 +14,7 @@ from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
-from firn_spark import sources
+from firn_spark.kafka import sources
 from tests.servers.firn_broker import embedded
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port

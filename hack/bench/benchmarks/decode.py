@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
-from firn_spark import arrow_types
-from firn_spark.decoding import Decoder
-from firn_spark.json_blocks import BlockDecoder
-from firn_spark.json_values import BadRecordError, RecordReader
-from firn_spark.landing import LandingPlan, TopicLanding, land
+from firn_spark.worker import arrow_types
+from firn_spark.worker.decoding import Decoder
+from firn_spark.worker.formats.json.blocks import BlockDecoder
+from firn_spark.worker.formats.json.values import BadRecordError, RecordReader
+from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.contestants import records
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options

@@ -105,7 +105,15 @@ def _broker() -> Image:
     return Image("broker", {"requirements.txt": "requirements/broker.txt"}, code=("firn", "broker"))
 
 
-_KERNEL = ("__init__", "compiled", "json_kernel", "json_limits")
+_KERNEL = (
+    "__init__",
+    "worker/__init__",
+    "worker/compiled",
+    "worker/formats/__init__",
+    "worker/formats/json/__init__",
+    "worker/formats/json/kernel",
+    "worker/formats/json/limits",
+)
 """Modules of the Spark application that its image compiles to machine code."""
 
 

@@ -41,16 +41,16 @@ from firn.model.maintenance import (
     pack,
 )
 from firn_spark import failpoints, session
-from firn_spark.driver import configure_logging
 from firn_spark.failpoints import Failpoints
-from firn_spark.maintenance import compaction, retention
-from firn_spark.maintenance.changes import Guard
+from firn_spark.ingestion.driver import configure_logging
 from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases
-from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.maintenance.steps import compaction, retention
+from firn_spark.maintenance.steps.changes import Guard
+from firn_spark.maintenance.steps.rewriting import Rewriter
+from firn_spark.maintenance.steps.subject import Done, Subject
 from firn_spark.maintenance.stopping import Stop, StoppedError
-from firn_spark.maintenance.subject import Done, Subject
-from firn_spark.swaps import short
-from firn_spark.tables import JAVA_ERRORS, Tables, translate
+from firn_spark.tables.java_tables import JAVA_ERRORS, Tables, translate
+from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
 

@@ -19,11 +19,11 @@ from firn.model.errors import ExitCode, FirnError
 from firn.model.jobs import GroupSettings
 from firn.model.progress import TopicProgress
 from firn_controllers.ingestion_group import settings as group_settings
-from firn_spark.commits import read_landed
-from firn_spark.driver import Driver
-from firn_spark.jobs import KubernetesJobs
+from firn_spark.ingestion.driver import Driver
+from firn_spark.ingestion.jobs import KubernetesJobs
 from firn_spark.session import Catalogs, catalog_conf
-from firn_spark.tables import Tables
+from firn_spark.tables.commits import read_landed
+from firn_spark.tables.java_tables import Tables
 from tests.integration.ingestion.world import jars
 from tests.integration.operator.conftest import SYSTEM, Manifest, World
 from tests.servers.process import await_true

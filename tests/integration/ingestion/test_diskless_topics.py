@@ -31,7 +31,7 @@ def world(settings: GroupSettings, server: FirnBroker, spark: object, tmp_path: 
 def test_records_become_rows_whichever_way_they_are_read(
     world: World, server: FirnBroker, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from firn_spark import rounds
+    from firn_spark.ingestion.rounds import rounds
 
     monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)

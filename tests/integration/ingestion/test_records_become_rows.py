@@ -47,7 +47,7 @@ def test_keys_headers_and_payloads_are_kept_to_the_byte(world: World) -> None:
 
 @pytest.mark.parametrize("reader", ["client", "spark"])
 def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark import rounds
+    from firn_spark.ingestion.rounds import rounds
 
     monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
@@ -74,7 +74,7 @@ def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch:
 
 
 def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark import rounds
+    from firn_spark.ingestion.rounds import rounds
 
     monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
     topic = world.topic()
@@ -92,7 +92,7 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
 
 
 def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark import rounds
+    from firn_spark.ingestion.rounds import rounds
 
     # Spark's own source cannot read such a record at all.
     monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
@@ -262,7 +262,7 @@ def test_tls_and_sasl(world: World) -> None:
 
 
 def test_tls_and_sasl_in_sparks_reader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark import rounds
+    from firn_spark.ingestion.rounds import rounds
 
     monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
     topic = world.topic()

@@ -11,9 +11,9 @@ from firn.model.jobs import IngestJob
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
 from firn_operator.cli.lake import ARROW_IO
-from firn_spark.commits import read_landed
 from firn_spark.failpoints import Failpoints
-from firn_spark.rounds import Rounds
+from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.world import WAIT, World, value
 from tests.servers.s3 import S3
 

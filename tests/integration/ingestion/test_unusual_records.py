@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from firn.model.jobs import RecordSchema
-from firn_spark import rounds
+from firn_spark.ingestion.rounds import rounds
 from tests.integration.ingestion import raw_produce
 from tests.integration.ingestion.world import Record, World, places, value
 

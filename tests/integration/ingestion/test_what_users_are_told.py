@@ -27,8 +27,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from firn.model import names
 from firn.model.errors import ExitCode
-from firn_spark.driver import Driver
-from firn_spark.jobs import DirectoryJobs
+from firn_spark.ingestion.driver import Driver
+from firn_spark.ingestion.jobs import DirectoryJobs
 from tests import apiserver
 from tests.integration.ingestion.stage import WAIT, Pod, Secrets, Stage, driver_settings
 from tests.integration.operator.conftest import SYSTEM, World, install_crds

@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
-from firn_spark.driver import Driver
 from firn_spark.failpoints import Failpoints
-from firn_spark.jobs import DirectoryJobs
+from firn_spark.ingestion.driver import Driver
+from firn_spark.ingestion.jobs import DirectoryJobs
+from firn_spark.kafka.sources import kafka_id
 from firn_spark.session import Catalogs, catalog_conf
-from firn_spark.sources import kafka_id
-from firn_spark.tables import Tables, quoted
+from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, cache, free_port
 
@@ -276,7 +276,7 @@ class World(AbstractContextManager["World"]):
         return self.rows(job, "__dlq")
 
     def landed(self, job: IngestJob) -> Mapping[int, int]:
-        from firn_spark.commits import read_landed
+        from firn_spark.tables.commits import read_landed
 
         table = self.table(job)
         state = read_landed(table) if table is not None else None

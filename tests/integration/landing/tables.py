@@ -2,8 +2,8 @@
 
 import json
 
-from firn_spark.data_files import TableSpec
-from firn_spark.landing import Kind
+from firn_spark.worker.data_files import TableSpec
+from firn_spark.worker.landing import Kind
 
 
 def java_table(spark, identifier):

@@ -16,7 +16,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import NestedField
 
-from firn_spark.landing import Kind, LandingPlan, TopicLanding, land
+from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
 from tests.integration.landing.conftest import CATALOG
 from tests.integration.landing.tables import commit, java_table, of_kind, results, table_spec
 from tests.unit.spark import records

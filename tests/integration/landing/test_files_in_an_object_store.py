@@ -4,7 +4,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from firn_spark.landing import LandingPlan, TopicLanding, land
+from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.servers.s3 import s3
 from tests.unit.spark import records, tables
 

@@ -9,7 +9,7 @@ from pyiceberg.table import StaticTable
 
 from firn.model.jobs import Column
 from firn.tables import rows
-from firn_spark.landing import RESULT_DDL, Kind, LandingPlan, TopicLanding, land
+from firn_spark.worker.landing import RESULT_DDL, Kind, LandingPlan, TopicLanding, land
 from tests.integration.landing.conftest import CATALOG
 from tests.integration.landing.tables import commit, java_table, of_kind, table_spec
 from tests.unit.spark import records

@@ -15,13 +15,13 @@ from firn.model.errors import ExitCode
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, unpack
 from firn.tables import rows
-from firn_spark.commits import Committer, newest, read_landed
 from firn_spark.failpoints import Failpoints
-from firn_spark.landing import LandingPlan, TopicLanding, land
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.leases import Files, Leases
 from firn_spark.session import Catalogs
-from firn_spark.tables import Tables
+from firn_spark.tables.commits import Committer, newest, read_landed
+from firn_spark.tables.java_tables import Tables
+from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.servers.s3 import S3
 from tests.unit.spark import records
 from tests.unit.spark.tables import results

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model.maintenance import CompactionWork
-from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.maintenance.steps.rewriting import Rewriter
 from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import CATALOG, Lake, Topic
 

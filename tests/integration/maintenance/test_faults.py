@@ -13,9 +13,9 @@ from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
 from firn.tables.compaction import MIN_FILES
 from firn_spark import failpoints
-from firn_spark.commits import newest
-from firn_spark.maintenance import retention
 from firn_spark.maintenance.leases import Files, Lease, Leases, Record
+from firn_spark.maintenance.steps import retention
+from firn_spark.tables.commits import newest
 from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic, ago
 from tests.integration.maintenance.test_compaction import while_rewriting

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
-from firn_spark.maintenance import orphans as module
+from firn_spark.maintenance.steps import orphans as module
 from tests.integration.maintenance.lake import DAY, Lake, Topic
 
 OLD = time.time() - 10 * 86_400

@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
-from firn_spark.maintenance.rewriting import Rewriter
+from firn_spark.maintenance.steps.rewriting import Rewriter
 from tests.integration.maintenance.lake import DAY, Lake, Topic, ago
 
 EXPIRE = SnapshotsWork(max_age_ms=0, min_keep=1)

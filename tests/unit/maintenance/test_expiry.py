@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firn.model.maintenance import SnapshotsWork
-from firn_spark.maintenance.retention import History, expired
+from firn_spark.maintenance.steps.retention import History, expired
 
 NOW = 1_000_000
 NOTHING_OF_ITS_OWN = SnapshotsWork(max_age_ms=0, min_keep=0)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn_spark.maintenance.orphans import hidden
-from firn_spark.maintenance.reachable import Places, place
+from firn_spark.maintenance.steps.orphans import hidden
+from firn_spark.maintenance.steps.reachable import Places, place
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn_spark.maintenance.z_order import BITS, bounds, interleave, ranks
+from firn_spark.maintenance.steps.z_order import BITS, bounds, interleave, ranks
 
 NOTHING = np.zeros(0, np.uint16)
 

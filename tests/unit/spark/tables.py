@@ -13,7 +13,7 @@ from pyiceberg.types import NestedField
 
 from firn.model.jobs import Column, IngestJob
 from firn.tables import rows, types
-from firn_spark.data_files import TableSpec
+from firn_spark.worker.data_files import TableSpec
 
 
 def iceberg_type(kind: types.Type) -> iceberg.IcebergType:

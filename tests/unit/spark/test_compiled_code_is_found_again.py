@@ -9,21 +9,21 @@ ROOT = Path(__file__).parents[3]
 USE = """
 import pyarrow as pa
 from firn.model.jobs import Column
-from firn_spark import json_blocks, json_kernel
+from firn_spark.worker.formats.json import blocks, kernel
 nested = "struct<x: list<struct<y: map<string, int>>>, z: list<string>>"
 for fields in (
     [Column(name="a", type="string")],
     [Column(name="a", type="string"), Column(name="b", type="int", required=True)],
     [Column(name="a", type="string"), Column(name="c", type=nested), Column(name="d", type="list<decimal(9, 2)>")],
 ):
-    decoder = json_blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
+    decoder = blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
     record = b'{"a": "x", "b": 1, "c": {"x": [{"y": {"k": 1}}, null], "z": ["t"]}, "d": [1.5]}'
     for values in ([], [None], [b""], [record, None, b"garbage"]):
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
             decoder.decode(records)
 for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts"):
-    function = getattr(json_kernel, name)
+    function = getattr(kernel, name)
     assert not function.stats.cache_misses, function.stats
     assert sum(function.stats.cache_hits.values()) == 1, function.stats
 """
@@ -40,10 +40,24 @@ def test_what_the_image_build_compiles_is_used(tmp_path):
     package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))
     for directory in (package, built_in, used_in):
         directory.mkdir()
-    for name in ("__init__.py", "compiled.py", "json_kernel.py", "json_limits.py"):
+    for name in (
+        "__init__.py",
+        "worker/__init__.py",
+        "worker/compiled.py",
+        "worker/formats/__init__.py",
+        "worker/formats/json/__init__.py",
+        "worker/formats/json/kernel.py",
+        "worker/formats/json/limits.py",
+    ):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())
     python(
-        "-m", "firn_spark.compiled", str(prebuilt), PYTHONPATH=str(tmp_path), TMPDIR=str(built_in), HOME=str(tmp_path)
+        "-m",
+        "firn_spark.worker.compiled",
+        str(prebuilt),
+        PYTHONPATH=str(tmp_path),
+        TMPDIR=str(built_in),
+        HOME=str(tmp_path),
     )
     before = {path: path.stat().st_mtime_ns for path in prebuilt.rglob("*")}
     assert before

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from firn.model.jobs import Column
 from firn.tables import types
-from firn_spark import arrow_types
-from firn_spark.json_blocks import BlockDecoder
-from firn_spark.json_limits import MAX_DEPTH
-from firn_spark.json_values import BadRecordError, RecordReader
+from firn_spark.worker import arrow_types
+from firn_spark.worker.formats.json.blocks import BlockDecoder
+from firn_spark.worker.formats.json.limits import MAX_DEPTH
+from firn_spark.worker.formats.json.values import BadRecordError, RecordReader
 
 FIELDS = (
     Column(name="flag", type="boolean"), Column(name="small", type="int"), Column(name="big", type="long"),

@@ -1,4 +1,4 @@
-"""What a JSON record means, type by type (firn_spark.json_values says it in words)."""
+"""What a JSON record means, type by type (firn_spark.worker.formats.json.values says it in words)."""
 
 import datetime
 import json
@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from firn.model.jobs import Column
-from firn_spark.json_limits import MAX_DEPTH
-from firn_spark.json_values import DETAIL_LIMIT, BadRecordError, Code, RecordReader, Stage
+from firn_spark.worker.formats.json.limits import MAX_DEPTH
+from firn_spark.worker.formats.json.values import DETAIL_LIMIT, BadRecordError, Code, RecordReader, Stage
 
 
 def read(kind, text, **column):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from firn.model.jobs import Column
-from firn_spark.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
+from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from firn.model.errors import UnavailableError
-from firn_spark import sources
-from firn_spark.sources import STALL_SECONDS, Slice, client_records
+from firn_spark.kafka import sources
+from firn_spark.kafka.sources import STALL_SECONDS, Slice, client_records
 
 
 class Message:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from firn_spark.loop import Watcher
-from firn_spark.sources import TopicInfo
-from firn_spark.topics import SEEN_MOST, Topic
+from firn_spark.ingestion.loop import Watcher
+from firn_spark.ingestion.topics.topic import SEEN_MOST, Topic
+from firn_spark.kafka.sources import TopicInfo
 from tests.unit.spark_driver.topic import job
 
 
@@ -27,7 +27,7 @@ class Brokers:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr("firn_spark.loop.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_spark.ingestion.loop.time.monotonic", lambda: now[0])
     return now
 
 

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 from firn.model.errors import ExitCode
 from firn_spark import session
-from firn_spark.driver import Driver
+from firn_spark.ingestion.driver import Driver
 
 
 @pytest.fixture

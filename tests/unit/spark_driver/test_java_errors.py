@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, UnavailableError
-from firn_spark import dead_letters
-from firn_spark.commits import INGEST, Committer, Landed
 from firn_spark.failpoints import Failpoints
-from firn_spark.rounds import Rounds, classify
-from firn_spark.tables import Tables, translate
+from firn_spark.ingestion.rounds.rounds import Rounds, classify
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import INGEST, Committer, Landed
+from firn_spark.tables.java_tables import Tables, translate
 from tests.unit.spark_driver.topic import topic
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firn.model.conditions import Reason
-from firn_spark import jobs
-from firn_spark.commits import Landed
-from firn_spark.dead_letters import ahead, letters, moment
-from firn_spark.rounds import classify, first_halts, forced, parse_results, slices
+from firn_spark.ingestion import jobs
+from firn_spark.ingestion.rounds.rounds import classify, first_halts, forced, parse_results, slices
+from firn_spark.tables.commits import Landed
+from firn_spark.tables.dead_letters import ahead, letters, moment
 from tests.unit.spark_driver.topic import job, topic
 
 RANGES = st.dictionaries(

@@ -7,8 +7,9 @@ from py4j.protocol import Py4JJavaError
 from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
-from firn_spark import session, sources
-from firn_spark.driver import load_settings
+from firn_spark import session
+from firn_spark.ingestion.driver import load_settings
+from firn_spark.kafka import sources
 
 POD = {"POD_NAME": "firn-ingest-default-0", "POD_IP": "10.0.0.7"}
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from firn.model.errors import CommitConflictError, FencedError
-from firn_spark import swaps
 from firn_spark.failpoints import FailpointError, Failpoints
-from firn_spark.swaps import ATTEMPTS, swap
+from firn_spark.tables import swaps
+from firn_spark.tables.swaps import ATTEMPTS, swap
 
 
 class Table:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from firn.model.errors import NotReadyError
-from firn_spark.rounds import Rounds
-from firn_spark.sources import TopicInfo
+from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.kafka.sources import TopicInfo
 from tests.unit.spark_driver.topic import topic
 
 READ = TopicInfo("id-1", (0, 1))

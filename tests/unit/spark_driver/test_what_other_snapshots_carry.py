@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from firn.model import names
-from firn_spark.commits import (
+from firn_spark.tables.commits import (
     _KEYS,
     COMMIT_ID,
     INGEST,

@@ -6,9 +6,9 @@ from unittest.mock import MagicMock
 
 from firn.model import names
 from firn.model.jobs import TableTarget
-from firn_spark import dead_letters
-from firn_spark.commits import INGEST, Landed
-from firn_spark.tables import quoted
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import INGEST, Landed
+from firn_spark.tables.java_tables import quoted
 from tests.unit.spark_driver.topic import job
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from firn.model.jobs import GroupSettings
-from firn_spark.loop import ROUNDS_PER_KEY, SHARED_TOPICS, Loop
-from firn_spark.topics import Topic
+from firn_spark.ingestion.loop import ROUNDS_PER_KEY, SHARED_TOPICS, Loop
+from firn_spark.ingestion.topics.topic import Topic
 from tests.unit.spark_driver.topic import topic
 
 ENDLESS = 10**9

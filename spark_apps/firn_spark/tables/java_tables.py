@@ -25,8 +25,8 @@ from firn.model.errors import (
 )
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
-from firn_spark.data_files import TableSpec
 from firn_spark.session import Catalogs, without_secrets
+from firn_spark.worker.data_files import TableSpec
 
 JAVA_ERRORS = (Py4JError, CapturedException)
 """What a call of Java raises. PySpark turns illegal arguments, unsupported operations and what Spark says of queries into exceptions of its own,

@@ -1,7 +1,7 @@
 """Kafka record batches to table rows and dead letters, for one topic.
 
-The columns a record's value fills come from `firn_spark.json_blocks` where it vouches for them, from
-`firn_spark.json_values` otherwise; both in the order of the records. Raw topics pass keys and values through as they are.
+The columns a record's value fills come from `firn_spark.worker.formats.json.blocks` where it vouches for them, from
+`firn_spark.worker.formats.json.values` otherwise; both in the order of the records. Raw topics pass keys and values through as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from firn.model.jobs import IngestJob
 from firn.tables import rows
-from firn_spark import arrow_types, json_values
-from firn_spark.json_limits import MAX_MILLISECONDS
-from firn_spark.json_values import BadRecordError, Code, Stage
+from firn_spark.worker import arrow_types
+from firn_spark.worker.formats.json.limits import MAX_MILLISECONDS
+from firn_spark.worker.formats.json.values import BadRecordError, Code, RecordReader, Stage
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 _HEADERS = arrow_types.arrow_type(rows.HEADERS)
@@ -216,13 +216,15 @@ _Columns = tuple[list[pa.Array], dict[int, BadRecordError]]
 
 class _JsonColumns:
     def __init__(self, job: IngestJob, columns: pa.Schema) -> None:
-        from firn_spark.json_blocks import BlockDecoder  # brings the compiler, which a driver has no use for
+        from firn_spark.worker.formats.json.blocks import (
+            BlockDecoder,  # brings the compiler, which a driver has no use for
+        )
 
         schema = job.record_schema
         refuse_unknown = schema.unknown_fields == "DeadLetter"
         self._columns = columns
         self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
-        self._reader = json_values.RecordReader.of(schema.fields, refuse_unknown=refuse_unknown)
+        self._reader = RecordReader.of(schema.fields, refuse_unknown=refuse_unknown)
 
     def decode(self, batch: pa.RecordBatch) -> _Columns:
         values = _as(batch["value"], pa.binary())

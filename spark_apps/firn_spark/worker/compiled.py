@@ -5,8 +5,8 @@ The image keeps it in the directory that ``FIRN_COMPILED`` names; as that is rea
 write, it is copied once to the temporary directory. It is found by the content of its source file, wherever that lies. Import
 `njit` from here, never from numba: the settings have to come first.
 
-``python -m firn_spark.compiled DIRECTORY`` is what the image build runs, with no more of the project than this module and
-`firn_spark.json_kernel`.
+``python -m firn_spark.worker.compiled DIRECTORY`` is what the image build runs, with no more of the project than this module and
+`firn_spark.worker.formats.json.kernel`.
 """
 
 import os
@@ -65,9 +65,9 @@ def njit(function: Function) -> Function:
 
 def main(directory: str) -> None:
     """Compiles everything, and puts it into ``directory``."""
-    from firn_spark import json_kernel
+    from firn_spark.worker.formats.json import kernel
 
-    json_kernel.warm()
+    kernel.warm()
     shutil.copytree(_directory, directory, dirs_exist_ok=True)
 
 

@@ -16,11 +16,11 @@ import structlog
 from firn.model.errors import ExitCode, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
-from firn_spark.jobs import JobSource
-from firn_spark.progress import Metrics
-from firn_spark.rounds import CLIENT_READER_RECORDS, Rounds
-from firn_spark.sources import Kafka
-from firn_spark.topics import Topic
+from firn_spark.ingestion.jobs import JobSource
+from firn_spark.ingestion.progress import Metrics
+from firn_spark.ingestion.rounds.rounds import CLIENT_READER_RECORDS, Rounds
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.sources import Kafka
 
 log = structlog.get_logger()
 

@@ -2,12 +2,12 @@
 
 One kernel serves every schema: fields are data (names, kinds) to it. It walks the bytes of a record once, checks that they are
 JSON, and leaves for each field a number, or the place of a text. It *vouches* for a record only where its answer is that of
-`firn_spark.json_values`; in every other case and in every doubt, bad records included, it does not, and the caller asks there.
+`firn_spark.worker.formats.json.values`; in every other case and in every doubt, bad records included, it does not, and the caller asks there.
 So this module knows no error, only doubt.
 
 Fields of kinds that the kernel has no code for are found and checked for being JSON, and their places given to a `_Reader`: a struct is
 read as a record is, a list's elements and a map's values all at once as those of one kind. What is left (binaries, uuids, maps
-with other keys than texts) goes to `firn_spark.json_values` value by value.
+with other keys than texts) goes to `firn_spark.worker.formats.json.values` value by value.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,20 +19,21 @@ import pyarrow as pa
 
 from firn.model.jobs import Column
 from firn.tables import types
-from firn_spark import arrow_types, json_kernel
-from firn_spark.json_values import BadRecordError, ValueReader
+from firn_spark.worker import arrow_types
+from firn_spark.worker.formats.json import kernel
+from firn_spark.worker.formats.json.values import BadRecordError, ValueReader
 
 _KINDS = {
-    "boolean": json_kernel.BOOLEAN,
-    "int": json_kernel.INT,
-    "long": json_kernel.LONG,
-    "float": json_kernel.FLOAT,
-    "double": json_kernel.DOUBLE,
-    "string": json_kernel.STRING,
-    "date": json_kernel.DATE,
-    "time": json_kernel.TIME,
-    "timestamp": json_kernel.TIMESTAMP,
-    "timestamptz": json_kernel.TIMESTAMPTZ,
+    "boolean": kernel.BOOLEAN,
+    "int": kernel.INT,
+    "long": kernel.LONG,
+    "float": kernel.FLOAT,
+    "double": kernel.DOUBLE,
+    "string": kernel.STRING,
+    "date": kernel.DATE,
+    "time": kernel.TIME,
+    "timestamp": kernel.TIMESTAMP,
+    "timestamptz": kernel.TIMESTAMPTZ,
 }
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +42,7 @@ def _powers() -> _Array:
     """The first 128 bits of each power of ten in two halves: rounded down, but up from 10**-27 to 10**-1, where the product with
     a number may come out whole (Lemire, "Number Parsing at a Gigabyte per Second", 2021)."""
     found = []
-    for power in range(json_kernel.MIN_POWER, json_kernel.MAX_POWER + 1):
+    for power in range(kernel.MIN_POWER, kernel.MAX_POWER + 1):
         number = 10**power if power >= 0 else (1 << 1400) // 10**-power
         surplus = number.bit_length() - 128
         number = number >> surplus if surplus >= 0 else number << -surplus
@@ -91,7 +92,7 @@ def _reader(kind: types.Type, refuse_unknown: bool) -> _Reader:
             return _Lists(type_, _reader(element, refuse_unknown))
         case types.MapOf(types.Primitive("string"), value):
             return _Maps(type_, _reader(value, refuse_unknown))
-    if _kind(kind) == json_kernel.OPAQUE:
+    if _kind(kind) == kernel.OPAQUE:
         return _Others(type_, ValueReader.of(kind, refuse_unknown=refuse_unknown))
     return _Scalars(type_, kind)
 
@@ -114,7 +115,7 @@ class _Members:
         self._readers = {
             place: _reader(kind, refuse_unknown)
             for place, kind in enumerate(kinds)
-            if self._kinds[place] == json_kernel.OPAQUE
+            if self._kinds[place] == kernel.OPAQUE
         }
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[list[pa.Array], _Array]:
@@ -125,7 +126,7 @@ class _Members:
         following, seen = np.append(np.arange(width), 0), np.full(width, -1, np.int64)
         scratch = np.empty(_NAME_BYTES, np.uint8)
         valid, vouched = np.zeros(shape, np.uint8), np.zeros(count, bool)
-        json_kernel.read_records(
+        kernel.read_records(
             data, firsts, ends, present, self._names, self._starts, self._kinds, self._precisions, self._scales, self._required,
             self._refuse_unknown, _POWERS, following, seen, scratch, values, lengths, valid, vouched,
         )  # fmt: skip
@@ -134,7 +135,7 @@ class _Members:
             there = valid[place].view(bool)
             nested[place], sure = reader.read(data, values[place], values[place] + lengths[place], there)
             vouched &= sure
-        for place in np.flatnonzero(self._kinds == json_kernel.FLOAT):
+        for place in np.flatnonzero(self._kinds == kernel.FLOAT):
             vouched &= _fits_float(values[place]) | (valid[place] == 0)
         doubted = None if vouched.all() else ~vouched
         columns = []
@@ -169,7 +170,7 @@ class _Lists:
         (begins, stops, owners), there = _found(
             3,
             int(present.sum()),
-            lambda places, there: json_kernel.find_elements(
+            lambda places, there: kernel.find_elements(
                 data, firsts, ends, present, offsets, places[0], places[1], there, places[2], sure
             ),
         )
@@ -190,12 +191,12 @@ class _Maps:
         (key_firsts, key_lengths, begins, stops, owners), there = _found(
             5,
             int(present.sum()),
-            lambda places, there: json_kernel.find_entries(
+            lambda places, there: kernel.find_entries(
                 data, firsts, ends, present, offsets, places[0], places[1], places[2], places[3], there, places[4], sure
             ),
         )
         valid = np.ones(len(owners), np.uint8)
-        keys = _array(json_kernel.STRING, self.type.key_type, data, key_firsts, key_lengths, valid)
+        keys = _array(kernel.STRING, self.type.key_type, data, key_firsts, key_lengths, valid)
         values, certain = self.value.read(data, begins, stops, there)
         sure[owners[~certain]] = False
         entries = pa.StructArray.from_arrays([keys, values], fields=[self.type.key_field, self.type.item_field])
@@ -214,10 +215,10 @@ class _Scalars:
         count = len(firsts)
         values, lengths = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
         valid, sure = np.zeros(count, np.uint8), np.zeros(count, bool)
-        json_kernel.read_values(
+        kernel.read_values(
             data, firsts, ends, present, self._kind, self._precision, self._scale, _POWERS, values, lengths, valid, sure
         )
-        if self._kind == json_kernel.FLOAT:
+        if self._kind == kernel.FLOAT:
             sure &= _fits_float(values[0]) | (valid == 0)
             valid[~sure] = 0
         return _array(self._kind, self._type, data, values[0], lengths[0], valid), sure
@@ -278,9 +279,9 @@ def _kind(kind: types.Type) -> int:
         case types.Primitive(name) if name in _KINDS:
             return _KINDS[name]
         case types.Decimal():
-            return json_kernel.DECIMAL
+            return kernel.DECIMAL
         case _:
-            return json_kernel.OPAQUE
+            return kernel.OPAQUE
 
 
 def _buffers(records: pa.BinaryArray) -> tuple[_Array, _Array, _Array, _Array]:
@@ -305,22 +306,22 @@ def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths:
     count = len(valid)
     nulls = count - int(valid.sum())
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-    if kind == json_kernel.STRING:
+    if kind == kernel.STRING:
         places = np.empty(count + 1, np.int32)
         total = int(np.abs(lengths[valid == 1]).sum())
         if total >= 2**31:
             raise ValueError("a batch has 2 GiB of text in one column: read smaller batches")
         out = np.empty(total, np.uint8)
-        size = json_kernel.copy_texts(data, values, lengths, valid, places, out)
+        size = kernel.copy_texts(data, values, lengths, valid, places, out)
         return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(places), pa.py_buffer(out[:size])], nulls)
-    if kind == json_kernel.BOOLEAN:
+    if kind == kernel.BOOLEAN:
         content = np.packbits(values != 0, bitorder="little")
-    elif kind in (json_kernel.INT, json_kernel.DATE):
+    elif kind in (kernel.INT, kernel.DATE):
         content = values.astype(np.int32)
-    elif kind == json_kernel.FLOAT:
+    elif kind == kernel.FLOAT:
         with np.errstate(over="ignore"):  # of values that are not vouched for
             content = values.view(np.float64).astype(np.float32)
-    elif kind == json_kernel.DECIMAL:
+    elif kind == kernel.DECIMAL:
         content = np.empty((count, 2), np.int64)
         content[:, 0] = values
         content[:, 1] = values >> 63

@@ -9,9 +9,9 @@ from typing import Any
 from firn.model.errors import CommitConflictError, FirnError
 from firn.model.maintenance import Removed
 from firn_spark.failpoints import Failpoints
-from firn_spark.maintenance.changes import Guard, NewSnapshot
-from firn_spark.maintenance.rewriting import Arrangement, Rewriter
-from firn_spark.swaps import PATIENT, certain, swap
+from firn_spark.maintenance.steps.changes import Guard, NewSnapshot
+from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
+from firn_spark.tables.swaps import PATIENT, certain, swap
 
 SAMPLE = 3
 """So many names of what a part removed are reported."""

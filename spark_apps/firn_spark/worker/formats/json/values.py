@@ -1,6 +1,6 @@
 """The meaning of a JSON record: one value at a time, strictly (resources.md, "Rows").
 
-This is the reference. `firn_spark.json_blocks` is faster and may only answer where it answers the same.
+This is the reference. `firn_spark.worker.formats.json.blocks` is faster and may only answer where it answers the same.
 
 What is accepted:
 
@@ -40,7 +40,7 @@ from typing import Any
 
 from firn.model.jobs import Column
 from firn.tables import types
-from firn_spark.json_limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
+from firn_spark.worker.formats.json.limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
 
 DETAIL_LIMIT = 200
 _EXCERPT_LIMIT = 48

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from firn.model.jobs import IngestJob
-from firn_spark.data_files import DataFileWriter, TableSpec
-from firn_spark.decoding import Decoded, Decoder, longest_payload, payload_bytes
+from firn_spark.worker.data_files import DataFileWriter, TableSpec
+from firn_spark.worker.decoding import Decoded, Decoder, longest_payload, payload_bytes
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 

@@ -14,13 +14,13 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
-from firn_spark.maintenance import orphans
-from firn_spark.maintenance.changes import NewMetadata
-from firn_spark.maintenance.reachable import Places, Reachable
-from firn_spark.maintenance.rewriting import planned
-from firn_spark.maintenance.subject import SAMPLE, Subject
-from firn_spark.swaps import PATIENT, swap
-from firn_spark.tables import JAVA_ERRORS, translate
+from firn_spark.maintenance.steps import orphans
+from firn_spark.maintenance.steps.changes import NewMetadata
+from firn_spark.maintenance.steps.reachable import Places, Reachable
+from firn_spark.maintenance.steps.rewriting import planned
+from firn_spark.maintenance.steps.subject import SAMPLE, Subject
+from firn_spark.tables.java_tables import JAVA_ERRORS, translate
+from firn_spark.tables.swaps import PATIENT, swap
 
 log = structlog.get_logger()
 

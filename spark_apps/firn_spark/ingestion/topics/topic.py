@@ -10,9 +10,9 @@ from firn.model.conditions import Reason
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets, TopicProgress
-from firn_spark.commits import Landed
-from firn_spark.data_files import TableSpec
-from firn_spark.sources import TopicInfo
+from firn_spark.kafka.sources import TopicInfo
+from firn_spark.tables.commits import Landed
+from firn_spark.worker.data_files import TableSpec
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""

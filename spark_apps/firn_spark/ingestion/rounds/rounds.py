@@ -29,12 +29,9 @@ from firn.model.errors import (
 )
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets
-from firn_spark import dead_letters
-from firn_spark.commits import Committer, Landed, read_landed
 from firn_spark.failpoints import Failpoints
-from firn_spark.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding, land
-from firn_spark.session import without_secrets
-from firn_spark.sources import (
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.sources import (
     SMALL_RECORD_BYTES,
     Kafka,
     Slice,
@@ -46,8 +43,11 @@ from firn_spark.sources import (
     spark_records,
     together,
 )
-from firn_spark.tables import JAVA_ERRORS, Tables, translate
-from firn_spark.topics import Topic
+from firn_spark.session import without_secrets
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import Committer, Landed, read_landed
+from firn_spark.tables.java_tables import JAVA_ERRORS, Tables, translate
+from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding, land
 
 log = structlog.get_logger()
 
@@ -442,7 +442,7 @@ class Rounds:
         return parse_results(rows)
 
     def _first_dead_letter(self, topic: Topic) -> None:
-        """Makes the dead-letter table and announces it in the topic's table; see `firn_spark.dead_letters`."""
+        """Makes the dead-letter table and announces it in the topic's table; see `firn_spark.tables.dead_letters`."""
         assert topic.epoch is not None
         self._failpoints.reach("before-dlq-create")
         if topic.dead_table is None:

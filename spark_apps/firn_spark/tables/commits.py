@@ -5,7 +5,7 @@ as table properties for the day when that snapshot has expired. It is made from 
 planned from, and the catalog takes it only if nothing came in between; commits of compaction or other engines make it try again, another
 ingestion commit makes it give up.
 
-The change is made as `firn_spark.swaps` makes every change, and what is found when the table is read back decides:
+The change is made as `firn_spark.tables.swaps` makes every change, and what is found when the table is read back decides:
 
 - our commit id is there: the commit happened;
 - a newer epoch, or our epoch in another writer's hand: this writer is fenced (FencedError);
@@ -23,8 +23,8 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.swaps import short, swap
-from firn_spark.tables import JAVA_ERRORS, Tables
+from firn_spark.tables.java_tables import JAVA_ERRORS, Tables
+from firn_spark.tables.swaps import short, swap
 
 log = structlog.get_logger()
 

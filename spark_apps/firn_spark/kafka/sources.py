@@ -32,7 +32,7 @@ from firn.kafka_clients import connection_settings, kafka_id, refuses_certificat
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_spark.header_bytes import HeaderReader
+from firn_spark.kafka.header_bytes import HeaderReader
 from firn_spark.session import read_secret
 
 REQUEST_SECONDS = 10.0

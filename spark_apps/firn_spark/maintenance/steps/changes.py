@@ -5,8 +5,8 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
-from firn_spark.commits import carried, newest
-from firn_spark.swaps import OutdatedError
+from firn_spark.tables.commits import carried, newest
+from firn_spark.tables.swaps import OutdatedError
 
 RUN = "firn.run"
 """Summary key: name of the run that made the snapshot."""

@@ -15,9 +15,9 @@ from py4j.java_gateway import get_method
 from firn.model.errors import InvalidSpecError
 from firn.tables import transforms
 from firn_spark.failpoints import Failpoints
-from firn_spark.maintenance import z_order
-from firn_spark.swaps import short
-from firn_spark.tables import JAVA_ERRORS, sort_terms
+from firn_spark.maintenance.steps import z_order
+from firn_spark.tables.java_tables import JAVA_ERRORS, sort_terms
+from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from firn.model.progress import GroupProgress
-from firn_spark.topics import Topic
+from firn_spark.ingestion.topics.topic import Topic
 
 LABELS = ("namespace", "topic")
 

@@ -1,4 +1,4 @@
-"""The compiled part of `firn_spark.json_blocks`: functions over bytes and places in them.
+"""The compiled part of `firn_spark.worker.formats.json.blocks`: functions over bytes and places in them.
 
 They give the place behind what they read, or `DOUBT`. Loops index by ``np.uintp``: a signed index could be negative, meaning from
 the end, which would be asked for each byte. No array is made here, so none is counted (``_nrt``): reference counts
@@ -9,8 +9,8 @@ would take longer than the work.
 
 import numpy as np
 
-from firn_spark import json_limits
-from firn_spark.compiled import njit
+from firn_spark.worker.compiled import njit
+from firn_spark.worker.formats.json import limits
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
 """Kinds of values. What is opaque is only checked for being JSON and found."""
@@ -25,9 +25,9 @@ SIGN_BIT = -(2**63)
 MAX_LONG = np.uint64(2**63 - 1)
 DOUBT = -1
 DAY_MICROS = 86_400_000_000
-MAX_MILLISECONDS = json_limits.MAX_MILLISECONDS
-MAX_ZONE_MINUTES = json_limits.MAX_ZONE_MINUTES
-MAX_INNER_DEPTH = json_limits.MAX_DEPTH - 1
+MAX_MILLISECONDS = limits.MAX_MILLISECONDS
+MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
+MAX_INNER_DEPTH = limits.MAX_DEPTH - 1
 MAX_KEYS = 64
 """Keys of a map that are compared with each other; more are doubted."""
 
@@ -893,7 +893,7 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
 
 
 def warm() -> None:
-    """Compiles the functions that others call, for arrays of the kinds that `firn_spark.json_blocks` has."""
+    """Compiles the functions that others call, for arrays of the kinds that `firn_spark.worker.formats.json.blocks` has."""
     data = np.frombuffer(b'{"a": "b"}["b"]', np.uint8)
     first, end, present = np.array([0]), np.array([10]), np.ones(1, bool)
     names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])

@@ -23,11 +23,11 @@ import structlog
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError
 from firn.model.maintenance import Removed
-from firn_spark.maintenance.reachable import Places, Reachable, place
-from firn_spark.maintenance.rewriting import elements
-from firn_spark.maintenance.subject import SAMPLE, Subject
-from firn_spark.swaps import short
-from firn_spark.tables import JAVA_ERRORS
+from firn_spark.maintenance.steps.reachable import Places, Reachable, place
+from firn_spark.maintenance.steps.rewriting import elements
+from firn_spark.maintenance.steps.subject import SAMPLE, Subject
+from firn_spark.tables.java_tables import JAVA_ERRORS
+from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
 

@@ -19,12 +19,12 @@ from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import DataFile, Group, manifests_fragmented, plan
 from firn.tables.deletes import DeleteFile, applied
-from firn_spark.maintenance.changes import NewMetadata
-from firn_spark.maintenance.rewriting import Arrangement, elements
-from firn_spark.maintenance.rewriting import planned as scan_tasks
-from firn_spark.maintenance.subject import Subject
-from firn_spark.swaps import PATIENT, swap
-from firn_spark.tables import JAVA_ERRORS, translate
+from firn_spark.maintenance.steps.changes import NewMetadata
+from firn_spark.maintenance.steps.rewriting import Arrangement, elements
+from firn_spark.maintenance.steps.rewriting import planned as scan_tasks
+from firn_spark.maintenance.steps.subject import Subject
+from firn_spark.tables.java_tables import JAVA_ERRORS, translate
+from firn_spark.tables.swaps import PATIENT, swap
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 
-from firn_spark.partitioning import Part, Partitioner
+from firn_spark.worker.partitioning import Part, Partitioner
 
 _CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
 _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})

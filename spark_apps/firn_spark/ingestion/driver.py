@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn.model.jobs import GroupSettings
 from firn_spark import failpoints, session
-from firn_spark.commits import Committer
 from firn_spark.credentials import Credentials
-from firn_spark.jobs import DirectoryJobs, JobSource, KubernetesJobs
-from firn_spark.loop import Loop
-from firn_spark.progress import Metrics, Server
-from firn_spark.rounds import Rounds
-from firn_spark.sources import Kafka
-from firn_spark.tables import Tables
+from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
+from firn_spark.ingestion.loop import Loop
+from firn_spark.ingestion.progress import Metrics, Server
+from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.kafka.sources import Kafka
+from firn_spark.tables.commits import Committer
+from firn_spark.tables.java_tables import Tables
 
 log = structlog.get_logger()
 

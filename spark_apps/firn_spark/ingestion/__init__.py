@@ -1,0 +1,1 @@
+"""The ingestion driver: the process that serves the topics of one group."""

@@ -1,0 +1,1 @@
+"""The state that the driver keeps of each topic."""

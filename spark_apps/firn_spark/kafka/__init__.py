@@ -1,0 +1,1 @@
+"""Reading from Kafka: offsets for the driver, records for tasks."""

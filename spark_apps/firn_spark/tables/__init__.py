@@ -1,0 +1,1 @@
+"""Iceberg tables through Iceberg's Java library: loading, changing, committing."""

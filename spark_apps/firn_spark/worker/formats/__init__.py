@@ -1,0 +1,1 @@
+"""The formats of record values, each a package."""
