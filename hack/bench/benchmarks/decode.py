@@ -16,9 +16,10 @@ import pyarrow.json as pa_json
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats.json.blocks import BlockDecoder
-from firn_spark.worker.formats.json.values import BadRecordError, RecordReader
+from firn_spark.worker.formats.json.values import RecordReader
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.contestants import records
 from hack.bench.measuring.figures import Figure

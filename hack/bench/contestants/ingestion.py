@@ -62,14 +62,14 @@ def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
 def compiled() -> Path:
     """The decoder's machine code, made once as the Spark image's build makes it."""
     sources = [
-        REPOSITORY / "spark_apps" / "firn_spark" / name
-        for name in ("worker/compiled.py", "worker/formats/json/kernel.py")
+        REPOSITORY / "spark_apps" / "firn_spark" / "worker" / name
+        for name in ("compiled.py", "formats/json/kernel.py", "formats/json/limits.py")
     ]
 
     def compile_all(directory: Path) -> None:
         with step("compiling the decoder"), tempfile.TemporaryDirectory() as scratch:
             environment = {"PYTHONPATH": os.pathsep.join(_ROOTS), "TMPDIR": scratch}
-            run([sys.executable, "-m", "firn_spark.worker.compiled", str(directory)], environment=environment)
+            run([sys.executable, "-m", "firn_spark.worker.formats.json.build", str(directory)], environment=environment)
 
     return cached("compiled", content_hash(sources, sys.version, version("numba")), compile_all)
 

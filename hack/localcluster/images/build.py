@@ -111,6 +111,7 @@ _KERNEL = (
     "worker/compiled",
     "worker/formats/__init__",
     "worker/formats/json/__init__",
+    "worker/formats/json/build",
     "worker/formats/json/kernel",
     "worker/formats/json/limits",
 )

@@ -5,13 +5,11 @@ The image keeps it in the directory that ``FIRN_COMPILED`` names; as that is rea
 write, it is copied once to the temporary directory. It is found by the content of its source file, wherever that lies. Import
 `njit` from here, never from numba: the settings have to come first.
 
-``python -m firn_spark.worker.compiled DIRECTORY`` is what the image build runs, with no more of the project than this module and
-`firn_spark.worker.formats.json.kernel`.
+The build of the Spark image compiles the kernels ahead of time; see `firn_spark.worker.formats.json.build`.
 """
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,8 @@ import numba
 from numba.core import caching
 
 _PREBUILT = "FIRN_COMPILED"
-_directory = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
+DIRECTORY = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
+"""The directory in which numba keeps compiled code."""
 
 
 class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
@@ -35,17 +34,17 @@ class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
 
     def get_cache_path(self) -> str:
         """One directory for all."""
-        return str(_directory)
+        return str(DIRECTORY)
 
 
 def _prepare() -> None:
     prebuilt = os.environ.get(_PREBUILT)
-    if not prebuilt or _directory.exists() or not Path(prebuilt).is_dir():
+    if not prebuilt or DIRECTORY.exists() or not Path(prebuilt).is_dir():
         return
     copy = Path(tempfile.mkdtemp(prefix="firn-compiled-"))
     shutil.copytree(prebuilt, copy, dirs_exist_ok=True)
     try:
-        copy.rename(_directory)
+        copy.rename(DIRECTORY)
     except OSError:  # another process was first
         shutil.rmtree(copy, ignore_errors=True)
 
@@ -61,15 +60,3 @@ def njit(function: Function) -> Function:
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
     compiled: Function = numba.njit(**options)(function)
     return compiled
-
-
-def main(directory: str) -> None:
-    """Compiles everything, and puts it into ``directory``."""
-    from firn_spark.worker.formats.json import kernel
-
-    kernel.warm()
-    shutil.copytree(_directory, directory, dirs_exist_ok=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

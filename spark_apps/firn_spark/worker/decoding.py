@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from firn.model.jobs import IngestJob
 from firn.tables import rows
 from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.formats.json.limits import MAX_MILLISECONDS
-from firn_spark.worker.formats.json.values import BadRecordError, Code, RecordReader, Stage
+from firn_spark.worker.formats.json.values import RecordReader
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 _HEADERS = arrow_types.arrow_type(rows.HEADERS)

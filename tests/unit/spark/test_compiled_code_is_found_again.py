@@ -46,6 +46,7 @@ def test_what_the_image_build_compiles_is_used(tmp_path):
         "worker/compiled.py",
         "worker/formats/__init__.py",
         "worker/formats/json/__init__.py",
+        "worker/formats/json/build.py",
         "worker/formats/json/kernel.py",
         "worker/formats/json/limits.py",
     ):
@@ -53,7 +54,7 @@ def test_what_the_image_build_compiles_is_used(tmp_path):
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())
     python(
         "-m",
-        "firn_spark.worker.compiled",
+        "firn_spark.worker.formats.json.build",
         str(prebuilt),
         PYTHONPATH=str(tmp_path),
         TMPDIR=str(built_in),

@@ -7,8 +7,8 @@ import pytest
 
 from firn.model.jobs import Column
 from firn.tables import rows
+from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import DEAD_LETTER_SCHEMA, Decoder
-from firn_spark.worker.formats.json.values import Code
 from tests.unit.spark.records import NOON, batch, job
 
 INGESTED_AT = 1_700_000_123_456_789

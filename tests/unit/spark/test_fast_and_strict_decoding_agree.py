@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from firn.model.jobs import Column
 from firn.tables import types
 from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.limits import MAX_DEPTH
-from firn_spark.worker.formats.json.values import BadRecordError, RecordReader
+from firn_spark.worker.formats.json.values import RecordReader
 
 FIELDS = (
     Column(name="flag", type="boolean"), Column(name="small", type="int"), Column(name="big", type="long"),

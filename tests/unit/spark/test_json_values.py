@@ -7,8 +7,9 @@ from decimal import Decimal
 import pytest
 
 from firn.model.jobs import Column
+from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn_spark.worker.formats.json.limits import MAX_DEPTH
-from firn_spark.worker.formats.json.values import DETAIL_LIMIT, BadRecordError, Code, RecordReader, Stage
+from firn_spark.worker.formats.json.values import RecordReader
 
 
 def read(kind, text, **column):

@@ -20,8 +20,9 @@ import pyarrow as pa
 from firn.model.jobs import Column
 from firn.tables import types
 from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.formats.json import kernel
-from firn_spark.worker.formats.json.values import BadRecordError, ValueReader
+from firn_spark.worker.formats.json.values import ValueReader
 
 _KINDS = {
     "boolean": kernel.BOOLEAN,

@@ -35,82 +35,14 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from enum import StrEnum
 from typing import Any
 
 from firn.model.jobs import Column
 from firn.tables import types
+from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn_spark.worker.formats.json.limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
 
-DETAIL_LIMIT = 200
 _EXCERPT_LIMIT = 48
-
-
-class Stage(StrEnum):
-    """Where a record failed: reading its bytes, fitting the schema, or on the way into the table."""
-
-    DECODE = "Decode"
-    SCHEMA = "Schema"
-    WRITE = "Write"
-
-
-class Code(StrEnum):
-    """Why a record is a dead letter (``error_code``): a closed list."""
-
-    EMPTY_PAYLOAD = "EmptyPayload"
-    """Decode: the value has no bytes, or only white space."""
-    INVALID_UTF8 = "InvalidUtf8"
-    """Decode: the bytes are not UTF-8, or an escape makes half a surrogate pair."""
-    INVALID_JSON = "InvalidJson"
-    """Decode: not one JSON value (RFC 8259): truncated, trailing bytes, NaN, Infinity, ..."""
-    TOO_DEEP = "TooDeep"
-    """Decode: arrays and objects nest more than `MAX_DEPTH` levels."""
-    NOT_AN_OBJECT = "NotAnObject"
-    """Schema: the record is JSON, but no object."""
-    TOMBSTONE = "Tombstone"
-    """Schema: the value is null and the schema has required fields."""
-    MISSING_REQUIRED = "MissingRequired"
-    """Schema: a required field is missing or null."""
-    DUPLICATE_KEY = "DuplicateKey"
-    """Schema: a field, member or map key comes twice."""
-    UNKNOWN_FIELD = "UnknownField"
-    """Schema: a field that the schema does not name, where unknownFields is DeadLetter."""
-    WRONG_KIND = "WrongKind"
-    """Schema: another kind of JSON value than the type takes."""
-    OUT_OF_RANGE = "OutOfRange"
-    """Schema: a number, date or length beyond what the type holds."""
-    INEXACT = "Inexact"
-    """Schema: the value would have to be rounded."""
-    INVALID_FORMAT = "InvalidFormat"
-    """Schema: a text that is no date, time, uuid, decimal or base64 as this page says."""
-    SKIPPED = "Skipped"
-    """Write: a user asked to skip this record at which the topic had halted."""
-
-
-class BadRecordError(ValueError):
-    """A record that does not fit. ``path`` is like ``$.a.b[3]``; ``detail`` is at most `DETAIL_LIMIT` characters."""
-
-    def __init__(self, code: Code, stage: Stage, detail: str) -> None:
-        self.code = code
-        self.stage = stage
-        self.detail = _bounded(detail, DETAIL_LIMIT)
-        self._segments: list[str] = []
-        super().__init__(self.detail)
-
-    def within(self, segment: str) -> "BadRecordError":
-        """The same error, seen from the container that has the value under ``segment``."""
-        self._segments.append(segment)
-        return self
-
-    @property
-    def path(self) -> str:
-        """Where in the record."""
-        return _bounded("$" + "".join(reversed(self._segments)), DETAIL_LIMIT)
-
-
-def _bounded(text: str, limit: int) -> str:
-    text = text.encode("utf-8", "replace").decode()  # half surrogate pairs cannot be stored
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class _Integer(str):
