@@ -5,9 +5,12 @@ simplest way that leaves nothing out: the process ends between two rounds, and i
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from firn.model.errors import NotReadyError
 
 LOOK_SECONDS = 5.0
 
@@ -39,3 +42,19 @@ class Credentials:
             except OSError:
                 continue
         return found
+
+
+def read_secret(path: str) -> str:
+    """The value in a mounted secret file. Raises NotReadyError naming the file, never the value."""
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotReadyError(
+            f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"
+        ) from error
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
+    text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
+    return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)

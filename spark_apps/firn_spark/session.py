@@ -5,27 +5,18 @@ Secrets are read from the files that the settings name. They reach Spark only as
 """
 
 import os
-import re
 import secrets
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
-
-import structlog
-from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JJavaError
 
 from firn.model import names
-from firn.model.conditions import Reason
 from firn.model.config import Executors
-from firn.model.errors import InvalidSpecError, NotReadyError
+from firn.model.errors import InvalidSpecError
 from firn.model.jobs import CatalogConnection
-
-log = structlog.get_logger()
+from firn_spark.tables.catalogs import catalog_conf
 
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
@@ -139,23 +130,6 @@ def spark_conf(settings: Application, environment: Mapping[str, str], attempt: s
     return conf | settings.spark_conf
 
 
-def catalog_conf(settings: Application) -> dict[str, str]:
-    """What the session has to be told of the catalogs, secrets included: set on the running session, because Spark's own
-    configuration stands on the JVM's command line. A catalog whose secrets are missing is left out: it stops nobody but its own topics,
-    and the next start has it. Raises InvalidSpecError as `catalog_properties` does."""
-    conf: dict[str, str] = {}
-    for name, connection in settings.catalogs.items():
-        prefix = f"spark.sql.catalog.{name}"
-        try:
-            properties = catalog_properties(name, connection)
-        except NotReadyError as error:
-            log.warning("catalog cannot be used yet", catalog=name, error=str(error))
-            continue
-        conf[prefix] = "org.apache.iceberg.spark.SparkCatalog"
-        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
-    return conf
-
-
 def _executor_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
     executors = settings.executors
     assert executors is not None
@@ -213,50 +187,6 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
     return conf
 
 
-def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, str]:
-    """Iceberg's properties of a catalog, secrets read from their files. Raises NotReadyError for a file that cannot be read, InvalidSpecError
-    for a URI that names no database this can use."""
-    values = dict(connection.properties)
-    for key, path in connection.secret_properties.items():
-        values[key] = read_secret(path)
-    values |= {"warehouse": connection.warehouse, "cache-enabled": "false"}
-    if urlsplit(connection.warehouse).scheme in ("s3", "s3a"):
-        values.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
-    if connection.type == "rest":
-        return {"type": "rest", "uri": connection.uri} | values
-    uri = urlsplit(connection.uri)
-    scheme = uri.scheme.split("+")[0]
-    if scheme in ("postgresql", "postgres"):
-        jdbc = f"jdbc:postgresql://{uri.netloc.rpartition('@')[2]}{uri.path}"
-        options = [uri.query, "socketTimeout=60&connectTimeout=10&loginTimeout=15&tcpKeepAlive=true"]
-        jdbc = f"{jdbc}?{'&'.join(option for option in options if option)}"
-    elif scheme == "sqlite":
-        jdbc = f"jdbc:sqlite:{connection.uri.partition(':///')[2]}"
-    else:
-        raise InvalidSpecError(
-            f"catalog {name}: {connection.uri!r} is not a URI such as postgresql://host:5432/database"
-        )
-    for key in ("user", "password"):
-        if key in values:
-            values[f"jdbc.{key}"] = values.pop(key)
-    return {
-        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "uri": jdbc,
-        "jdbc.schema-version": "V1",
-        "clients": "4",
-    } | values
-
-
-def read_secret(path: str) -> str:
-    """The value in a mounted secret file. Raises NotReadyError naming the file, never the value."""
-    try:
-        return Path(path).read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotReadyError(
-            f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"
-        ) from error
-
-
 def start(settings: Application, environment: Mapping[str, str] = os.environ) -> Any:
     """The application's SparkSession. The heap has to be known before the JVM starts, so this has to come before any other use of Spark.
     Raises InvalidSpecError as `spark_conf` does."""
@@ -295,58 +225,6 @@ def delete_executors(settings: Application) -> None:
             [*(f"{label}={value}" for label, value in settings.executor_labels.items()), EXECUTOR_LABEL]
         ),
     )
-
-
-class Catalogs:
-    """The Iceberg catalogs of an application, as Java objects. A catalog that could not be opened is tried again at its next use."""
-
-    def __init__(self, spark: Any, settings: Application) -> None:
-        self.jvm = spark._jvm
-        self._hadoop = spark._jsc.hadoopConfiguration()
-        self._settings = settings
-        self._open: dict[str, JavaObject] = {}
-        self._opening = {name: threading.Lock() for name in settings.catalogs}
-
-    def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises as Java does where it cannot be opened, NotReadyError where its secrets
-        cannot be read, InvalidSpecError where the settings do not know it."""
-        catalog = self._open.get(name)
-        if catalog is None:
-            connection = self._settings.catalogs.get(name)
-            if connection is None:
-                raise InvalidSpecError(
-                    f"catalog {name} is not in the settings of {self._settings.application}",
-                    reason=Reason.CATALOG_UNREACHABLE,
-                )
-            # One opener a catalog: they would race to bring its tables about. One that does not answer holds up nobody but its own.
-            with self._opening[name]:
-                catalog = self._open.get(name)
-                if catalog is None:
-                    properties = catalog_properties(name, connection)
-                    try:
-                        catalog = self._build(name, properties)
-                    except Py4JJavaError as error:
-                        # Another process opened a new database first, between Iceberg's look at its columns and its change of them.
-                        if "already exists" not in str(error):
-                            raise
-                        catalog = self._build(name, properties)
-                    self._open[name] = catalog
-        return catalog
-
-    def forget(self, name: str, opened: JavaObject) -> None:
-        """Opens the catalog anew at its next use, unless somebody has done so since ``opened`` was got."""
-        with self._opening[name]:
-            if self._open.get(name) is opened:
-                del self._open[name]
-
-    def _build(self, name: str, properties: Mapping[str, str]) -> JavaObject:
-        return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(name, properties, self._hadoop)
-
-
-def without_secrets(text: str) -> str:
-    """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
-    text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
-    return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)
 
 
 def heap_exhausted() -> bool:

@@ -1,6 +1,5 @@
 """The ingestion driver's process: reads its settings, starts Spark, serves topics until it is told to stop."""
 
-import logging
 import os
 import signal
 import socket
@@ -17,13 +16,14 @@ from pydantic import ValidationError
 
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn.model.jobs import GroupSettings
-from firn_spark import failpoints, session
+from firn_spark import failpoints, logs, session
 from firn_spark.credentials import Credentials
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics, Server
 from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.kafka.sources import Kafka
+from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer
 from firn_spark.tables.java_tables import Tables
 
@@ -48,7 +48,7 @@ class Driver:
         self.metrics = Metrics()
         self._kafkas: dict[str, Kafka] = {}
         self._lock = threading.Lock()
-        tables = Tables(session.Catalogs(spark, settings))
+        tables = Tables(Catalogs(spark, settings))
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         executors = settings.executors
@@ -130,26 +130,9 @@ def load_settings(path: str) -> GroupSettings:
         raise InvalidSpecError(f"settings {path}: {problems}") from error
 
 
-def configure_logging(level: str = "INFO") -> None:
-    """JSON lines on stderr."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-
-
 def run(path: str) -> int:
     """The whole life of the process; returns its exit code."""
-    configure_logging(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
+    logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
         settings = load_settings(path)
         points = failpoints.from_environment()

@@ -32,8 +32,8 @@ from firn.kafka_clients import connection_settings, kafka_id, refuses_certificat
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn_spark.credentials import read_secret
 from firn_spark.kafka.header_bytes import HeaderReader
-from firn_spark.session import read_secret
 
 REQUEST_SECONDS = 10.0
 STALL_SECONDS = 30.0

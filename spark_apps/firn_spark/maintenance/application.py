@@ -40,16 +40,18 @@ from firn.model.maintenance import (
     TableWork,
     pack,
 )
-from firn_spark import failpoints, session
+from firn_spark import failpoints, logs, session
+from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion.driver import configure_logging
 from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases
 from firn_spark.maintenance.steps import compaction, retention
 from firn_spark.maintenance.steps.changes import Guard
 from firn_spark.maintenance.steps.rewriting import Rewriter
 from firn_spark.maintenance.steps.subject import Done, Subject
 from firn_spark.maintenance.stopping import Stop, StoppedError
-from firn_spark.tables.java_tables import JAVA_ERRORS, Tables, translate
+from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
@@ -66,7 +68,7 @@ class Run:
         self._spark = spark
         self._points = points or Failpoints()
         self._leases = leases
-        self._tables = Tables(session.Catalogs(spark, run))
+        self._tables = Tables(Catalogs(spark, run))
         self.stop = Stop(spark.sparkContext.cancelAllJobs)
         self._reports: dict[str, TableReport] = {
             work.uid: TableReport(uid=work.uid, begun=False, message="not begun") for work in run.tables
@@ -167,11 +169,11 @@ class Run:
             if isinstance(error, FirnError):
                 log.warning("table failed", error=str(error)[:1000])
                 reasons.append(error.reason)
-                messages.append(session.without_secrets(str(error)))
+                messages.append(without_secrets(str(error)))
             else:
                 log.error("table failed by an error of the run's own", exc_info=error)
                 reasons.append(Reason.RUN_FAILED)
-                messages.append(f"{type(error).__name__}: {session.without_secrets(str(error))}")
+                messages.append(f"{type(error).__name__}: {without_secrets(str(error))}")
         return reasons[0], "; ".join(dict.fromkeys(messages))
 
     def _leased(self, work: TableWork, workers: ThreadPoolExecutor, done: Done) -> tuple[str, str]:
@@ -223,7 +225,7 @@ class Run:
                 raise
             except FirnError as error:
                 # What one part cannot do is no reason to leave the others, and the dead letters, undone.
-                log.warning("part failed", error=session.without_secrets(str(error))[:1000])
+                log.warning("part failed", error=without_secrets(str(error))[:1000])
                 failures.append(error)
         if failures:
             raise ExceptionGroup("parts failed", failures)
@@ -301,7 +303,7 @@ def leases_of(run: MaintenanceRun) -> Leases:
 
 def main(path: str, message: str) -> int:
     """The whole life of the process; returns its exit code. ``message`` is where the report goes."""
-    configure_logging(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
+    logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
         contract = load(path)
         points = failpoints.from_environment()

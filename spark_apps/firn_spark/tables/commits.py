@@ -23,7 +23,8 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import Offsets, decode_offsets, encode_offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables.java_tables import JAVA_ERRORS, Tables
+from firn_spark.tables.java_errors import JAVA_ERRORS
+from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.swaps import short, swap
 
 log = structlog.get_logger()

@@ -23,7 +23,8 @@ from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn.tables import rows, table_properties
 from firn_spark.tables.commits import INGEST, Committer, Landed, read_landed
-from firn_spark.tables.java_tables import JAVA_ERRORS, Tables, quoted, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables, quoted
 
 log = structlog.get_logger()
 

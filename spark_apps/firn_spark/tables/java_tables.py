@@ -8,29 +8,17 @@ changes that lose nothing are made: new optional columns, wider types, required 
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
+from py4j.protocol import Py4JJavaError
 
 from firn.model.conditions import Reason
-from firn.model.errors import (
-    AccessDeniedError,
-    ConflictError,
-    FirnError,
-    InvalidSpecError,
-    UnavailableError,
-    is_denial,
-)
+from firn.model.errors import ConflictError
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
-from firn_spark.session import Catalogs, without_secrets
+from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.worker.data_files import TableSpec
-
-JAVA_ERRORS = (Py4JError, CapturedException)
-"""What a call of Java raises. PySpark turns illegal arguments, unsupported operations and what Spark says of queries into exceptions of its own,
-for calls that have nothing to do with Spark too, and those are no Py4JError."""
 
 
 def schema_json(columns: Sequence[Column]) -> str:
@@ -338,85 +326,3 @@ def _term_text(transform: str, column: str) -> str:
 def quoted(*parts: str) -> str:
     """An identifier as Spark's parser reads it: unquoted, a name with a hyphen or of digits only is none."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
-
-
-def _thrown(error: Exception) -> Any | None:
-    """The Java exception behind ``error``, one of `JAVA_ERRORS`; None where there is none (the JVM itself is gone)."""
-    if isinstance(error, CapturedException):
-        return error._origin
-    return error.java_exception if isinstance(error, Py4JJavaError) else None
-
-
-def java_class(error: Exception) -> str:
-    """The class of the Java exception behind ``error``; an empty text where there is none (the JVM itself is gone)."""
-    thrown = _thrown(error)
-    return str(thrown.getClass().getName()) if thrown is not None else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A Java exception: its class, its message, and a database's SQLSTATE where it has one."""
-
-    name: str
-    message: str
-    sqlstate: str = ""
-
-    @property
-    def denied(self) -> bool:
-        """True where it says that these credentials may not do this."""
-        if self.sqlstate:
-            return is_denial(self.sqlstate)
-        return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
-
-    @property
-    def disconnected(self) -> bool:
-        """True where it says that there is no connection to the database (SQLSTATE class 08)."""
-        return self.sqlstate.startswith("08")
-
-
-def causes(error: Exception) -> list[Cause]:
-    """The Java exception and what caused it, outermost first."""
-    found: list[Cause] = []
-    current = _thrown(error)
-    while current is not None and len(found) < 10:
-        found.append(Cause(str(current.getClass().getName()), str(current.getMessage() or ""), _sqlstate(current)))
-        current = current.getCause()
-    return found
-
-
-def _sqlstate(exception: Any) -> str:
-    try:
-        return str(exception.getSQLState() or "")
-    except Py4JError:
-        return ""  # no java.sql.SQLException
-
-
-_DENIED_CLASSES = (
-    "NotAuthorizedException",
-    "ForbiddenException",
-    "AccessDeniedException",
-    "AccessControlException",
-    "AuthorizationException",
-    "AuthenticationException",
-)
-_DENIED_SIGNS = (
-    "Status Code: 403",
-    "AccessDenied",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-)
-
-
-def translate(error: Exception, subject: str) -> FirnError:
-    """What one of `JAVA_ERRORS` means, by who has to act; secrets are taken out of its message."""
-    chain = causes(error)
-    text = (
-        without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])
-        or "the JVM does not answer"
-    )
-    message = f"{subject}: {text}"
-    if any(cause.denied for cause in chain):
-        return AccessDeniedError(f"{message}; grant the driver's user access, or correct its credentials")
-    if chain and chain[0].name.endswith(("ValidationException", "IllegalArgumentException")):
-        return InvalidSpecError(message)
-    return UnavailableError(message, reason=Reason.CATALOG_UNREACHABLE)

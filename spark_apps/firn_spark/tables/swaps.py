@@ -18,7 +18,7 @@ import structlog
 
 from firn.model.errors import CommitConflictError, CommitUnknownError, FirnError, NotReadyError
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables.java_tables import JAVA_ERRORS, java_class, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 
 log = structlog.get_logger()
 

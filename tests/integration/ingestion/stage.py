@@ -21,7 +21,7 @@ from firn.model.progress import TopicProgress
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import KubernetesJobs
-from firn_spark.session import Catalogs, catalog_conf
+from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.commits import read_landed
 from firn_spark.tables.java_tables import Tables
 from tests.integration.ingestion.world import jars

@@ -6,7 +6,7 @@ import pytest
 
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection
-from firn_spark.session import Catalogs
+from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_tables import Tables
 from tests.integration.ingestion.world import World, exactly, places, value
 from tests.servers.nessie import Nessie

@@ -24,7 +24,7 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
 from firn_spark.kafka.sources import kafka_id
-from firn_spark.session import Catalogs, catalog_conf
+from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, cache, free_port

@@ -18,7 +18,7 @@ from firn.tables import rows
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.leases import Files, Leases
-from firn_spark.session import Catalogs
+from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer, newest, read_landed
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land

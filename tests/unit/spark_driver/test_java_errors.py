@@ -20,7 +20,8 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.rounds import Rounds, classify
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import INGEST, Committer, Landed
-from firn_spark.tables.java_tables import Tables, translate
+from firn_spark.tables.java_errors import translate
+from firn_spark.tables.java_tables import Tables
 from tests.unit.spark_driver.topic import topic
 
 

@@ -8,8 +8,10 @@ from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_spark import session
+from firn_spark.credentials import read_secret, without_secrets
 from firn_spark.ingestion.driver import load_settings
 from firn_spark.kafka import sources
+from firn_spark.tables.catalogs import Catalogs, catalog_conf, catalog_properties
 
 POD = {"POD_NAME": "firn-ingest-default-0", "POD_IP": "10.0.0.7"}
 
@@ -70,7 +72,7 @@ def test_secrets_reach_catalogs_and_never_sparks_own_configuration(tmp_path: Pat
     )
     group = settings(catalogs={"lake": catalog})
     assert "hush" not in str(session.spark_conf(group, {}, "a"))
-    found = session.catalog_properties("lake", catalog)
+    found = catalog_properties("lake", catalog)
     assert found["uri"].startswith("jdbc:postgresql://db:5432/lake?")
     assert (found["jdbc.user"], found["jdbc.password"], found["s3.secret-access-key"]) == (
         "firn",
@@ -79,38 +81,38 @@ def test_secrets_reach_catalogs_and_never_sparks_own_configuration(tmp_path: Pat
     )
     assert found["jdbc.schema-version"] == "V1"
     assert found["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
-    assert "hush" not in session.without_secrets("password=hush user; s3.secret-access-key: hush, jdbc://u:hush@db")
+    assert "hush" not in without_secrets("password=hush user; s3.secret-access-key: hush, jdbc://u:hush@db")
 
 
 def test_catalog_types() -> None:
     rest = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
-    assert session.catalog_properties("r", rest) == {
+    assert catalog_properties("r", rest) == {
         "type": "rest",
         "uri": "http://nessie/iceberg",
         "warehouse": "w",
         "cache-enabled": "false",
     }
     sqlite = CatalogConnection(type="sql", uri="sqlite:////var/lake.db", warehouse="/var/lake")
-    assert session.catalog_properties("s", sqlite)["uri"] == "jdbc:sqlite:/var/lake.db"
+    assert catalog_properties("s", sqlite)["uri"] == "jdbc:sqlite:/var/lake.db"
     with pytest.raises(InvalidSpecError, match="catalog odd"):
-        session.catalog_properties("odd", CatalogConnection(type="sql", uri="oracle://x", warehouse="w"))
+        catalog_properties("odd", CatalogConnection(type="sql", uri="oracle://x", warehouse="w"))
 
 
 def test_a_password_may_begin_and_end_with_a_space(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(" a b \r\n")
-    assert session.read_secret(str(tmp_path / "password")) == " a b "
+    assert read_secret(str(tmp_path / "password")) == " a b "
 
 
 def test_a_catalog_without_its_secrets_does_not_keep_the_others_from_starting() -> None:
     well = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
     lost = well.model_copy(update={"secret_properties": {"token": "/nowhere/token"}})
-    conf = session.catalog_conf(settings(catalogs={"well": well, "lost": lost}))
+    conf = catalog_conf(settings(catalogs={"well": well, "lost": lost}))
     assert {key.split(".")[3] for key in conf} == {"well"}
 
 
 def test_a_secret_that_is_missing_is_named_by_its_file() -> None:
     with pytest.raises(NotReadyError, match="/nowhere/password"):
-        session.read_secret("/nowhere/password")
+        read_secret("/nowhere/password")
 
 
 def test_both_clients_get_the_same_connection(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ class Refusal(Py4JJavaError):  # type: ignore[misc]
         return self.text
 
 
-def catalogs(answers: list[object]) -> session.Catalogs:
+def catalogs(answers: list[object]) -> Catalogs:
     """A catalog ``lake`` that is opened with these answers of Iceberg, one an attempt."""
 
     def build(*_: object) -> object:
@@ -173,7 +175,7 @@ def catalogs(answers: list[object]) -> session.Catalogs:
         _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
     )
     lake = CatalogConnection(type="sql", uri="postgresql://db:5432/lake", warehouse="file:///lake")
-    return session.Catalogs(spark, settings(catalogs={"lake": lake}))
+    return Catalogs(spark, settings(catalogs={"lake": lake}))
 
 
 def test_a_new_catalog_may_be_opened_by_two_at_once() -> None:

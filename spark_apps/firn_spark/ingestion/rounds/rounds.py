@@ -29,6 +29,7 @@ from firn.model.errors import (
 )
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets
+from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.sources import (
@@ -43,10 +44,10 @@ from firn_spark.kafka.sources import (
     spark_records,
     together,
 )
-from firn_spark.session import without_secrets
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Committer, Landed, read_landed
-from firn_spark.tables.java_tables import JAVA_ERRORS, Tables, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding, land
 
 log = structlog.get_logger()

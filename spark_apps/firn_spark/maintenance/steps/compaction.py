@@ -23,7 +23,7 @@ from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Arrangement, elements
 from firn_spark.maintenance.steps.rewriting import planned as scan_tasks
 from firn_spark.maintenance.steps.subject import Subject
-from firn_spark.tables.java_tables import JAVA_ERRORS, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
 
 log = structlog.get_logger()

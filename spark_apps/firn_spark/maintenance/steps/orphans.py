@@ -26,7 +26,7 @@ from firn.model.maintenance import Removed
 from firn_spark.maintenance.steps.reachable import Places, Reachable, place
 from firn_spark.maintenance.steps.rewriting import elements
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
-from firn_spark.tables.java_tables import JAVA_ERRORS
+from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()

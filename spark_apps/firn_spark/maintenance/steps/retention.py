@@ -19,7 +19,7 @@ from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.reachable import Places, Reachable
 from firn_spark.maintenance.steps.rewriting import planned
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
-from firn_spark.tables.java_tables import JAVA_ERRORS, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
 
 log = structlog.get_logger()

@@ -16,7 +16,8 @@ from firn.model.errors import InvalidSpecError
 from firn.tables import transforms
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.steps import z_order
-from firn_spark.tables.java_tables import JAVA_ERRORS, sort_terms
+from firn_spark.tables.java_errors import JAVA_ERRORS
+from firn_spark.tables.java_tables import sort_terms
 from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
