@@ -23,10 +23,10 @@ from firn_broker.broker import Broker, Ports
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Endpoint, NodeAddress
 from firn_broker.maintenance import fsck
-from firn_broker.metadata_store.postgres import PostgresCoordinator
-from firn_broker.metadata_store.sqlite import SqliteCoordinator
+from firn_broker.metadata_store.postgres.store import PostgresStore
+from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 
@@ -105,12 +105,12 @@ def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
 
 
 def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
-    coordinator: Coordinator
+    metadata_store: MetadataStore
     if isinstance(settings.coordinator, SqliteSettings):
         cluster = str(Identifiers(clock, chance).uuid4())
-        coordinator = SqliteCoordinator(settings.coordinator.path, clock, cluster, migrates=migrates)
+        metadata_store = SqliteStore(settings.coordinator.path, clock, cluster, migrates=migrates)
     else:
-        coordinator = PostgresCoordinator(settings.coordinator, migrates=migrates)
+        metadata_store = PostgresStore(settings.coordinator, migrates=migrates)
     objects: ObjectStore
     if isinstance(settings.objects, DirectorySettings):
         objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
@@ -124,7 +124,7 @@ def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, mig
             {**settings.objects.config, **secrets},
             timeout_seconds=settings.objects.timeout_seconds,
         )
-    return Ports(coordinator, objects, clock, chance)
+    return Ports(metadata_store, objects, clock, chance)
 
 
 async def _serve(settings: BrokerSettings) -> int:
@@ -169,11 +169,11 @@ async def _serve(settings: BrokerSettings) -> int:
 
 async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
     ports = _ports(settings, SystemClock(), random.Random(), migrates=False)
-    await ports.coordinator.start()
+    await ports.metadata_store.start()
     try:
-        found = await fsck.check(ports.coordinator, ports.objects, read=read)
+        found = await fsck.check(ports.metadata_store.retention, ports.objects, read=read)
     finally:
-        await ports.coordinator.close()
+        await ports.metadata_store.close()
         await ports.objects.close()
     print(json.dumps(found.report(), indent=2))
     if found.newer:

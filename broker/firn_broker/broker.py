@@ -25,7 +25,7 @@ from firn_broker.maintenance.compaction import Compaction
 from firn_broker.maintenance.retention import Upkeep
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicMaker
@@ -44,7 +44,7 @@ JOIN_SECONDS = 1.0
 class Ports:
     """The outside of a broker."""
 
-    coordinator: Coordinator
+    metadata_store: MetadataStore
     objects: ObjectStore
     clock: Clock
     random: Random
@@ -56,18 +56,22 @@ class Broker:
     def __init__(self, ports: Ports, settings: BrokerSettings) -> None:
         self.settings = settings
         self.clock = ports.clock
-        self.coordinator = ports.coordinator
+        self.metadata_store = ports.metadata_store
         self.objects = ports.objects
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
-        self.catalogue = Catalogue(ports.coordinator, self.watermarks)
+        self.catalogue = Catalogue(ports.metadata_store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicMaker(
-            ports.coordinator, self.catalogue, self.identifiers, settings.topics, settings.upkeep.compacted_bytes
+            ports.metadata_store.topics,
+            self.catalogue,
+            self.identifiers,
+            settings.topics,
+            settings.upkeep.compacted_bytes,
         )
-        self.producer_ids = ProducerIds(ports.coordinator)
-        self.reader = Reader(ports.coordinator, ports.objects, self.cache, self.watermarks, settings.reader)
+        self.producer_ids = ProducerIds(ports.metadata_store.nodes)
+        self.reader = Reader(ports.metadata_store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Of what produce requests take beside their bytes, from when they are parsed until they are answered."""
         self.parsing = asyncio.Lock()
@@ -82,17 +86,17 @@ class Broker:
 
     async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
         """Become a node that clients reach at ``address``, as soon as the coordinator can be reached, and begin to work."""
-        await _reached(self.coordinator.start)
-        self.cluster_id = await _reached(self.coordinator.cluster_id)
+        await _reached(self.metadata_store.start)
+        self.cluster_id = await _reached(self.metadata_store.cluster_id)
         settings = self.settings
         self.membership = Membership(
-            self.coordinator, address, ttl_ms=int(settings.lease_seconds * 1000), wanted=settings.node_id
+            self.metadata_store.nodes, address, ttl_ms=int(settings.lease_seconds * 1000), wanted=settings.node_id
         )
         await _reached(self.membership.join)
         await _reached(self.catalogue.refresh)
         await _reached(self.producer_ids.reserve)
         self.writer = WalWriter(
-            self.coordinator,
+            self.metadata_store.log,
             self.objects,
             self.membership,
             self.cache,
@@ -101,14 +105,26 @@ class Broker:
             settings.writer,
         )
         self.groups = GroupCoordinator(
-            self.coordinator, self.membership, self.catalogue, self.identifiers, self.clock, settings.groups
+            self.metadata_store.groups,
+            self.metadata_store.nodes,
+            self.membership,
+            self.catalogue,
+            self.identifiers,
+            self.clock,
+            settings.groups,
         )
         compaction = Compaction(
-            self.coordinator, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
+            self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
             settings.upkeep.compacted_bytes,
         )  # fmt: skip
         upkeep = Upkeep(
-            self.coordinator, self.objects, self.membership, self.catalogue, self.configs, compaction, settings.upkeep
+            self.metadata_store.retention,
+            self.objects,
+            self.membership,
+            self.catalogue,
+            self.configs,
+            compaction,
+            settings.upkeep,
         )
         self.routes = routes
         self.router = Router(routes, self.writer.hurry)
@@ -125,7 +141,7 @@ class Broker:
         ):
             self._work(name, work)
         if settings.metrics_listen:
-            self._work("lag of groups", GroupLag(self.coordinator, self.groups, self.catalogue).run())
+            self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.catalogue).run())
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -186,7 +202,7 @@ class Broker:
         for task in self._background:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)
-        await self.coordinator.close()
+        await self.metadata_store.close()
         await self.objects.close()
 
 

@@ -53,179 +53,245 @@ class ObjectStore(Protocol):
         ...
 
 
-class Coordinator(Protocol):
-    """The one place with an order: topics, offsets, where batches lie, who is who, and what groups remember.
+class NodeStore(Protocol):
+    """Brokers of the cluster: node ids, node leases, named leases, and blocks of producer ids."""
 
-    Each call is atomic and durable when it returns. Raises `UnavailableError` when it may or may not have happened, or cannot now;
-    `FencedError` when the caller's lease is not the newest. Calls that would change something twice say how they tell.
-    """
+    async def join(self, address: NodeAddress, ttl_ms: int, node_id: int | None = None) -> NodeLease:
+        """Register a node for ``ttl_ms`` and return its lease.
 
-    async def start(self) -> None:
-        """Connect, and bring the schema to this version. One that was made to change nothing (``migrates=False``) raises `InvalidSpecError`
-        instead when it has another."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of connections and threads."""
-        ...
-
-    async def cluster_id(self) -> str:
-        """The name that the whole has had since it began."""
-        ...
-
-    # Nodes and leases
-
-    async def join(self, address: NodeAddress, ttl_ms: int, wanted: int | None = None) -> NodeLease:
-        """Become a node for ``ttl_ms``: node ``wanted``, whoever was it (its epoch is over), or the lowest free one."""
+        With ``node_id`` the caller takes that id over, and the epoch of its earlier holder ends. Without it the caller gets the lowest free id.
+        """
         ...
 
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
-        """Stay for another ``ttl_ms``; all live nodes. Nobody's lease is longer than that afterwards: one that is was given before a wall
-        clock went back. Raises `FencedError` when the id has a newer holder."""
+        """Extend a node lease to ``ttl_ms`` from now and return all live nodes.
+
+        No lease ends later than that afterwards: a longer one dates from before a wall clock went back.
+        Raises `FencedError` when the id has a newer holder.
+        """
         ...
 
     async def leave(self, lease: NodeLease) -> None:
-        """Be gone at once. Nothing happens when the lease is over already."""
+        """End a node lease now. Does nothing when it is over already."""
         ...
 
-    async def take(self, name: str, lease: NodeLease) -> Lease | None:
-        """The right called ``name``, which ends with the node's own lease; None while another live node has it. Taking again what one
-        has keeps its epoch."""
+    async def acquire(self, name: str, lease: NodeLease) -> Lease | None:
+        """Acquire the lease ``name``, which ends with the node's own; return None while another live node holds it.
+
+        Acquiring a lease again keeps its epoch. Raises `FencedError` when the node lease is over.
+        """
         ...
 
     async def release(self, held: Lease, lease: NodeLease) -> None:
-        """Give a right back, if one still has it."""
+        """Release a named lease. Does nothing when the caller does not hold it."""
         ...
 
-    # Topics
+    async def allocate_producer_ids(self, count: int) -> int:
+        """Allocate ``count`` consecutive producer ids that no other caller gets, and return the first."""
+        ...
 
-    async def topics(self, known: int = -1) -> Topics | None:
-        """All topics, or None when ``known`` is their version."""
+
+class TopicStore(Protocol):
+    """Topics: names, partition counts and configs."""
+
+    async def load_topics(self, known_version: int = -1) -> Topics | None:
+        """Return all topics, or None when their version is ``known_version``."""
         ...
 
     async def create_topic(self, topic: Topic) -> bool:
-        """Make it; False when the name is taken."""
+        """Create a topic. Return False when the name is taken."""
         ...
 
     async def grow_topic(self, topic: UUID, partitions: int) -> bool:
-        """Have at least so many partitions; False when there is no such topic."""
+        """Raise the number of partitions to ``partitions``; never lower it. Return False when the topic does not exist."""
         ...
 
     async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
-        """Replace the topic's own configs if they are as ``known``; False when they are others, or there is no such topic."""
+        """Replace the topic's own configs if they equal ``known``. Return False when they differ, or the topic does not exist."""
         ...
 
     async def delete_topic(self, topic: UUID) -> bool:
-        """Forget it; False when there is no such topic. Its batches go in rounds of `drop_runs`, its groups' offsets at once."""
+        """Delete a topic and the offsets that groups committed for it. Return False when it does not exist.
+
+        `RetentionStore.drop_runs` deletes its batches later, in bounded steps.
+        """
         ...
 
-    # The log
+
+class LogStore(Protocol):
+    """Logs of partitions: which offsets batches have, and in which objects they lie."""
 
     async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
-        """Announce objects before they are uploaded, so that none is ever lost sight of. The same keys may be announced again."""
+        """Register objects before their upload, so that retention can find each of them. Reserving a key again changes nothing."""
         ...
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
-        """Offsets for the batches of a reserved object, one outcome a batch. Idempotent by key: what was answered is answered again.
-        Raises `FencedError` when the node's epoch is over or the reservation was withdrawn: then nothing of it was, or will be,
-        committed."""
+        """Assign offsets to the batches of a reserved object and return one outcome per batch.
+
+        Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is over or the
+        reservation was withdrawn: then no batch of the object is committed, now or later.
+        """
         ...
 
     async def rewrite(self, rewrite: Rewrite) -> bool:
-        """Swap runs for those of a reserved object, which hold the same log with less in it; objects that lose their last run are dead.
-        False, and the new object is dead, when the runs there are not the old ones any more (the topic is gone, others were quicker).
-        Bounds of the partition stay. Idempotent by key. Raises `FencedError` as `commit` does."""
+        """Replace runs by those of a reserved object, which holds the same log with fewer records.
+
+        Objects that lose their last run are dead. Return False, and mark the new object dead, when the old runs are not there any more:
+        the topic was deleted, or another rewrite was faster. The bounds of the partition stay. Idempotent by key. Raises `FencedError` as
+        `commit` does.
+        """
         ...
 
     async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
-        """Where batches lie, read now; ``runs`` of each at most, which is one or more."""
+        """Find where batches lie, as of now. Return at most ``runs`` runs (at least 1) for each partition."""
         ...
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
-        """Bounds of partitions, read now; None for one that does not exist."""
+        """Return the bounds of partitions, as of now; None for a partition that does not exist."""
         ...
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
-        """The first run that ends at offset ``since`` or later and has a record of this time or later; with `MAX_TIMESTAMP` the one with the
-        greatest timestamp."""
+        """Find the first run that ends at offset ``since`` or later and has a record of ``timestamp`` or later.
+
+        With `MAX_TIMESTAMP`, find the run with the greatest timestamp.
+        """
         ...
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
-        """Move the log start up to ``offset``, never down, never past the high watermark; None for an unknown partition."""
+        """Move the log start up to ``offset``, never down, never past the high watermark. Return None for an unknown partition."""
         ...
 
+
+class RetentionStore(Protocol):
+    """The bounded steps that delete data: records past retention, runs, objects, stored replies, and producer state."""
+
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
-        """Move the log starts of a topic past up to ``limit`` runs that are too old or too many (-1: no bound); past how many. The next call
-        goes on where this one ended. None is too many while ``limit`` runs of the topic wait to be dropped."""
+        """Move the log starts of a topic past up to ``limit`` runs that are too old or exceed its size; return past how many.
+
+        A bound of -1 means none. The next call continues after this one. Size expires no run while ``limit`` runs of the topic
+        wait for `drop_runs`.
+        """
         ...
 
     async def drop_runs(self, limit: int) -> int:
-        """Forget up to ``limit`` runs that lie below their log start or belong to deleted topics; how many. Objects without runs are
-        dead from then on."""
+        """Delete up to ``limit`` runs that lie below their log start or belong to deleted topics; return how many.
+
+        Objects that lose their last run are dead from then on.
+        """
         ...
 
-    async def abandon(self, age_ms: int, limit: int) -> int:
-        """Withdraw reservations that are older than ``age_ms`` and whose node's epoch is over; how many."""
+    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
+        """Withdraw up to ``limit`` reservations that are older than ``age_ms`` and whose node's epoch is over; return how many."""
         ...
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:
-        """Forget up to ``limit`` replies to commits that are older than ``age_ms``, save the newest `KEPT_REPLIES` of each node's present
-        epoch, as these may be asked for again; how many."""
-        ...
+        """Delete up to ``limit`` stored replies to commits that are older than ``age_ms``; return how many.
 
-    async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
-        """Keys of objects that have been dead for ``grace_ms``."""
-        ...
-
-    async def forget_objects(self, keys: Sequence[str]) -> None:
-        """Forget dead objects that are deleted in the store."""
-        ...
-
-    async def objects(self) -> Mapping[str, tuple[int, int]]:
-        """All objects that are known: key -> (size, number of runs); size -1 for one that is only reserved."""
-        ...
-
-    # Producers and groups
-
-    async def producer_ids(self, count: int) -> int:
-        """The first of ``count`` producer ids that nobody else is given."""
+        Keeps the newest `KEPT_REPLIES` of each node's present epoch, because that node may repeat those commits.
+        """
         ...
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
-        """Forget what is known of producers in partitions to which they sent nothing for ``age_ms``; how many. Each call looks at ``limit``
-        producers at most, where the last one ended, and begins anew after the last of all."""
+        """Delete the state of producers in partitions that they have not written to for ``age_ms``; return how many.
+
+        Each call examines at most ``limit`` producers, starts where the last call ended, and wraps around after the last producer.
+        """
         ...
 
-    async def groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
-        """Groups with a saved state, of one shard or all."""
+    async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
+        """Return keys of up to ``limit`` objects that have been dead for ``grace_ms``."""
+        ...
+
+    async def forget_objects(self, keys: Sequence[str]) -> None:
+        """Delete the entries of dead objects after the object store has deleted the objects."""
+        ...
+
+    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
+        """Return all known objects by key: (bytes, number of runs). Bytes are -1 for an object that is only reserved."""
+        ...
+
+
+class GroupStore(Protocol):
+    """Consumer groups: their saved states and committed offsets. Every write names the lease of the group's shard."""
+
+    async def load_groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
+        """Return the groups with a saved state, of one shard or of all."""
         ...
 
     async def save_group(self, held: Lease, shard: int, group: StoredGroup) -> None:
-        """Keep a group's state, unless a newer version of it is kept. Raises `FencedError`."""
+        """Save a group's state, unless a newer version is saved already. Raises `FencedError`."""
         ...
 
     async def delete_group(self, held: Lease, name: str) -> None:
-        """Forget a group's state and offsets. Raises `FencedError`."""
+        """Delete a group's state and its offsets. Raises `FencedError`."""
         ...
 
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
     ) -> None:
-        """Keep offsets of a group, save those of topics that do not exist. Raises `FencedError`."""
+        """Save offsets of a group, except those of topics that do not exist. Raises `FencedError`."""
         ...
 
-    async def offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:
-        """All committed offsets of a group."""
+    async def load_offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:
+        """Return all committed offsets of a group."""
         ...
 
     async def delete_offsets(self, held: Lease, group: str, partitions: Sequence[Partition]) -> None:
-        """Forget offsets of a group. Raises `FencedError`."""
+        """Delete offsets of a group. Raises `FencedError`."""
         ...
 
-    async def offset_groups(self) -> Sequence[str]:
-        """Names of all groups with committed offsets."""
+    async def groups_with_offsets(self) -> Sequence[str]:
+        """Return the names of all groups with committed offsets."""
         ...
 
     async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
-        """Of these groups the ``limit`` that are farthest behind in a topic, the farthest first."""
+        """Return the ``limit`` greatest lags of these groups by topic, the greatest first."""
+        ...
+
+
+class MetadataStore(Protocol):
+    """The coordinator: the one place that orders commits, and keeps all metadata of a cluster. Callers use the port of their concern.
+
+    Every call of every port is atomic, and durable when it returns. A call raises `UnavailableError` when it may or may not have happened, or
+    cannot happen now, and `FencedError` when the caller's lease is not the newest. Calls that are idempotent say by what.
+    """
+
+    @property
+    def nodes(self) -> NodeStore:
+        """Give access to nodes and leases."""
+        ...
+
+    @property
+    def topics(self) -> TopicStore:
+        """Give access to topics."""
+        ...
+
+    @property
+    def log(self) -> LogStore:
+        """Give access to logs of partitions."""
+        ...
+
+    @property
+    def retention(self) -> RetentionStore:
+        """Give access to the steps that delete data."""
+        ...
+
+    @property
+    def groups(self) -> GroupStore:
+        """Give access to groups and their offsets."""
+        ...
+
+    async def start(self) -> None:
+        """Connect, and migrate the schema to this version.
+
+        A store that was created with ``migrates=False`` changes nothing: it raises `InvalidSpecError` when the schema has another version.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and threads."""
+        ...
+
+    async def cluster_id(self) -> str:
+        """Return the cluster's id, which never changes."""
         ...

@@ -61,7 +61,7 @@ async def _alter(
             return ErrorCode.invalid_config, str(invalid)
         if validate_only:
             return ErrorCode.none, None
-        if await broker.coordinator.configure_topic(topic.id, topic.configs, wanted):
+        if await broker.metadata_store.topics.configure_topic(topic.id, topic.configs, wanted):
             await broker.catalogue.refresh()
             return ErrorCode.none, None
         # Somebody else changed it meanwhile, and that must not be lost.

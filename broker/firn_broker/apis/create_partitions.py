@@ -41,7 +41,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
                 ErrorCode.invalid_replica_assignment,
                 "There has to be an assignment for each new partition.",
             )
-        elif not request.validate_only and not await broker.coordinator.grow_topic(topic.id, one.count):  # type: ignore[attr-defined]
+        elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, one.count):  # type: ignore[attr-defined]
             error = ErrorCode.unknown_topic_or_partition
         results.append({"name": one.name, "error_code": error, "error_message": message})
     await broker.catalogue.refresh()

@@ -20,7 +20,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         partitions = []
         for one in topic.partitions:
             place = None if known is None else topic_metadata.partition(known, one.partition_index)
-            (state,) = await broker.coordinator.states([place]) if place is not None else (None,)
+            (state,) = await broker.metadata_store.log.states([place]) if place is not None else (None,)
             error, low = ErrorCode.none, -1
             if state is None or place is None:
                 error = ErrorCode.unknown_topic_or_partition
@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
                 if not 0 <= offset <= state.high_watermark:
                     error = ErrorCode.offset_out_of_range
                 else:
-                    moved = await broker.coordinator.advance_start(place, offset)
+                    moved = await broker.metadata_store.log.advance_start(place, offset)
                     low = -1 if moved is None else moved.log_start
             partitions.append({"partition_index": one.partition_index, "low_watermark": low, "error_code": error})
         topics.append({"name": topic.name, "partitions": partitions})

@@ -21,7 +21,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     for name, id in wanted:
         topic = broker.catalogue.by_name.get(name) if name is not None else broker.catalogue.by_id.get(id)
         error = ErrorCode.none
-        if topic is None or not await broker.coordinator.delete_topic(topic.id):
+        if topic is None or not await broker.metadata_store.topics.delete_topic(topic.id):
             error = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
         responses.append(
             {

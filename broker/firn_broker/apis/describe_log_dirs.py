@@ -31,7 +31,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
             # Each partition is told by one broker, so that sums over brokers are right.
             and broker.membership.leader(Partition(topic.id, index), "").id == node
         ]
-        states = await broker.coordinator.states(places)
+        states = await broker.metadata_store.log.states(places)
         partitions = [
             {"partition_index": place.index, "partition_size": state.size, "offset_lag": 0, "is_future_key": False}
             for place, state in zip(places, states, strict=True)

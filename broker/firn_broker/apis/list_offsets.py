@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         ]
         asked.append((topic.name, list(zip(topic.partitions, places, strict=True))))
         times.update(place for place in places if place is not None)
-    states = dict(zip(times, await broker.coordinator.states(list(times)), strict=True))
+    states = dict(zip(times, await broker.metadata_store.log.states(list(times)), strict=True))
     topics = []
     for name, of_topic in asked:
         partitions = []
@@ -72,7 +72,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
 async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
     """(offset, timestamp) of the record, -1 each if there is none."""
     since = start
-    while (run := await broker.coordinator.find_by_time(partition, timestamp, since)) is not None:
+    while (run := await broker.metadata_store.log.find_by_time(partition, timestamp, since)) is not None:
         block = await broker.reader.read(run)
         found = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
         if found[0] >= 0 or timestamp == MAX_TIMESTAMP:

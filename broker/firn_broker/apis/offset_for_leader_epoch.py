@@ -23,7 +23,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         places = [None if known is None else topic_metadata.partition(known, one.partition) for one in topic.partitions]
         asked.append((topic.topic, list(zip(topic.partitions, places, strict=True))))
         wanted.update((place, None) for place in places if place is not None)
-    states = dict(zip(wanted, await broker.coordinator.states(list(wanted)), strict=True))
+    states = dict(zip(wanted, await broker.metadata_store.log.states(list(wanted)), strict=True))
     topics = []
     for name, of_topic in asked:
         partitions = []

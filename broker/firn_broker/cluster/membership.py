@@ -12,8 +12,8 @@ import structlog
 from crc32c import crc32c
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.log_types import Node, NodeAddress, NodeLease, Partition
-from firn_broker.ports import Coordinator
+from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease, Partition
+from firn_broker.ports import NodeStore
 
 log = structlog.get_logger()
 
@@ -39,10 +39,8 @@ def leader(near: Sequence[Node], partition: Partition) -> Node:
 class Membership:
     """Keeps the node lease alive, and takes a new one when it was lost."""
 
-    def __init__(
-        self, coordinator: Coordinator, address: NodeAddress, *, ttl_ms: int, wanted: int | None = None
-    ) -> None:
-        self._coordinator = coordinator
+    def __init__(self, nodes: NodeStore, address: NodeAddress, *, ttl_ms: int, wanted: int | None = None) -> None:
+        self._nodes = nodes
         self._address = address
         self._ttl_ms = ttl_ms
         self._wanted = wanted
@@ -63,7 +61,7 @@ class Membership:
     async def join(self) -> None:
         """Become a node. Raises UnavailableError."""
         while True:
-            self.lease = await self._coordinator.join(self._address, self._ttl_ms, self._wanted)
+            self.lease = await self._nodes.join(self._address, self._ttl_ms, self._wanted)
             self.term += 1
             try:
                 await self._renew()
@@ -77,7 +75,7 @@ class Membership:
     async def _renew(self) -> None:
         clock = asyncio.get_running_loop().time
         asked = clock()
-        alive = await self._coordinator.renew(self.lease, self._ttl_ms)
+        alive = await self._nodes.renew(self.lease, self._ttl_ms)
         if clock() >= self.until:
             self.term += 1
             self._missed, self._missed_until = self._listed, asked + self._ttl_ms / 1000
@@ -108,9 +106,13 @@ class Membership:
     async def leave(self) -> None:
         """Be gone, as far as the coordinator can be told."""
         try:
-            await self._coordinator.leave(self.lease)
+            await self._nodes.leave(self.lease)
         except UnavailableError as error:
             log.warning("cannot leave", error=str(error))
+
+    async def acquire(self, name: str) -> Lease | None:
+        """Acquire the lease ``name`` for this node; return None while another live node holds it. Raises FencedError, UnavailableError."""
+        return await self._nodes.acquire(name, self.lease)
 
     @property
     def adrift(self) -> bool:

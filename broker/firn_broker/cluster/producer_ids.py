@@ -9,7 +9,7 @@ import asyncio
 import structlog
 
 from firn.model.errors import UnavailableError
-from firn_broker.ports import Coordinator
+from firn_broker.ports import NodeStore
 
 log = structlog.get_logger()
 
@@ -20,8 +20,8 @@ LOOK_SECONDS = 1.0
 class ProducerIds:
     """Ids that nobody else has."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, nodes: NodeStore) -> None:
+        self._nodes = nodes
         self._next = 0
         self._end = 0
         self._spare: int | None = None
@@ -42,7 +42,7 @@ class ProducerIds:
         """Have a block ahead. Raises UnavailableError."""
         async with self._lock:
             if self._spare is None:
-                self._spare = await self._coordinator.producer_ids(BLOCK)
+                self._spare = await self._nodes.allocate_producer_ids(BLOCK)
 
     async def keep(self) -> None:
         """Always have one, for ever."""

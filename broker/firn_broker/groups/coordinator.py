@@ -33,7 +33,7 @@ from firn_broker.groups.classic import JoinReply, JoinRequest, State, SyncReply
 from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest
 from firn_broker.groups.group import Group
 from firn_broker.log_types import CommittedOffset, Lease, NodeLease, Partition, StoredGroup
-from firn_broker.ports import Coordinator
+from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
 from firn_broker.topics.topic_metadata import Catalogue
 
@@ -91,14 +91,16 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        group_store: GroupStore,
+        nodes: NodeStore,
         membership: Membership,
         catalogue: Catalogue,
         identifiers: Identifiers,
         clock: Clock,
         settings: GroupSettings,
     ) -> None:
-        self._coordinator = coordinator
+        self._group_store = group_store
+        self._nodes = nodes
         self._membership = membership
         self._catalogue = catalogue
         self._identifiers = identifiers
@@ -145,16 +147,16 @@ class GroupCoordinator:
             again = number in self._owed
             self._owed[number] = lease
             try:
-                held = await self._coordinator.take(f"groups/{number}", lease)
+                held = await self._nodes.acquire(f"groups/{number}", lease)
                 if held is not None and again:
                     # Writes of before may still be under way: a new epoch keeps them from changing what is read now.
-                    await self._coordinator.release(held, lease)
-                    held = await self._coordinator.take(f"groups/{number}", lease)
+                    await self._nodes.release(held, lease)
+                    held = await self._nodes.acquire(f"groups/{number}", lease)
                 if held is None:
                     # Its old broker has not let go yet.
                     raise GroupError(ErrorCode.coordinator_load_in_progress)
-                stored = await self._coordinator.groups(number)
-                with_offsets = await self._coordinator.offset_groups()
+                stored = await self._group_store.load_groups(number)
+                with_offsets = await self._group_store.groups_with_offsets()
             except FencedError as error:
                 raise GroupError(ErrorCode.not_coordinator) from error
             except UnavailableError as error:
@@ -316,9 +318,9 @@ class GroupCoordinator:
                 return
             try:
                 # What one has is given once more; what another has is not.
-                held = await self._coordinator.take(f"groups/{number}", node)
+                held = await self._nodes.acquire(f"groups/{number}", node)
                 if held is not None:
-                    await self._coordinator.release(held, node)
+                    await self._nodes.release(held, node)
             except UnavailableError as error:
                 log.warning("cannot release groups", shard=number, error=str(error))
                 return
@@ -366,7 +368,7 @@ class GroupCoordinator:
             done = shard.expiring[group.name] = asyncio.Event()
             try:
                 await self._guarded(
-                    shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, group.name))
+                    shard, lambda: asyncio.ensure_future(self._group_store.delete_group(shard.lease, group.name))
                 )
                 self._remove(shard, group)
                 log.info("group expired", group=group.name)
@@ -398,7 +400,7 @@ class GroupCoordinator:
         version = group.version
         shard.kept.setdefault(group.name, 0)
         try:
-            await self._coordinator.save_group(
+            await self._group_store.save_group(
                 shard.lease, shard.number, StoredGroup(group.name, version, group.save())
             )
         except FencedError:
@@ -440,7 +442,7 @@ class GroupCoordinator:
         if error is not ErrorCode.fenced_instance_id:
             return
         try:
-            held = await self._coordinator.take(f"groups/{shard.number}", shard.node)
+            held = await self._nodes.acquire(f"groups/{shard.number}", shard.node)
         except FencedError:
             held = None
         except UnavailableError as unknown:
@@ -601,7 +603,7 @@ class GroupCoordinator:
         else:
             shard.kept.setdefault(name, 0)
         await self._guarded(
-            shard, lambda: asyncio.ensure_future(self._coordinator.commit_offsets(shard.lease, name, offsets))
+            shard, lambda: asyncio.ensure_future(self._group_store.commit_offsets(shard.lease, name, offsets))
         )
         return ErrorCode.none
 
@@ -617,7 +619,7 @@ class GroupCoordinator:
             _, group = await self._find(name)
             if group is not None and (error := group.may_read(member, epoch)):
                 raise GroupError(error)
-        return await self._coordinator.offsets(name)
+        return await self._group_store.load_offsets(name)
 
     async def delete_offsets(self, name: str, partitions: Sequence[Partition]) -> None:
         """Forget offsets of partitions. Raises GroupError."""
@@ -625,7 +627,7 @@ class GroupCoordinator:
         if group is None:
             raise GroupError(ErrorCode.group_id_not_found)
         await self._guarded(
-            shard, lambda: asyncio.ensure_future(self._coordinator.delete_offsets(shard.lease, name, partitions))
+            shard, lambda: asyncio.ensure_future(self._group_store.delete_offsets(shard.lease, name, partitions))
         )
 
     # Looking at groups
@@ -656,7 +658,7 @@ class GroupCoordinator:
         async with shard.storing:
             if not group.empty:
                 raise GroupError(ErrorCode.non_empty_group)
-            await self._guarded(shard, lambda: asyncio.ensure_future(self._coordinator.delete_group(shard.lease, name)))
+            await self._guarded(shard, lambda: asyncio.ensure_future(self._group_store.delete_group(shard.lease, name)))
             # Who joined meanwhile joins again, and makes the group anew.
             group.disband(ErrorCode.coordinator_not_available)
             self._remove(shard, group)

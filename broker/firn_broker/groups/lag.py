@@ -7,7 +7,7 @@ import structlog
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.groups.coordinator import GroupCoordinator, GroupError
-from firn_broker.ports import Coordinator
+from firn_broker.ports import GroupStore
 from firn_broker.topics.topic_metadata import Catalogue
 
 log = structlog.get_logger()
@@ -20,8 +20,8 @@ SERIES = 1000
 class GroupLag:
     """Keeps the metric up to date. When lags cannot be read there are none, rather than old ones."""
 
-    def __init__(self, coordinator: Coordinator, groups: GroupCoordinator, catalogue: Catalogue) -> None:
-        self._coordinator = coordinator
+    def __init__(self, group_store: GroupStore, groups: GroupCoordinator, catalogue: Catalogue) -> None:
+        self._group_store = group_store
         self._groups = groups
         self._catalogue = catalogue
 
@@ -41,7 +41,7 @@ class GroupLag:
     async def round(self) -> None:
         """Once. Raises GroupError and UnavailableError."""
         names = [group.name for group in await self._groups.list()]
-        lags = await self._coordinator.lags(names, SERIES) if names else ()
+        lags = await self._group_store.lags(names, SERIES) if names else ()
         metrics.GROUP_LAG.clear()
         for lag in lags:
             if (topic := self._catalogue.by_id.get(lag.topic)) is not None:

@@ -18,7 +18,7 @@ from firn_broker.log.blocks import Block, BlockCache, Slot, numbered
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import FOUND_RUNS, Found, Partition, Run, Wanted
 from firn_broker.network.budget import Budget, Share
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.settings import ReaderSettings
 
 log = structlog.get_logger()
@@ -58,13 +58,13 @@ class Reader:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        log_store: LogStore,
         store: ObjectStore,
         cache: BlockCache,
         watermarks: Watermarks,
         settings: ReaderSettings,
     ) -> None:
-        self._coordinator = coordinator
+        self._log_store = log_store
         self._store = store
         self._cache = cache
         self._watermarks = watermarks
@@ -131,7 +131,7 @@ class Reader:
                 break
             wanted = [Wanted(it.partition, it.offset, min(it.max_bytes, max_bytes) + ahead) for it in positions]
             with metrics.FIND_SECONDS.time():
-                looked = await self._coordinator.find(wanted, allowed)
+                looked = await self._log_store.find(wanted, allowed)
             cut = []
             for position, want, one in zip(positions, wanted, looked, strict=True):
                 self._watermarks.saw(position.partition, one.high_watermark, watch)
@@ -274,7 +274,7 @@ class Reader:
             if not partitions or alone():
                 continue
             try:
-                states = await self._coordinator.states(partitions)
+                states = await self._log_store.states(partitions)
             except UnavailableError as error:
                 log.warning("cannot poll high watermarks", error=str(error))
                 continue

@@ -33,7 +33,7 @@ from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import Block, BlockCache
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Partition
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.settings import WriterSettings
 from firn_broker.storage import wal
 
@@ -105,7 +105,7 @@ class WalWriter:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        log_store: LogStore,
         store: ObjectStore,
         membership: Membership,
         cache: BlockCache,
@@ -113,7 +113,7 @@ class WalWriter:
         identifiers: Identifiers,
         settings: WriterSettings,
     ) -> None:
-        self._coordinator = coordinator
+        self._log_store = log_store
         self._store = store
         self._membership = membership
         self._cache = cache
@@ -228,7 +228,7 @@ class WalWriter:
                     if reserved == term:
                         return key
                 keys = [wal.key(self._identifiers.uuid7()) for _ in range(RESERVED_AHEAD)]
-                await self._coordinator.reserve(self._membership.lease, keys)
+                await self._log_store.reserve(self._membership.lease, keys)
                 self._keys.extend((key, term) for key in keys)
 
     async def run(self) -> None:
@@ -279,7 +279,7 @@ class WalWriter:
         for attempt in range(1 << 30):
             try:
                 with metrics.COMMIT_SECONDS.time():
-                    outcomes = await self._coordinator.commit(commit)
+                    outcomes = await self._log_store.commit(commit)
                 metrics.COMMIT_BATCHES.inc(len(entries))
                 return outcomes
             except FencedError as error:
@@ -308,7 +308,7 @@ class WalWriter:
             commit = await self._given_up.get()
             for attempt in range(1 << 30):
                 try:
-                    await self._coordinator.commit(commit)
+                    await self._log_store.commit(commit)
                     break
                 except FencedError:
                     break

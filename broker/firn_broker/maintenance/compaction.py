@@ -24,7 +24,7 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.reader import Reader, UnreadableError
 from firn_broker.log_types import RUN_BYTES, Commit, LogState, Partition, Rewrite, Run, Topic, WalRange, Wanted
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics import configs
 from firn_broker.topics.configs import TopicConfigs
@@ -67,10 +67,10 @@ class Compaction:
     """Compacts partitions, within bounds."""
 
     def __init__(
-        self, coordinator: Coordinator, objects: ObjectStore, membership: Membership, reader: Reader, identifiers: Identifiers,
+        self, log_store: LogStore, objects: ObjectStore, membership: Membership, reader: Reader, identifiers: Identifiers,
         clock: Clock, topic_configs: TopicConfigs, partition_bytes: int,
     ) -> None:  # fmt: skip
-        self._coordinator = coordinator
+        self._log_store = log_store
         self._objects = objects
         self._membership = membership
         self._reader = reader
@@ -103,7 +103,7 @@ class Compaction:
         self._behind = 0
         try:
             while partitions:
-                states = zip(partitions, await self._coordinator.states(partitions), strict=True)
+                states = zip(partitions, await self._log_store.states(partitions), strict=True)
                 due = [(it, state) for it, state in states if state and self._may_be_due(by_partition[it], it, state)]
                 partitions = []
                 for number, (partition, state) in enumerate(due, 1):
@@ -133,9 +133,9 @@ class Compaction:
         asked, done = self._unsettled, False
         try:
             if isinstance(asked, Rewrite):
-                done = await self._coordinator.rewrite(asked)
+                done = await self._log_store.rewrite(asked)
             elif asked is not None:
-                await self._coordinator.commit(asked)
+                await self._log_store.commit(asked)
         except FencedError as error:
             # Our epoch is over: the reservation is withdrawn by whoever does the upkeep.
             log.warning("compaction refused", error=str(error))
@@ -190,7 +190,7 @@ class Compaction:
         dirty: list[Run] = []
         offset, size, newest = state.log_start, 0, self._now() - lag_ms
         while offset < state.high_watermark:
-            (found,) = await self._coordinator.find([Wanted(partition, offset, self._bytes)])
+            (found,) = await self._log_store.find([Wanted(partition, offset, self._bytes)])
             if found.error is not ErrorCode.none or not found.runs:
                 return _Part((), ())
             for run in found.runs:
@@ -237,7 +237,7 @@ class Compaction:
         )
         # A commit of nothing gives the key up, should it come to no more.
         self._unsettled = Commit(lease, key, 0, ())
-        await self._coordinator.reserve(lease, [key])
+        await self._log_store.reserve(lease, [key])
         await self._objects.put(key, memoryview(data))
         self._unsettled = Rewrite(lease, key, len(data), partition, old, _runs(key, batches, positions))
         return await self.settle()

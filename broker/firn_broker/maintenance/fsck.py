@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 from firn.model.errors import CorruptDataError, ExitCode
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import ObjectStore, RetentionStore
 from firn_broker.storage import wal
 
 
@@ -48,11 +48,11 @@ class Findings:
         return asdict(self)
 
 
-async def check(coordinator: Coordinator, objects: ObjectStore, *, read: bool) -> Findings:
+async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) -> Findings:
     """Compare; with ``read`` also read each object and compare it with its own checksums."""
-    before = await coordinator.objects()
+    before = await retention.list_objects()
     there = dict(await objects.list(wal.PREFIX))
-    after = await coordinator.objects()
+    after = await retention.list_objects()
     found = Findings(len(there), sum(there.values()))
     found.uncommitted = sorted(key for key in there if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0)
     records: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from firn_broker import metrics
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Topic
 from firn_broker.maintenance.compaction import Compaction
-from firn_broker.ports import Coordinator, ObjectStore
+from firn_broker.ports import ObjectStore, RetentionStore
 from firn_broker.settings import UpkeepSettings
 from firn_broker.topics import configs
 from firn_broker.topics.configs import TopicConfigs
@@ -31,7 +31,7 @@ class Upkeep:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        retention_store: RetentionStore,
         objects: ObjectStore,
         membership: Membership,
         catalogue: Catalogue,
@@ -40,7 +40,7 @@ class Upkeep:
         settings: UpkeepSettings,
     ) -> None:
         self._compaction = compaction
-        self._coordinator = coordinator
+        self._retention_store = retention_store
         self._objects = objects
         self._membership = membership
         self._catalogue = catalogue
@@ -54,7 +54,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._settings.interval_seconds)
             try:
-                if await self._coordinator.take(LEASE, self._membership.lease) is not None:
+                if await self._membership.acquire(LEASE) is not None:
                     await self.round()
                 else:
                     metrics.UPKEEP_BEHIND.set(0)
@@ -86,10 +86,10 @@ class Upkeep:
         turn = next((number for number, it in enumerate(due, 1) if it.id == self._failed), 0)
         topics = await self._expire(due[turn:] + due[:turn])
         end = clock() + self._settings.interval_seconds
-        dropped = await self._steps("dropped runs", self._coordinator.drop_runs, end)
+        dropped = await self._steps("dropped runs", self._retention_store.drop_runs, end)
         while topics and clock() < end:
             topics = await self._expire(topics)
-            dropped = await self._steps("dropped runs", self._coordinator.drop_runs, end)
+            dropped = await self._steps("dropped runs", self._retention_store.drop_runs, end)
         metrics.UPKEEP_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
 
     def _bounds(self, topic: Topic) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Upkeep:
         limit = self._settings.round_runs
         more, failed = [], False
         for topic in topics:
-            step = partial(self._coordinator.expire, topic.id, *self._bounds(topic), limit)
+            step = partial(self._retention_store.expire, topic.id, *self._bounds(topic), limit)
             passed = await _attempt(step, part="expiry", topic=topic.name)
             if passed is None and failed:
                 # Two in a row: it is hardly the topic.
@@ -120,24 +120,26 @@ class Upkeep:
         return more
 
     async def _forget_replies(self) -> None:
-        step = partial(self._coordinator.forget_replies, int(self._settings.abandon_seconds * 1000))
+        step = partial(self._retention_store.forget_replies, int(self._settings.abandon_seconds * 1000))
         await self._steps(
             "forgotten replies", step, asyncio.get_running_loop().time() + self._settings.interval_seconds
         )
 
     async def _abandon(self) -> None:
         age, limit = int(self._settings.abandon_seconds * 1000), self._settings.round_runs
-        metrics.UPKEEP.labels("withdrawn reservations").inc(await self._coordinator.abandon(age, limit))
+        metrics.UPKEEP.labels("withdrawn reservations").inc(
+            await self._retention_store.withdraw_reservations(age, limit)
+        )
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs
-        metrics.UPKEEP.labels("forgotten producers").inc(await self._coordinator.forget_producers(age, limit))
+        metrics.UPKEEP.labels("forgotten producers").inc(await self._retention_store.forget_producers(age, limit))
 
     async def _bury(self) -> None:
         grace = int(self._settings.grace_seconds * 1000)
-        while keys := await self._coordinator.dead_objects(grace, OBJECTS_AT_ONCE):
+        while keys := await self._retention_store.dead_objects(grace, OBJECTS_AT_ONCE):
             gone = await self._objects.delete(keys)
-            await self._coordinator.forget_objects(gone)
+            await self._retention_store.forget_objects(gone)
             metrics.UPKEEP.labels("deleted objects").inc(len(gone))
             if len(gone) < len(keys):
                 return

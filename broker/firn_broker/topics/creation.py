@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Topic
-from firn_broker.ports import Coordinator
+from firn_broker.ports import TopicStore
 from firn_broker.settings import TopicSettings
 from firn_broker.topics import configs
 from firn_broker.topics.topic_metadata import Catalogue
@@ -38,13 +38,13 @@ class TopicMaker:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        topic_store: TopicStore,
         catalogue: Catalogue,
         identifiers: Identifiers,
         settings: TopicSettings,
         partition_bytes: int,
     ) -> None:
-        self._coordinator = coordinator
+        self._topic_store = topic_store
         self._catalogue = catalogue
         self._identifiers = identifiers
         self.settings = settings
@@ -73,7 +73,7 @@ class TopicMaker:
             if await self._catalogue.find(name) is not None:
                 raise taken
             return topic
-        if not await self._coordinator.create_topic(topic):
+        if not await self._topic_store.create_topic(topic):
             raise taken
         await self._catalogue.refresh()
         return topic

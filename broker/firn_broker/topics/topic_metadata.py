@@ -9,7 +9,7 @@ import structlog
 from firn.model.errors import UnavailableError
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log_types import Partition, Topic
-from firn_broker.ports import Coordinator
+from firn_broker.ports import TopicStore
 
 log = structlog.get_logger()
 
@@ -19,8 +19,8 @@ REFRESH_SECONDS = 1.0
 class Catalogue:
     """Topics by name and by id."""
 
-    def __init__(self, coordinator: Coordinator, watermarks: Watermarks) -> None:
-        self._coordinator = coordinator
+    def __init__(self, topic_store: TopicStore, watermarks: Watermarks) -> None:
+        self._topic_store = topic_store
         self._watermarks = watermarks
         self._version = -1
         self.by_name: Mapping[str, Topic] = {}
@@ -28,7 +28,7 @@ class Catalogue:
 
     async def refresh(self) -> None:
         """Read the topics if they have changed. Raises UnavailableError."""
-        found = await self._coordinator.topics(self._version)
+        found = await self._topic_store.load_topics(self._version)
         if found is None or found.version <= self._version:
             return
         self._version = found.version

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from firn.model.clock import SystemClock
 from firn_broker.log_types import BatchEntry, Commit, NodeAddress, Partition, Topic
-from firn_broker.metadata_store.postgres import PostgresCoordinator
-from firn_broker.metadata_store.sqlite import SqliteCoordinator
-from firn_broker.ports import Coordinator
+from firn_broker.metadata_store.postgres.store import PostgresStore
+from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.ports import MetadataStore
 from firn_broker.settings import PostgresSettings
 from hack.bench.benchmarks.broker import (
     PEER,
@@ -146,15 +146,15 @@ async def commits(directory: Path) -> Iterable[Figure]:
         password = directory / "password"
         password.write_text(database.password)
         settings = PostgresSettings(uri=database.uri, user=database.user, password_file=str(password))
-        coordinators: dict[str, Coordinator] = {
-            "postgres": PostgresCoordinator(settings),
-            "sqlite": SqliteCoordinator(str(directory / "coordinator.db"), SystemClock(), str(uuid4())),
+        stores: dict[str, MetadataStore] = {
+            "postgres": PostgresStore(settings),
+            "sqlite": SqliteStore(str(directory / "coordinator.db"), SystemClock(), str(uuid4())),
         }
-        for name, coordinator in coordinators.items():
-            await coordinator.start()
+        for name, store in stores.items():
+            await store.start()
             for batches in BATCHES:
                 say(f"commits in {name}: {batches} batches each")
-                took = await _commits(coordinator, batches)
+                took = await _commits(store, batches)
                 found.append(
                     Figure(
                         f"limits_commits_{name}_{batches}",
@@ -171,27 +171,27 @@ async def commits(directory: Path) -> Iterable[Figure]:
                         "lower",
                     )
                 )
-            await coordinator.close()
+            await store.close()
     return found
 
 
-async def _commits(coordinator: Coordinator, batches: int) -> list[float]:
+async def _commits(store: MetadataStore, batches: int) -> list[float]:
     """Seconds of each."""
     topic = Topic(uuid4(), f"of-{batches}", batches, {})
-    await coordinator.create_topic(topic)
-    lease = await coordinator.join(NodeAddress("127.0.0.1", 9092), 600_000)
+    await store.topics.create_topic(topic)
+    lease = await store.nodes.join(NodeAddress("127.0.0.1", 9092), 600_000)
     took: list[float] = []
     until = time.monotonic() + COMMIT_SECONDS
     while time.monotonic() < until:
         number = len(took)
         key = f"wal/{topic.name}-{number}"
-        await coordinator.reserve(lease, [key])
+        await store.log.reserve(lease, [key])
         entries = [
             BatchEntry(Partition(topic.id, index), 32 + 1000 * index, 1000, 1, 0, False, 1, 0, number)
             for index in range(batches)
         ]
         began = time.perf_counter()
-        outcomes = await coordinator.commit(Commit(lease, key, 1000 * batches, entries))
+        outcomes = await store.log.commit(Commit(lease, key, 1000 * batches, entries))
         took.append(time.perf_counter() - began)
         assert all(not outcome.error and outcome.base_offset == number for outcome in outcomes)
     return took

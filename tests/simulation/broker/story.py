@@ -53,7 +53,7 @@ def tell(seed: int) -> Told:
 
 async def _story(world: World, found: History) -> None:
     chance = world.chance
-    await world.coordinator.start()
+    await world.store.start()
     for _ in range(BROKERS):
         await world.start()
     admin = Admin(world, found, TRIMMED, PARTITIONS[TRIMMED], REMADE)
@@ -108,7 +108,7 @@ async def _story(world: World, found: History) -> None:
         for partition in range(PARTITIONS[KEPT_TOPIC]):
             while not await _committed(world, members[0], partition):
                 await asyncio.sleep(0.1)
-    report = await fsck.check(world.coordinator, world.objects, read=True)
+    report = await fsck.check(world.store.retention, world.objects, read=True)
     assert not report.lost, f"objects are lost: {report}"
     world.end()
 

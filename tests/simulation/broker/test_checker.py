@@ -35,7 +35,7 @@ def test_whoever_does_not_know_duplicates(monkeypatch: pytest.MonkeyPatch) -> No
 def test_whoever_acknowledges_before_the_commit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def commit(self: Any, file: Any, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
         try:
-            outcomes: Sequence[BatchOutcome] = await self._coordinator.commit(
+            outcomes: Sequence[BatchOutcome] = await self._log_store.commit(
                 Commit(self._membership.lease, file.key, len(file.data), entries)
             )
         except FencedError:

@@ -177,14 +177,14 @@ def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], found: dic
 
 async def story(seed: int) -> None:
     world = World(seed)
-    await world.coordinator.start()
+    await world.store.start()
     for _ in range(3):
         await world.start()
     ratio = world.chance.choice(("0", "0.5"))
     configs = {
         "cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_SECONDS * 1000), "min.cleanable.dirty.ratio": ratio
     }  # fmt: skip
-    await world.coordinator.create_topic(Topic(world.hosts[0].broker.identifiers.uuid4(), TOPIC, PARTITIONS, configs))
+    await world.store.topics.create_topic(Topic(world.hosts[0].broker.identifiers.uuid4(), TOPIC, PARTITIONS, configs))
     world.trouble, world.slowness = world.chance.choice((0.02, 0.1, 0.3)), world.chance.choice((0.01, 0.2, 1.0))
 
     async def deaths() -> None:
@@ -216,7 +216,9 @@ async def story(seed: int) -> None:
             await task
     await world.start()
     compacted = [
-        key for key, (_, runs) in (await world.coordinator.objects()).items() if runs and wal.horizon(key) is not None
+        key
+        for key, (_, runs) in (await world.store.retention.list_objects()).items()
+        if runs and wal.horizon(key) is not None
     ]
     assert compacted, "nothing was compacted"
     for partition in range(PARTITIONS):

@@ -34,11 +34,11 @@ PRODUCER = 7
 async def brokers(count: int = 2) -> AsyncIterator[World]:
     """A world without faults, until a test makes some."""
     world = World(1)
-    await world.coordinator.start()
+    await world.store.start()
     for _ in range(count):
         await world.start()
     id = world.hosts[0].broker.identifiers.uuid4()
-    await world.coordinator.create_topic(Topic(id, TOPIC, 1, {"retention.ms": "-1"}))
+    await world.store.topics.create_topic(Topic(id, TOPIC, 1, {"retention.ms": "-1"}))
     yield world
     world.end()
     assert not world.errors
@@ -79,7 +79,7 @@ async def janitors(world: World) -> None:
 
 def refusals(world: World) -> list[str]:
     """Commits that the coordinator refuses from now on."""
-    commit, found = world.coordinator.commit, []
+    commit, found = world.store.log.commit, []
 
     async def watched(wanted: Commit) -> Sequence[BatchOutcome]:
         try:
@@ -88,7 +88,7 @@ def refusals(world: World) -> list[str]:
             found.append(wanted.key)
             raise
 
-    world.coordinator.commit = watched  # type: ignore[method-assign,assignment]
+    world.store.log.commit = watched  # type: ignore[method-assign,assignment]
     return found
 
 
@@ -100,9 +100,9 @@ def test_a_broker_dies_before_the_upload() -> None:
             assert await died(asyncio.create_task(send(world, first, 0)))
             assert not world.objects.objects
             assert await send(world, second, 0) == (0, 0)
-            reserved = len(await world.coordinator.objects())
+            reserved = len(await world.store.retention.list_objects())
             await janitors(world)
-            assert len(await world.coordinator.objects()) < reserved, "reservations of the dead are withdrawn"
+            assert len(await world.store.retention.list_objects()) < reserved, "reservations of the dead are withdrawn"
             assert await numbers(world, second) == [0]
 
     run(story())
@@ -146,7 +146,7 @@ def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
     async def story() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
-            commit = world.coordinator.commit
+            commit = world.store.log.commit
             lost: list[object] = []
 
             async def once(*values: object) -> object:
@@ -158,7 +158,7 @@ def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
                     world.down[COORDINATOR] = world.now() + 2
                 return outcome
 
-            world.coordinator.commit = once  # type: ignore[method-assign,assignment]
+            world.store.log.commit = once  # type: ignore[method-assign,assignment]
             first = asyncio.create_task(send(world, host, 0))
             await asyncio.sleep(0.5)
             later = asyncio.create_task(send(world, host, 1))
@@ -185,7 +185,7 @@ def test_a_zombie_commits_late() -> None:
             await janitors(world)
             held = zombie.broker.membership.lease
             refused = refusals(world)
-            assert (await world.coordinator.join(NodeAddress("new", 1), 60_000)).node == held.node, "its place is taken"
+            assert (await world.store.nodes.join(NodeAddress("new", 1), 60_000)).node == held.node, "its place is taken"
             world.thaw(zombie)
             # Its upload, and what came while it stood still, are refused.
             assert await send(world, zombie, 2) == (STORAGE_ERROR, -1)
@@ -351,16 +351,16 @@ def test_the_coordinator_is_restored_to_an_older_backup() -> None:
             first, second = world.hosts
             assert await send(world, first, 0) == (0, 0)
             backup = world.backup()
-            assert (await fsck.check(world.coordinator, world.objects, read=False)).verdict is ExitCode.DONE
+            assert (await fsck.check(world.store.retention, world.objects, read=False)).verdict is ExitCode.DONE
             for number in range(1, 100):
                 assert await send(world, first, number) == (0, number)
             for host in (first, second):
                 world.kill(host)
             await world.restart_coordinator(backup)
-            found = await fsck.check(world.coordinator, world.objects, read=False)
+            found = await fsck.check(world.store.retention, world.objects, read=False)
             assert found.verdict is ExitCode.CORRUPT
             assert len(found.newer) + len(found.uncommitted) == 99
-            (topic,) = (await world.coordinator.topics()).topics  # type: ignore[union-attr]
+            (topic,) = (await world.store.topics.load_topics()).topics  # type: ignore[union-attr]
             assert found.newer_records == {f"{topic.id}/0": len(found.newer)}
             assert not found.missing, "what the coordinator knows is there"
 

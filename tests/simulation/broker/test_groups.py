@@ -124,11 +124,11 @@ def now() -> float:
 async def story(seed: int) -> None:
     world = World(seed)
     chance = world.chance
-    await world.coordinator.start()
+    await world.store.start()
     for _ in range(3):
         await world.start()
     topic = world.hosts[0].broker.identifiers.uuid4()
-    await world.coordinator.create_topic(Topic(topic, TOPIC, PARTITIONS, {}))
+    await world.store.topics.create_topic(Topic(topic, TOPIC, PARTITIONS, {}))
     members: list[Member] = []
     members += [Member(world, topic, members) for _ in range(MEMBERS)]
     world.trouble, world.slowness = chance.choice((0.02, 0.1, 0.3)), chance.choice((0.01, 0.2))

@@ -25,8 +25,8 @@ def counts(shared: Shared) -> dict[str, int]:
     tables = {
         "runs": "run", "objects known": "wal", "replies": "wal WHERE reply IS NOT NULL", "producers": "producer",
     }  # fmt: skip
-    one = shared.coordinator._one
-    return {name: one(f"SELECT count(*) FROM {table}")[0] for name, table in tables.items()} | {
+    row = shared.store.database.row
+    return {name: row(f"SELECT count(*) FROM {table}")[0] for name, table in tables.items()} | {
         "objects": len(shared.objects.objects)
     }
 

@@ -67,10 +67,10 @@ def test_leaders_are_near_alive_and_spread(seed: int) -> None:
     async def story() -> None:
         world = World(seed)
         died: dict[int, tuple[str, float]] = {}
-        await world.coordinator.start()
+        await world.store.start()
         for zone in ZONES * 2:
             await world.start(zone)
-        await world.coordinator.create_topic(Topic(UUID(int=seed + 1), "t", PARTITIONS, {"retention.ms": "-1"}))
+        await world.store.topics.create_topic(Topic(UUID(int=seed + 1), "t", PARTITIONS, {"retention.ms": "-1"}))
         look, chance = Look(world, died), world.chance
 
         async def fate() -> None:

@@ -16,7 +16,8 @@ from firn.records.cursor import MalformedError
 from firn_broker import api_table
 from firn_broker.broker import Broker, Ports
 from firn_broker.log_types import NodeAddress
-from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.budget import Counted
 from firn_broker.network.router import Client
 from firn_broker.settings import (
@@ -46,11 +47,13 @@ AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_g
 """Calls that may also be done late, after the caller was told that they failed, or a second time."""
 LATE_SECONDS = 4.0
 COORDINATOR, OBJECTS = "coordinator", "objects"
+PARTS = ("nodes", "topics", "log", "retention", "groups")
+"""The ports of the metadata store."""
 BEFORE, AFTER = "before", "after"
 STEPS = (
     ("put", BEFORE), ("put", AFTER), ("commit", BEFORE), ("commit", AFTER), ("find", BEFORE), ("find", AFTER), ("commit_offsets", BEFORE),
     ("commit_offsets", AFTER), ("save_group", BEFORE), ("save_group", AFTER), ("reserve", AFTER), ("get_ranges", BEFORE), ("renew", AFTER),
-    ("take", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_runs", AFTER), ("abandon", AFTER), ("dead_objects", AFTER),
+    ("acquire", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_runs", AFTER), ("withdraw_reservations", AFTER), ("dead_objects", AFTER),
     ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
 )  # fmt: skip
 """Where a broker may die: before or after a call of a port. All come to the first `OFTEN` of them now and then."""
@@ -94,12 +97,14 @@ class Host:
 
 
 class Outside:
-    """What one broker has of a port: every call goes through here."""
+    """One broker's view of one port: every call goes through here and may fail."""
 
-    def __init__(self, port: str, host: Host, world: "World") -> None:
+    def __init__(self, port: str, host: Host, world: "World", part: str = "") -> None:
+        """``part`` names one of the metadata store's ports."""
         self._port = port
         self._host = host
         self._world = world
+        self._part = part
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*values: Any, **named: Any) -> Any:
@@ -107,7 +112,7 @@ class Outside:
                 return None
             return await self._call(name, values, named)
 
-        # The next one is found at once.
+        # Python does not call __getattr__ again for an attribute that exists.
         self.__dict__[name] = call
         return call
 
@@ -146,10 +151,9 @@ class Outside:
 
     def _inner(self, name: str) -> Callable[..., Awaitable[Any]]:
         world = self._world
-        found: Callable[..., Awaitable[Any]] = getattr(
-            world.coordinator if self._port == COORDINATOR else world.objects, name
-        )
-        return found
+        port: Any = world.store if self._port == COORDINATOR else world.objects
+        call: Callable[..., Awaitable[Any]] = getattr(getattr(port, self._part) if self._part else port, name)
+        return call
 
     async def _again(self, name: str, values: Any, named: Any, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -178,6 +182,15 @@ class Outside:
             raise UnavailableError(f"{self._port} cannot be reached")
 
 
+class OutsideStore(Outside):
+    """One broker's view of the metadata store."""
+
+    def __init__(self, host: Host, world: "World") -> None:
+        super().__init__(COORDINATOR, host, world)
+        for part in PARTS:
+            setattr(self, part, Outside(COORDINATOR, host, world, part))
+
+
 class World:
     """Some brokers, some of which may be dead, over one log."""
 
@@ -186,7 +199,7 @@ class World:
         self.settings = settings
         self.objects = MemoryObjects()
         self.clock = LoopClock()
-        self.coordinator = SqliteCoordinator(":memory:", self.clock, "cluster", Inline())
+        self.store = SqliteStore(":memory:", self.clock, "cluster", Inline())
         self.life = 0
         """Which one of the coordinator's lives it is."""
         self.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
@@ -232,7 +245,7 @@ class World:
         self._count += 1
         host = Host(self._count, zone, LoopClock(), Random(self.chance.random()))
         ports: Any = Ports(
-            Outside(COORDINATOR, host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
+            OutsideStore(host, self), Outside(OBJECTS, host, self), host.clock, Random(host.chance.random())  # type: ignore[arg-type]
         )  # fmt: skip
         host.broker = Broker(ports, self.settings)
         await host.broker.start(NodeAddress("127.0.0.1", host.number, zone), api_table.routes(host.broker))
@@ -279,15 +292,15 @@ class World:
     async def restart_coordinator(self, backup: bytes | None = None) -> None:
         """It comes back with what is durable, or with a backup. Who waits for an answer gets none."""
         kept = backup or self.backup()
-        await self.coordinator.close()
+        await self.store.close()
         self.life += 1
-        self.coordinator = SqliteCoordinator(":memory:", self.clock, "other", Inline())
-        await self.coordinator.start()
-        self.coordinator._db.deserialize(kept)
+        self.store = SqliteStore(":memory:", self.clock, "other", Inline())
+        await self.store.start()
+        self.store.database.connection.deserialize(kept)
 
     def backup(self) -> bytes:
         """All that the coordinator keeps, as of now."""
-        return self.coordinator._db.serialize()
+        return self.store.database.connection.serialize()
 
     # Clients
 

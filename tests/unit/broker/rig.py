@@ -1,4 +1,4 @@
-"""A broker's parts over memory, whose store and coordinator can be told to misbehave."""
+"""A broker's parts over memory, whose object store and metadata store can be told to misbehave."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,12 @@ from firn_broker.log_types import (
     TopicLag,
     Topics,
 )
-from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.groups import SqliteGroups
+from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
+from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.metadata_store.sqlite.topics import SqliteTopics
 from firn_broker.settings import ReaderSettings, WriterSettings
 from firn_broker.storage.objects import MemoryObjects
 from tests.fakes.clock import FakeClock
@@ -68,43 +73,71 @@ class Objects(MemoryObjects):
         return await super().get_ranges(key, ranges)
 
 
-class Coordinator(SqliteCoordinator):
-    """Loses the answers of the next ``lost`` commits, after they have happened. ``trouble`` is raised by what would be asked next."""
+class Store(SqliteStore):
+    """A metadata store that loses the replies of the next ``lost`` commits, after they have happened, and raises ``trouble`` from next calls."""
 
     def __init__(self) -> None:
         super().__init__(":memory:", FakeClock(), "cluster", Inline())
         self.lost = 0
         self.trouble: list[Exception] = []
         self.commits: list[str] = []
+        self.nodes = TroubledNodes(self)
+        self.topics = TroubledTopics(self)
+        self.log = TroubledLog(self)
+        self.groups = TroubledGroups(self)
 
-    def _troubled(self) -> None:
+    def raise_trouble(self) -> None:
         if self.trouble:
             raise self.trouble.pop(0)
 
+
+class TroubledNodes(SqliteNodes):
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self._store = store
+
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
-        self._troubled()
+        self._store.raise_trouble()
         return await super().renew(lease, ttl_ms)
 
-    async def topics(self, known: int = -1) -> Topics | None:
-        self._troubled()
-        return await super().topics(known)
+
+class TroubledTopics(SqliteTopics):
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self._store = store
+
+    async def load_topics(self, known_version: int = -1) -> Topics | None:
+        self._store.raise_trouble()
+        return await super().load_topics(known_version)
+
+
+class TroubledLog(SqliteLog):
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self._store = store
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
-        self._troubled()
+        self._store.raise_trouble()
         return await super().states(partitions)
 
-    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
-        self._troubled()
-        return await super().lags(groups, limit)
-
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
-        self._troubled()
-        self.commits.append(commit.key)
+        self._store.raise_trouble()
+        self._store.commits.append(commit.key)
         outcomes = await super().commit(commit)
-        if self.lost:
-            self.lost -= 1
+        if self._store.lost:
+            self._store.lost -= 1
             raise UnavailableError("the answer was lost")
         return outcomes
+
+
+class TroubledGroups(SqliteGroups):
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self._store = store
+
+    async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
+        self._store.raise_trouble()
+        return await super().lags(groups, limit)
 
 
 class Rig:
@@ -112,23 +145,23 @@ class Rig:
 
     def __init__(self, **writer: Any) -> None:
         self.objects = Objects()
-        self.coordinator = Coordinator()
+        self.store = Store()
         self.cache = BlockCache(1 << 24, 1 << 24)
         self.watermarks = Watermarks()
-        self.membership = Membership(self.coordinator, NodeAddress("h", 1), ttl_ms=60_000)
+        self.membership = Membership(self.store.nodes, NodeAddress("h", 1), ttl_ms=60_000)
         self.writer = WalWriter(
-            self.coordinator, self.objects, self.membership, self.cache, self.watermarks,
+            self.store.log, self.objects, self.membership, self.cache, self.watermarks,
             Identifiers(FakeClock(), Random(1)), WriterSettings(**{"flush_seconds": 0.01, "upload_seconds": 0.2, **writer}),
         )  # fmt: skip
-        self.reader = Reader(self.coordinator, self.objects, self.cache, self.watermarks, ReaderSettings())
+        self.reader = Reader(self.store.log, self.objects, self.cache, self.watermarks, ReaderSettings())
 
 
 @asynccontextmanager
 async def rig(**writer: Any) -> AsyncIterator[Rig]:
     """Parts with a topic of two partitions."""
     made = Rig(**writer)
-    await made.coordinator.start()
-    await made.coordinator.create_topic(Topic(TOPIC, "t", 2, {}))
+    await made.store.start()
+    await made.store.topics.create_topic(Topic(TOPIC, "t", 2, {}))
     await made.membership.join()
     work = [asyncio.create_task(it) for it in (made.writer.run(), made.writer.settle())]
     try:
@@ -136,4 +169,4 @@ async def rig(**writer: Any) -> AsyncIterator[Rig]:
     finally:
         for task in work:
             task.cancel()
-        await made.coordinator.close()
+        await made.store.close()

@@ -22,12 +22,12 @@ class OneGroup:
 
 WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
     "the node's lease": lambda parts: parts.membership.keep(),
-    "topics": lambda parts: Catalogue(parts.coordinator, parts.watermarks).keep(),
+    "topics": lambda parts: Catalogue(parts.store.topics, parts.watermarks).keep(),
     "high watermarks": lambda parts: parts.reader.poll(lambda: False),
     "the lag of groups": lambda parts: GroupLag(
-        parts.coordinator,
+        parts.store.groups,
         OneGroup(),
-        Catalogue(parts.coordinator, parts.watermarks),  # type: ignore[arg-type]
+        Catalogue(parts.store.topics, parts.watermarks),  # type: ignore[arg-type]
     ).run(),
 }
 
@@ -37,10 +37,10 @@ def test_it_goes_on_after_an_error_nobody_foresaw(what: str) -> None:
     async def story() -> None:
         async with rig() as parts:
             with parts.watermarks.watch([FIRST]):
-                parts.coordinator.trouble = [RuntimeError("unheard of")] * 2
+                parts.store.trouble = [RuntimeError("unheard of")] * 2
                 task = asyncio.create_task(WORK[what](parts))
                 await asyncio.sleep(60)
-                assert not parts.coordinator.trouble
+                assert not parts.store.trouble
                 assert not task.done()
                 task.cancel()
 

@@ -63,7 +63,7 @@ async def topic_id(asked: Asked) -> UUID:
 
 async def size_of(asked: Asked, partitions: int = 3) -> list[int]:
     id = await topic_id(asked)
-    states = await asked.broker.coordinator.states([Partition(id, it) for it in range(partitions)])
+    states = await asked.broker.metadata_store.log.states([Partition(id, it) for it in range(partitions)])
     return [it.size for it in states if it is not None]
 
 
@@ -90,7 +90,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset_and_the_rest_goes() -
             await asyncio.sleep(150)
             assert await read(asked) == [(18, b"a", False), (20, b"b", True), (21, b"c", False)]
             assert before > 1 == len(shared.objects.objects)
-            findings = await fsck.check(shared.coordinator, shared.objects, read=True)
+            findings = await fsck.check(shared.store.retention, shared.objects, read=True)
             assert (findings.lost, findings.unknown, findings.objects) == (False, [], 1)
             assert (await produce(asked, "t", 0, batch((b"a", b"w")))).base_offset == 22
 
@@ -247,13 +247,13 @@ def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeyp
             for _ in range(3):
                 await asyncio.gather(*(produce(asked, "t", it, batch((b"k", b"v"))) for it in range(4)))
             before = await size_of(asked, 4)
-            true = shared.coordinator.find
+            true = shared.store.log.find
 
             async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
                 await asyncio.sleep(20)
                 return await true(wanted)
 
-            monkeypatch.setattr(shared.coordinator, "find", find)
+            monkeypatch.setattr(shared.store.log, "find", find)
             told = []
             for _ in range(6):
                 await produce(asked, "t", 0, batch((b"k", b"v")))
@@ -283,11 +283,11 @@ def test_what_cannot_be_compacted_stays_and_is_told_until_it_can(why: str) -> No
                 await produce(asked, "t", 0, batch((b"%d" % number if why == "outgrown" else b"k", b"v" * 300_000)))
             assert await alter(asked, "t", cleanup_policy="compact") == ErrorCode.none
             partition = Partition(await topic_id(asked), 0)
-            before = await asked.broker.coordinator.states([partition])
+            before = await asked.broker.metadata_store.log.states([partition])
             await asyncio.sleep(100)
             assert told() == 1
-            assert await asked.broker.coordinator.states([partition]) == before
-            await asked.broker.coordinator.advance_start(partition, 3)
+            assert await asked.broker.metadata_store.log.states([partition]) == before
+            await asked.broker.metadata_store.log.advance_start(partition, 3)
             await produce(asked, "t", 0, batch((b"k", b"v")))
             await asyncio.sleep(150)
             assert told() == 0
@@ -302,7 +302,7 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
         async with broker(shared, **UPKEEP) as asked:
             await create(asked, "t", cleanup_policy="compact")
             await fill(asked)
-            place: Any = shared.objects if fault == "put" else shared.coordinator
+            place: Any = shared.objects if fault == "put" else shared.store.log
             name = fault if fault in ("put", "reserve") else "rewrite"
             true = getattr(place, name)
 
@@ -317,7 +317,7 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
                 assert {it[0] for it in await read(asked)} >= {18, 19}
             await asyncio.sleep(300)
             assert [it[0] for it in await read(asked)] == [18, 19]
-            known = await shared.coordinator.objects()
+            known = await shared.store.retention.list_objects()
             assert [key for key, (size, _) in known.items() if size < 0 and wal.horizon(key) is not None] == []
             assert set(shared.objects.objects) == {key for key, (_, runs) in known.items() if runs}
 
@@ -363,9 +363,9 @@ def test_room_is_made_though_compaction_never_succeeds(
             if place == "put":
                 monkeypatch.setattr(shared.objects, "put", put)
             else:
-                monkeypatch.setattr(shared.coordinator, "rewrite", broken)
+                monkeypatch.setattr(shared.store.log, "rewrite", broken)
             await asyncio.sleep(60)
-            await asked.broker.coordinator.delete_topic(gone)
+            await asked.broker.metadata_store.topics.delete_topic(gone)
             await asyncio.sleep(200)
             assert of_gone not in shared.objects.objects
             assert {it[0] for it in await read(asked)} >= {18, 19}
@@ -380,7 +380,7 @@ def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pyt
             await create(asked, "t", partitions=3, cleanup_policy="compact")
             for partition in range(3):
                 await produce(asked, "t", partition, batch((b"k", b"v"), (b"k", b"v")))
-            true = shared.coordinator.find
+            true = shared.store.log.find
 
             async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
                 if wanted[0].partition.index == 0:
@@ -388,7 +388,7 @@ def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pyt
                 return await true(wanted)
 
             sizes = await size_of(asked)
-            monkeypatch.setattr(shared.coordinator, "find", find)
+            monkeypatch.setattr(shared.store.log, "find", find)
             await asyncio.sleep(150)
             after = await size_of(asked)
             assert [now < before for now, before in zip(after, sizes, strict=True)] == [False, True, True]

@@ -13,7 +13,7 @@ async def test_each_finding_by_its_name() -> None:
         for _ in range(4):
             await parts.writer.append([Append(FIRST, batch(), False)])
             keys.append(next(key for key in parts.objects.objects if key not in keys))
-        clean = await fsck.check(parts.coordinator, parts.objects, read=True)
+        clean = await fsck.check(parts.store.retention, parts.objects, read=True)
         assert (clean.objects, clean.lost, clean.unknown) == (4, False, [])
         missing, short, damaged, _ = keys
         del parts.objects.objects[missing]
@@ -22,7 +22,7 @@ async def test_each_finding_by_its_name() -> None:
         bad[60] ^= 1
         parts.objects.objects[damaged] = bytes(bad)
         parts.objects.objects["wal/00/stranger"] = b"x"
-        found = await fsck.check(parts.coordinator, parts.objects, read=True)
+        found = await fsck.check(parts.store.retention, parts.objects, read=True)
         assert (found.missing, found.wrong_size, found.damaged) == ([missing], [short], [damaged])
         assert (found.unknown, found.lost) == (["wal/00/stranger"], True)
 
@@ -32,10 +32,10 @@ async def test_objects_that_a_restored_coordinator_does_not_know() -> None:
         await parts.writer.append([Append(FIRST, batch(2), False), Append(SECOND, batch(3), False)])
         (key,) = parts.objects.objects
         state = "UPDATE wal SET state=0, size=-1, runs=0, reply=NULL WHERE key=?"
-        parts.coordinator._db.execute(state, (key,))
-        announced = await fsck.check(parts.coordinator, parts.objects, read=False)
+        parts.store.database.connection.execute(state, (key,))
+        announced = await fsck.check(parts.store.retention, parts.objects, read=False)
         assert (announced.uncommitted, announced.newer, announced.verdict) == ([key], [], ExitCode.DONE)
-        parts.coordinator._db.execute("DELETE FROM wal WHERE key=?", (key,))
-        found = await fsck.check(parts.coordinator, parts.objects, read=False)
+        parts.store.database.connection.execute("DELETE FROM wal WHERE key=?", (key,))
+        found = await fsck.check(parts.store.retention, parts.objects, read=False)
         assert (found.newer, found.unknown, found.verdict) == ([key], [], ExitCode.CORRUPT)
         assert found.newer_records == {f"{FIRST.topic}/0": 2, f"{SECOND.topic}/1": 3}

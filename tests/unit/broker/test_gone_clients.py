@@ -14,12 +14,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
 from firn_broker.log_types import FOUND_RUNS, Found, Wanted
-from firn_broker.metadata_store.sqlite import Inline
+from firn_broker.metadata_store.sqlite.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
-from tests.fakes.virtual_time import LoopClock
-from tests.unit.broker.whole import Asked, Shared, _Shared, broker, create, fill
+from tests.unit.broker.whole import Asked, Shared, broker, create, fill
 
 FETCH, JOIN, SYNC, LEAVE = 1, 11, 14, 13
 PROTOCOL = {"name": "range", "metadata": b"x"}
@@ -119,11 +118,11 @@ async def test_long_polls_end_with_their_clients() -> None:
         assert (watermarks.watched(), len(asyncio.all_tasks())) == ([], tasks)
 
 
-class Slow(_Shared):
+class Slow(SqliteLog):
     """Looks for records wait for ``gate``."""
 
-    def __init__(self) -> None:
-        super().__init__(":memory:", LoopClock(), "cluster", Inline())
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.store.database)
         self.gate = asyncio.Event()
         self.under_way = 0
 
@@ -138,7 +137,7 @@ class Slow(_Shared):
 
 async def test_so_do_reads_of_a_coordinator_that_hangs() -> None:
     shared = Shared()
-    shared.coordinator = slow = Slow()
+    shared.store.log = slow = Slow(shared)
     async with serving(shared, max_connections=1) as (asked, server, connect):
         for _ in range(3):
             client = await connect()

@@ -197,11 +197,11 @@ class Saves:
     """`save_group` of a coordinator: counted, delayed, refused."""
 
     def __init__(self, shared: Shared) -> None:
-        self.inner: Callable[..., Awaitable[None]] = shared.coordinator.save_group
+        self.inner: Callable[..., Awaitable[None]] = shared.store.groups.save_group
         self.count = 0
         self.seconds = 0.05
         self.broken = False
-        shared.coordinator.save_group = self.save
+        shared.store.groups.save_group = self.save
 
     async def save(self, *arguments: Any) -> None:
         self.count += 1
@@ -287,14 +287,14 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
                 if membership.of_shard(first.broker.groups.shard(it)).id == membership.lease.node
             )
             assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
-            renew = shared.coordinator.renew
+            renew = shared.store.nodes.renew
 
             async def cut_off(lease: Any, ttl_ms: int) -> Any:
                 if lease == membership.lease:
                     raise UnavailableError("no way there")
                 return await renew(lease, ttl_ms)
 
-            shared.coordinator.renew = cut_off
+            shared.store.nodes.renew = cut_off
             while (found := (await beat(first, name, "m", 1)).error_code) is NONE:
                 assert (await join(second, name, "n")).error_code in (
                     ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
@@ -307,7 +307,7 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             told = await beat(second, name, "m", 1)
             owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
             assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
-            shared.coordinator.renew = renew
+            shared.store.nodes.renew = renew
             while (back := await beat(first, name, "m", 2)).error_code is not NONE:
                 assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
                 await asyncio.sleep(0.1)
@@ -328,15 +328,15 @@ def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
             late = asyncio.ensure_future(beat(asked, "g", "m", 1, subscribed_topic_names=("t", "u")))
             await asyncio.sleep(0)
             saves.seconds = 0.05
-            renew = shared.coordinator.renew
+            renew = shared.store.nodes.renew
 
             async def cut_off(lease: Any, ttl_ms: int) -> Any:
                 raise UnavailableError("no way there")
 
-            shared.coordinator.renew = cut_off
+            shared.store.nodes.renew = cut_off
             await asyncio.sleep(7)
             assert (await join(asked, "g", "n")).error_code is ErrorCode.coordinator_not_available
-            shared.coordinator.renew = renew
+            shared.store.nodes.renew = renew
             await asyncio.sleep(2)
             assert (await join(asked, "g", "n")).error_code is NONE
             assert (await late).error_code is ErrorCode.not_coordinator
@@ -350,7 +350,7 @@ def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
     run(story())
 
 
-@pytest.mark.parametrize("lost", ["take", "release"])
+@pytest.mark.parametrize("lost", ["acquire", "release"])
 def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> None:
     """Nobody else could have it for as long as the one lives that does not know that it has it."""
 
@@ -359,16 +359,16 @@ def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> N
         async with broker(shared) as first:
             await create(first, "t")
             names = [f"g{number}" for number in range(20)]
-            inner = getattr(shared.coordinator, lost)
-            troubled = lost == "take"
+            inner = getattr(shared.store.nodes, lost)
+            troubled = lost == "acquire"
 
             async def answered(*arguments: Any) -> Any:
-                found = await inner(*arguments) if lost == "take" or not troubled else None
+                found = await inner(*arguments) if lost == "acquire" or not troubled else None
                 if troubled:
                     raise UnavailableError("lost")
                 return found
 
-            setattr(shared.coordinator, lost, answered)
+            setattr(shared.store.nodes, lost, answered)
             for name in names:
                 joined = await join(first, name, "m")
                 assert joined.error_code is (ErrorCode.coordinator_not_available if troubled else NONE)
@@ -451,7 +451,7 @@ def test_members_wait_for_no_write_of_other_groups(protocol: str) -> None:
                 await stuck.wait()
                 raise UnavailableError("no answer")
 
-            shared.coordinator.save_group = save  # type: ignore[method-assign]
+            shared.store.groups.save_group = save  # type: ignore[method-assign]
             while not saves:
                 await asyncio.sleep(0.1)
             began = now()
@@ -593,9 +593,9 @@ def test_who_may_have_lost_a_group_without_knowing_ends_nobody_s_client() -> Non
             await synced(asked, await come(asked))
             groups = asked.broker.groups
             shard = await groups._own(groups.shard("g"))
-            other = await shared.coordinator.join(NodeAddress("other", 1), 60_000)
-            await shared.coordinator.release(shard.lease, shard.node)
-            assert await shared.coordinator.take(f"groups/{shard.number}", other)
+            other = await shared.store.nodes.join(NodeAddress("other", 1), 60_000)
+            await shared.store.nodes.release(shard.lease, shard.node)
+            assert await shared.store.nodes.acquire(f"groups/{shard.number}", other)
             stranger = await asked.ask(
                 CLASSIC_HEARTBEAT,
                 3,

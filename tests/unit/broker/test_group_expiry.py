@@ -39,7 +39,9 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def stored(shared: Shared) -> tuple[list[str], list[str]]:
     """Names of groups that have a state, and of those that have offsets."""
-    return [it.name for it in await shared.coordinator.groups()], list(await shared.coordinator.offset_groups())
+    return [it.name for it in await shared.store.groups.load_groups()], list(
+        await shared.store.groups.groups_with_offsets()
+    )
 
 
 async def join_first(asked: Asked, group: str, version: int, *protocols: str) -> Any:
@@ -137,19 +139,19 @@ def test_members_and_commits_keep_a_group_at_few_writes() -> None:
             await join(asked, "member", "m")
             assert await commit(asked, "member", "m", 1) is NONE
             states: list[str] = []
-            save = shared.coordinator.save_group
+            save = shared.store.groups.save_group
 
             async def count(held: Lease, shard: int, group: StoredGroup) -> None:
                 states.append(group.name)
                 await save(held, shard, group)
 
-            shared.coordinator.save_group = count  # type: ignore[method-assign]
+            shared.store.groups.save_group = count  # type: ignore[method-assign]
             deleted: list[str] = []
 
             async def delete(held: Lease, name: str) -> None:
                 deleted.append(name)
 
-            shared.coordinator.delete_group = delete  # type: ignore[method-assign]
+            shared.store.groups.delete_group = delete  # type: ignore[method-assign]
             for offset in range(int(OVER / 20)):
                 assert await commit(asked, "alone", "", -1, offset) is NONE
                 assert (await beat(asked, "member", "m", 1)).error_code is NONE
@@ -184,7 +186,7 @@ def test_a_group_without_a_stored_time_begins_it_now() -> None:
         async with broker(shared, groups=SETTINGS) as asked:
             topic = await create(asked, "t")
             old: Mapping[Partition, CommittedOffset] = {Partition(topic, 0): CommittedOffset(5)}
-            await shared.coordinator.commit_offsets(None, "old", old)
+            await shared.store.groups.commit_offsets(None, "old", old)
             await asyncio.sleep(EXPIRE_SECONDS + 1)
             assert await stored(shared) == (["old"], ["old"])
             await asyncio.sleep(RETENTION)
@@ -209,11 +211,11 @@ def test_an_error_that_nobody_expected_ends_no_work_for_good(broken: str) -> Non
                 failures.append(broken)
                 raise RuntimeError("what is this")
 
-            setattr(shared.coordinator, broken, fail)
+            setattr(shared.store.groups, broken, fail)
             await asyncio.sleep(OVER)
             assert failures
             assert asked.broker.healthy
-            delattr(shared.coordinator, broken)
+            delattr(shared.store.groups, broken)
             await asyncio.sleep(OVER)
             assert await stored(shared) == ([], [])
 
@@ -226,7 +228,7 @@ def test_a_commit_during_the_deletion_is_kept() -> None:
         async with broker(shared, groups=SETTINGS) as asked:
             await create(asked, "t")
             assert await commit(asked, "g", "", -1) is NONE
-            delete = shared.coordinator.delete_group
+            delete = shared.store.groups.delete_group
             begun, go = asyncio.Event(), asyncio.Event()
 
             async def slow(held: Lease, name: str) -> None:
@@ -234,7 +236,7 @@ def test_a_commit_during_the_deletion_is_kept() -> None:
                 await go.wait()
                 await delete(held, name)
 
-            shared.coordinator.delete_group = slow  # type: ignore[method-assign]
+            shared.store.groups.delete_group = slow  # type: ignore[method-assign]
             await begun.wait()
             late = asyncio.ensure_future(commit(asked, "g", "", -1, 9))
             await asyncio.sleep(1)

@@ -8,14 +8,16 @@ import pytest
 
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Endpoint, Node, NodeAddress, NodeLease, Partition
-from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
+from firn_broker.metadata_store.sqlite.store import SqliteStore
 from tests.fakes.clock import FakeClock
 
 PARTITIONS = [Partition(UUID(int=topic << 64 | 99), number) for topic in range(30) for number in range(100)]
 
 
 def membership(*zones: str) -> Membership:
-    made = Membership(SqliteCoordinator(":memory:", FakeClock(), "c", Inline()), NodeAddress("h", 1), ttl_ms=1000)
+    made = Membership(SqliteStore(":memory:", FakeClock(), "c", Inline()).nodes, NodeAddress("h", 1), ttl_ms=1000)
     made.nodes = [Node(number, NodeAddress("h", number, zone)) for number, zone in enumerate(zones)]
     made.lease, made.until = NodeLease(0, 1), float("inf")
     return made
@@ -68,9 +70,9 @@ async def test_who_alone_has_an_address_outside_goes_on_naming_itself_there() ->
 
 async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_everybody_s() -> None:
     clock = FakeClock()
-    coordinator = SqliteCoordinator(":memory:", clock, "c", Inline())
-    await coordinator.start()
-    one, two = (Membership(coordinator, NodeAddress("h", port), ttl_ms=1000) for port in (1, 2))
+    store = SqliteStore(":memory:", clock, "c", Inline())
+    await store.start()
+    one, two = (Membership(store.nodes, NodeAddress("h", port), ttl_ms=1000) for port in (1, 2))
     for member in (one, two, one):
         await member.join() if member.until == 0 else await member._renew()
     clock.advance(5)
@@ -91,19 +93,19 @@ async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_e
 
 
 async def test_who_lost_its_place_while_it_took_it_takes_another() -> None:
-    class Slow(SqliteCoordinator):
+    class Slow(SqliteNodes):
         slow = True
 
-        async def join(self, address: NodeAddress, ttl_ms: int, wanted: int | None = None) -> NodeLease:
-            lease = await super().join(address, ttl_ms, wanted)
+        async def join(self, address: NodeAddress, ttl_ms: int, node_id: int | None = None) -> NodeLease:
+            lease = await super().join(address, ttl_ms, node_id)
             if self.slow:
                 self.slow = False
                 await super().join(NodeAddress("other", 1), ttl_ms, lease.node)
             return lease
 
-    coordinator = Slow(":memory:", FakeClock(), "c", Inline())
-    await coordinator.start()
-    member = Membership(coordinator, NodeAddress("h", 1), ttl_ms=1000)
+    store = SqliteStore(":memory:", FakeClock(), "c", Inline())
+    await store.start()
+    member = Membership(Slow(store.database), NodeAddress("h", 1), ttl_ms=1000)
     await member.join()
     assert [(it.id, it.address.host) for it in member.nodes] == [(0, "other"), (1, "h")]
     assert member.lease.node == 1

@@ -54,7 +54,7 @@ def test_a_batch_that_cannot_be_decoded_within_bounds_is_told_as_a_whole(bad: st
             assert [await by_time(asked, it) for it in (1500, 2001, -3)] == [
                 (ErrorCode.none, 1), (ErrorCode.none, 2), (ErrorCode.none, 2),
             ]  # fmt: skip
-            await asked.broker.coordinator.advance_start(Partition(topic, 0), 2)
+            await asked.broker.metadata_store.log.advance_start(Partition(topic, 0), 2)
             assert await by_time(asked, 1500) == (ErrorCode.none, 2)
 
     run(story())

@@ -14,7 +14,7 @@ from firn_broker import api_table
 from firn_broker.cluster.producer_ids import BLOCK
 from firn_broker.log.writer import Append
 from firn_broker.log_types import Partition
-from firn_broker.ports import Coordinator
+from firn_broker.ports import GroupStore, LogStore, NodeStore, RetentionStore, TopicStore
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_whole_brokers import COMMON, GIVEN
@@ -28,14 +28,19 @@ def outage(shared: Shared) -> Iterator[None]:
     async def nothing(*_: Any, **__: Any) -> Any:
         raise UnavailableError("no way there")
 
-    names = [name for name in vars(Coordinator) if not name.startswith("_") and name != "close"]
-    for name in names:
-        setattr(shared.coordinator, name, nothing)
+    store = shared.store
+    ports = {
+        store.nodes: NodeStore, store.topics: TopicStore, store.log: LogStore, store.retention: RetentionStore, store.groups: GroupStore,
+    }  # fmt: skip
+    calls: list[tuple[object, str]] = [(store, "start"), (store, "cluster_id")]
+    calls += [(port, name) for port, protocol in ports.items() for name in vars(protocol) if not name.startswith("_")]
+    for port, name in calls:
+        setattr(port, name, nothing)
     try:
         yield
     finally:
-        for name in names:
-            delattr(shared.coordinator, name)
+        for port, name in calls:
+            delattr(port, name)
 
 
 API_VERSIONS = 18

@@ -30,7 +30,7 @@ async def produce(parts: Rig, *counts: int, partition: Partition = FIRST) -> Non
 def cold(parts: Rig) -> Reader:
     """Another broker's reader: nothing cached, nobody wakes it but its poll."""
     return Reader(
-        parts.coordinator, parts.objects, BlockCache(1 << 24, 1 << 24), Watermarks(), ReaderSettings(poll_seconds=0.01)
+        parts.store.log, parts.objects, BlockCache(1 << 24, 1 << 24), Watermarks(), ReaderSettings(poll_seconds=0.01)
     )
 
 
@@ -127,7 +127,7 @@ async def test_another_brokers_records_are_noticed() -> None:
 async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
     async with rig() as parts:
         other = cold(parts)
-        find, read, answered = parts.coordinator.find, asyncio.Event(), asyncio.Event()
+        find, read, answered = parts.store.log.find, asyncio.Event(), asyncio.Event()
 
         async def late(wanted: Sequence[Wanted], runs: int) -> Sequence[Found]:
             found = await find(wanted, runs)
@@ -135,12 +135,12 @@ async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
             await answered.wait()
             return found
 
-        parts.coordinator.find = late  # type: ignore[method-assign]
+        parts.store.log.find = late  # type: ignore[method-assign]
         asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
         async with asyncio.timeout(5):
             await read.wait()
         await produce(parts, 1)
-        states, asked_states, heard = parts.coordinator.states, asyncio.Event(), asyncio.Event()
+        states, asked_states, heard = parts.store.log.states, asyncio.Event(), asyncio.Event()
 
         async def once(partitions: Sequence[Partition]) -> Sequence[LogState | None]:
             if asked_states.is_set():
@@ -149,7 +149,7 @@ async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
             asked_states.set()
             return await states(partitions)
 
-        parts.coordinator.states = once  # type: ignore[method-assign]
+        parts.store.log.states = once  # type: ignore[method-assign]
         poll = asyncio.create_task(other.poll(lambda: False))
         async with asyncio.timeout(5):
             await heard.wait()
@@ -252,7 +252,7 @@ async def test_only_who_reads_one_partition_is_read_ahead_for() -> None:
         for positions, loaded in (((one,), 5), ((other, one), 2)):
             cache = BlockCache(1 << 24, 1 << 24)
             settings = ReaderSettings(read_ahead_bytes=3 * SIZE)
-            reader = Reader(parts.coordinator, parts.objects, cache, Watermarks(), settings)
+            reader = Reader(parts.store.log, parts.objects, cache, Watermarks(), settings)
             before = parts.objects.reads
             found = await fetch(reader, *positions, max_bytes=2 * SIZE)
             await asyncio.gather(*reader._tasks)
@@ -265,7 +265,7 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         await parts.writer.append([Append(SECOND, batch(body=b"y" * 700_000), False)])
         await produce(parts, 1, partition=SECOND)
         reader = Reader(
-            parts.coordinator,
+            parts.store.log,
             parts.objects,
             BlockCache(1 << 24, 1 << 24),
             Watermarks(),

@@ -9,20 +9,20 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.cursor import MalformedError
 from firn_broker.log_types import LogState, Partition
-from firn_broker.metadata_store.sqlite import Inline
-from tests.fakes.virtual_time import LoopClock, run
-from tests.unit.broker.whole import Asked, Shared, _Shared, broker, create
+from firn_broker.metadata_store.sqlite.log import SqliteLog
+from tests.fakes.virtual_time import run
+from tests.unit.broker.whole import Asked, Shared, broker, create
 
 LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND, DESCRIBE, LEADER_EPOCH = 2, 3, 8, 9, 10, 15, 23
 DESCRIBE_CONFIGS, DELETE_GROUPS, CONSUMER_DESCRIBE = 32, 42, 69
 TIMES = 50
 
 
-class Counting(_Shared):
-    """Knows how often it was asked for the states of logs."""
+class Counting(SqliteLog):
+    """Counts the states of logs that it is asked for."""
 
-    def __init__(self) -> None:
-        super().__init__(":memory:", LoopClock(), "cluster", Inline())
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.store.database)
         self.asked: list[int] = []
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -109,7 +109,7 @@ def test_offsets_of_a_group_are_told_once() -> None:
 def test_offsets_of_partitions_are_read_at_once_and_each_once() -> None:
     async def story() -> None:
         shared = Shared()
-        shared.coordinator = counting = Counting()
+        shared.store.log = counting = Counting(shared)
         async with broker(shared) as asked:
             await create(asked, "t", 3)
             await create(asked, "u")
@@ -135,7 +135,7 @@ def test_offsets_of_partitions_are_read_at_once_and_each_once() -> None:
 def test_so_are_ends_of_epochs() -> None:
     async def story() -> None:
         shared = Shared()
-        shared.coordinator = counting = Counting()
+        shared.store.log = counting = Counting(shared)
         async with broker(shared) as asked:
             await create(asked, "t", 3)
             counting.asked.clear()

@@ -12,12 +12,11 @@ from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
 from firn_broker.log_types import BatchOutcome, Commit
-from firn_broker.metadata_store.sqlite import Inline
+from firn_broker.metadata_store.sqlite.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
-from tests.fakes.virtual_time import LoopClock
 from tests.unit.broker.batches import raw
-from tests.unit.broker.whole import Shared, _Shared, broker, create, fill
+from tests.unit.broker.whole import Shared, broker, create, fill
 
 CLIENTS = 50
 ROUNDS = 3
@@ -25,11 +24,11 @@ BATCH = 60_000
 BOUND = 1 << 20
 
 
-class Stuck(_Shared):
+class Stuck(SqliteLog):
     """Commits wait for ``gate``."""
 
-    def __init__(self) -> None:
-        super().__init__(":memory:", LoopClock(), "cluster", Inline())
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.store.database)
         self.gate = asyncio.Event()
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
@@ -51,7 +50,7 @@ def request(number: int) -> bytes:
 
 async def test_clients_that_reconnect_pile_nothing_up() -> None:
     shared = Shared()
-    shared.coordinator = stuck = Stuck()
+    shared.store.log = stuck = Stuck(shared)
     async with broker(shared, writer={"flush_bytes": 1 << 18}) as asked:
         await create(asked, "t")
         server = Server(ConnectionSettings(buffered_bytes=BOUND, idle_seconds=0.2))

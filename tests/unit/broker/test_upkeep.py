@@ -30,7 +30,7 @@ async def backlog(asked: Asked, name: str, bound: str = "retention_ms") -> list[
 
 async def kept(shared: Shared, partitions: list[Partition]) -> int:
     """Bytes of all of them, together."""
-    return sum(it.size for it in await shared.coordinator.states(partitions) if it is not None)
+    return sum(it.size for it in await shared.store.log.states(partitions) if it is not None)
 
 
 def slow(work: Callable[..., Awaitable[Any]], seconds: float) -> Callable[..., Awaitable[Any]]:
@@ -63,7 +63,7 @@ def test_more_than_a_round_does_is_told_and_topics_share_it(monkeypatch: pytest.
         async with broker(shared, **SETTINGS) as asked:
             first, second = await backlog(asked, "a"), await backlog(asked, "b")
             for name in ("expire", "drop_runs"):
-                monkeypatch.setattr(shared.coordinator, name, slow(getattr(shared.coordinator, name), 5))
+                monkeypatch.setattr(shared.store.retention, name, slow(getattr(shared.store.retention, name), 5))
             before = [await kept(shared, it) for it in (first, second)]
             await asyncio.sleep(2.5 * ROUND_SECONDS)
             after = [await kept(shared, it) for it in (first, second)]
@@ -97,16 +97,19 @@ def test_a_part_that_fails_keeps_no_other_from_its_turn(
 
             return tell
 
-        parts = {"expire", "drop_runs", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"}
+        parts: dict[str, object] = dict.fromkeys(
+            ("expire", "drop_runs", "forget_replies", "withdraw_reservations", "forget_producers", "dead_objects"),
+            shared.store.retention,
+        ) | {"rewrite": shared.store.log}
         async with broker(shared, **SETTINGS) as asked:
             await create(asked, "deletes")
             await create(asked, "compacts", cleanup_policy="compact")
             for _ in range(2):
                 await produce(asked, "compacts", 0, keyed((b"k", b"v")))
-            for name in parts:
-                monkeypatch.setattr(shared.coordinator, name, told(name, getattr(shared.coordinator, name)))
+            for name, port in parts.items():
+                monkeypatch.setattr(port, name, told(name, getattr(port, name)))
             await asyncio.sleep(ROUND_SECONDS + 2)
-            assert done == parts - {broken}
+            assert done == parts.keys() - {broken}
             assert asked.broker.healthy
 
     run(story())
@@ -121,14 +124,14 @@ def test_topics_that_always_fail_leave_others_their_turn(
         shared = Shared()
         async with broker(shared, **SETTINGS) as asked:
             topics = {name: await backlog(asked, name) for name in "abcde"}
-            true = shared.coordinator.expire
+            true = shared.store.retention.expire
 
             async def expire(topic: Any, *values: Any) -> int:
                 if topic in {topics[name][0].topic for name in broken}:
                     raise error("broken")
                 return await true(topic, *values)
 
-            monkeypatch.setattr(shared.coordinator, "expire", expire)
+            monkeypatch.setattr(shared.store.retention, "expire", expire)
             await asyncio.sleep(5 * ROUND_SECONDS)
             assert {name for name, it in topics.items() if await kept(shared, it)} == set(broken)
 

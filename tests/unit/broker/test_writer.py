@@ -64,21 +64,21 @@ async def test_uploads_at_a_time_are_bounded() -> None:
 
 async def test_a_lost_answer_is_asked_for_again() -> None:
     async with rig() as parts:
-        parts.coordinator.lost = 3
+        parts.store.lost = 3
         (outcome,) = await parts.writer.append([append(count=4)])
         assert outcome.base_offset == 0
-        assert len(set(parts.coordinator.commits)) == 1
-        assert len(parts.coordinator.commits) == 4
+        assert len(set(parts.store.commits)) == 1
+        assert len(parts.store.commits) == 4
         (after,) = await parts.writer.append([append()])
         assert after.base_offset == 4
 
 
 async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() -> None:
     async with rig() as parts:
-        parts.coordinator.trouble = [RuntimeError("unheard of")] * 2
+        parts.store.trouble = [RuntimeError("unheard of")] * 2
         (outcome,) = await parts.writer.append([append()])
         assert outcome.base_offset == 0
-        assert len(set(parts.coordinator.commits)) == 1
+        assert len(set(parts.store.commits)) == 1
         await parts.writer.drain()
 
 
@@ -110,9 +110,9 @@ async def test_an_upload_that_is_given_up_leaves_no_object_behind() -> None:
         await parts.writer.append([append()])
         parts.objects.broken = False
         await parts.writer.append([append()])
-        given_up, used = parts.coordinator.commits
-        assert await parts.coordinator.dead_objects(0, 10) == [given_up]
-        assert (await parts.coordinator.objects())[used][1] == 1
+        given_up, used = parts.store.commits
+        assert await parts.store.retention.dead_objects(0, 10) == [given_up]
+        assert (await parts.store.retention.list_objects())[used][1] == 1
 
 
 OTHER = Node(7, NodeAddress("other", 1))
@@ -122,8 +122,8 @@ OTHER = Node(7, NodeAddress("other", 1))
 async def test_who_is_adrift_answers_and_nothing_is_committed_after_that(happened: bool) -> None:
     async with rig() as parts:
         parts.membership.nodes = [*parts.membership.nodes, OTHER]
-        parts.coordinator.lost = 1 if happened else 0
-        parts.coordinator.trouble = [] if happened else [UnavailableError("no way there")] * 2
+        parts.store.lost = 1 if happened else 0
+        parts.store.trouble = [] if happened else [UnavailableError("no way there")] * 2
         answer = parts.writer.append([append(producer=1, epoch=0, sequence=0)])
         parts.membership.until = 0
         (outcome,) = await answer
@@ -131,10 +131,10 @@ async def test_who_is_adrift_answers_and_nothing_is_committed_after_that(happene
         (outcome,) = await parts.writer.append([append(producer=1, epoch=0, sequence=1)])
         assert outcome.error is ErrorCode.kafka_storage_error, "nothing is begun"
         assert parts.writer.unfinished == 0
-        while len(parts.coordinator.commits) < 1 + happened:
+        while len(parts.store.commits) < 1 + happened:
             await asyncio.sleep(0.001)
-        assert len(set(parts.coordinator.commits)) == 1
-        assert len(await parts.coordinator.dead_objects(0, 10)) == 1 - happened
+        assert len(set(parts.store.commits)) == 1
+        assert len(await parts.store.retention.dead_objects(0, 10)) == 1 - happened
         await parts.membership._renew()
         (outcome,) = await parts.writer.append([append(producer=1, epoch=0, sequence=0)])
         assert (outcome.base_offset, outcome.duplicate) == (0, happened), "the producer's own retry"
@@ -145,12 +145,12 @@ async def test_keys_of_an_earlier_term_are_not_used() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
         parts.membership.until = 0
-        await parts.coordinator.abandon(-1, 1000)
-        before = set(await parts.coordinator.objects())
+        await parts.store.retention.withdraw_reservations(-1, 1000)
+        before = set(await parts.store.retention.list_objects())
         await parts.membership._renew()
         (outcome,) = await parts.writer.append([append()])
         assert outcome.base_offset == 1
-        assert parts.coordinator.commits[-1] not in before
+        assert parts.store.commits[-1] not in before
 
 
 async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:
@@ -183,7 +183,7 @@ async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_
 async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
-        await parts.coordinator.join(NodeAddress("other", 1), 60_000, parts.membership.lease.node)
+        await parts.store.nodes.join(NodeAddress("other", 1), 60_000, parts.membership.lease.node)
         (outcome,) = await parts.writer.append([append()])
         assert outcome.error is ErrorCode.kafka_storage_error
 
@@ -191,7 +191,7 @@ async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
 async def test_withdrawn_reservations_cost_one_refusal() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
-        parts.coordinator._db.execute("UPDATE wal SET state=2 WHERE state=0")
+        parts.store.database.connection.execute("UPDATE wal SET state=2 WHERE state=0")
         (outcome,) = await parts.writer.append([append()])
         assert outcome.error is ErrorCode.kafka_storage_error
         (outcome,) = await parts.writer.append([append()])

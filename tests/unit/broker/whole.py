@@ -20,7 +20,8 @@ from kio.static.primitive import i32Timedelta
 from firn_broker import api_table
 from firn_broker.broker import Broker, Ports
 from firn_broker.log_types import Endpoint, NodeAddress
-from firn_broker.metadata_store.sqlite import Inline, SqliteCoordinator
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.budget import Counted
 from firn_broker.network.router import Client
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
@@ -36,10 +37,12 @@ class Shared:
 
     def __init__(self) -> None:
         self.objects = MemoryObjects()
-        self.coordinator = _Shared(":memory:", LoopClock(), "cluster", Inline())
+        self.store = SharedStore(":memory:", LoopClock(), "cluster", Inline())
 
 
-class _Shared(SqliteCoordinator):
+class SharedStore(SqliteStore):
+    """Starts once, and closes never."""
+
     started = False
 
     async def start(self) -> None:
@@ -124,7 +127,7 @@ async def broker(
     """A broker that works until the block ends."""
     outside = shared or Shared()
     made = Broker(
-        Ports(outside.coordinator, outside.objects, LoopClock(), Random(seed)),
+        Ports(outside.store, outside.objects, LoopClock(), Random(seed)),
         BrokerSettings(
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),

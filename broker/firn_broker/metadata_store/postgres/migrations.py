@@ -254,12 +254,3 @@ FUNCTIONS = """
       RETURN coalesce(array_length(v_log, 1), 0);
     END $$;
 """
-
-
-def mismatch(where: str, version: int, wanted: int) -> str:
-    """Why a coordinator that changes nothing cannot work with what is there."""
-    found = f"has version {version}" if version else "is not there, or empty"
-    return (
-        f"coordinator: {where} {found}, and this program needs version {wanted}: correct the configuration, or use the program of the"
-        " version that brokers run"
-    )

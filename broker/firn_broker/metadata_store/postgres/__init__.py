@@ -1,0 +1,1 @@
+"""The coordinator of a fleet: a PostgreSQL schema that all brokers share."""

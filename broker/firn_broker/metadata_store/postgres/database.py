@@ -1,0 +1,137 @@
+"""A pool of PostgreSQL connections, the migration of the schema, and the meaning of errors."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
+from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
+from firn_broker.metadata_store.schema_version import mismatch
+from firn_broker.settings import PostgresSettings, secret
+
+T = TypeVar("T")
+
+RELEASE_SECONDS = 1.0
+"""How long a connection may take to become usable again after a cancelled call. After that the pool closes it."""
+
+FENCED = "FN001"
+TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
+"""Prefixes of SQLSTATEs that may pass: connection, a server that became read-only because another one leads, a rotated password, a database or
+a right that is being restored, rollback (deadlock), resources, locks, shutdown, I/O."""
+READ_ONLY = "25006"
+
+
+class Database:
+    """The connections that the stores of one process share."""
+
+    def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
+        self.settings = settings
+        self._migrates = migrates
+        self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
+        self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
+        self._pool: Any = None
+
+    async def start(self) -> None:
+        """Connect and migrate the schema."""
+        settings = self.settings
+        try:
+            self._pool = await asyncpg.create_pool(
+                settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
+                command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
+                server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
+            )  # fmt: skip
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            raise UnavailableError(f"coordinator: {error}") from error
+        try:
+            await self.use(self._migrate if self._migrates else self._check)
+        except BaseException:
+            # The next attempt creates a pool of its own.
+            self._pool.terminate()
+            raise
+
+    async def _migrate(self, db: Any) -> None:
+        schema = self.settings.schema_name
+        async with db.transaction():
+            # Brokers of a fleet start at the same time: the first migrates, the others wait and find it done.
+            await db.execute("SELECT pg_advisory_xact_lock(hashtext('firn_broker ' || $1))", schema)
+            await db.execute("SET LOCAL lock_timeout = '5s'")
+            await db.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+            await db.execute("CREATE TABLE IF NOT EXISTS schema_version(version int NOT NULL)")
+            version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
+            for number, script in enumerate(SCRIPTS[version:], version + 1):
+                await db.execute(script)
+                await db.execute("INSERT INTO schema_version VALUES ($1)", number)
+            if version < len(SCRIPTS):
+                await db.execute(FUNCTIONS)
+            await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+
+    async def _check(self, db: Any) -> None:
+        schema = self.settings.schema_name
+        there = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
+        version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if there else 0
+        if version != len(SCRIPTS):
+            raise InvalidSpecError(mismatch(f"schema {schema!r} at {self.settings.uri}", version, len(SCRIPTS)))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            # Calls under way have failed by now; only a server that does not answer holds up the end.
+            self._pool.terminate()
+
+    async def expire_connections(self) -> None:
+        """Replace every connection before its next use."""
+        await self._pool.expire_connections()
+
+    async def use(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run ``work`` with a connection. Raises FencedError, and UnavailableError for an error that may pass."""
+        try:
+            db = await self._pool.acquire(timeout=self.settings.timeout_seconds)
+            try:
+                return await work(db)
+            except TimeoutError:
+                # The server's machine may be gone, and with it the other end of all connections.
+                await self.expire_connections()
+                raise
+            finally:
+                # The pool closes a connection that does not become usable again. A caller that has its reply is not affected.
+                with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    await self._pool.release(db, timeout=RELEASE_SECONDS)
+        except asyncpg.PostgresError as error:
+            state = error.sqlstate or ""
+            if state == FENCED:
+                raise FencedError(str(error)) from error
+            if state == READ_ONLY:
+                # Every connection may lead to the former primary.
+                await self.expire_connections()
+            if state.startswith(TEMPORARY):
+                raise UnavailableError(f"coordinator: {error}") from error
+            raise
+        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # asyncpg raises InternalClientError when the server ends a connection during its set-up.
+            raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
+
+    async def rows(self, sql: str, *values: Any) -> Sequence[Any]:
+        """Run one statement and return its rows."""
+
+        async def work(db: Any) -> Sequence[Any]:
+            rows: Sequence[Any] = await db.fetch(sql, *values)
+            return rows
+
+        return await self.use(work)
+
+    async def value(self, sql: str, *values: Any) -> Any:
+        """Run one statement and return the first column of its first row, or None."""
+        rows = await self.rows(sql, *values)
+        return rows[0][0] if rows else None
+
+
+def plain_uuid(value: UUID) -> UUID:
+    """Convert the driver's subclass of UUID, which equals ours but prints differently."""
+    return UUID(int=value.int)

@@ -1,0 +1,192 @@
+"""Logs of partitions in PostgreSQL. A commit is one round trip, to the function ``commit_wal``, which works on arrays and locks in one order."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError
+from firn_broker.log_types import (
+    FOUND_RUNS,
+    MAX_TIMESTAMP,
+    RUN_BYTES,
+    BatchOutcome,
+    Commit,
+    Found,
+    LogState,
+    NodeLease,
+    Partition,
+    Rewrite,
+    Run,
+    Wanted,
+)
+from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
+
+
+class PostgresLog:
+    """Implements `LogStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._scans = asyncio.Semaphore(max(1, database.settings.connections // 4))
+        """Limits scans of whole partitions, so that they leave connections to leases and commits."""
+
+    async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        await self._database.rows(
+            "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms) SELECT key, $2, $3, 0, -1, 0, now_ms()"
+            " FROM unnest($1::text[]) key ON CONFLICT DO NOTHING",
+            list(keys), lease.node, lease.epoch,
+        )  # fmt: skip
+
+    async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        columns: list[list[Any]] = [[] for _ in range(10)]
+        for entry in commit.batches:
+            for column, value in zip(
+                columns,
+                (
+                    entry.partition.topic, entry.partition.index, entry.position, entry.length, entry.records, entry.max_timestamp,
+                    entry.append_time, entry.producer_id, entry.producer_epoch, entry.base_sequence,
+                ),
+                strict=True,
+            ):  # fmt: skip
+                column.append(value)
+        reply = await self._database.value(
+            "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
+            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RUN_BYTES,
+        )  # fmt: skip
+        return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+
+    async def rewrite(self, rewrite: Rewrite) -> bool:
+        async def work(db: Any) -> bool:
+            async with db.transaction():
+                return await _rewrite(db, rewrite)
+
+        return await self._database.use(work)
+
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+        rows = await self._database.rows(
+            f"""
+            SELECT w.n, log.log_start, log.hw, r.* FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
+              WITH ORDINALITY AS w(topic, part, off, budget, n)
+            JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted
+            LEFT JOIN LATERAL (
+              SELECT {RUN_COLUMNS} FROM (
+                SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
+                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT $5) few
+              ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
+            ) r ON w.off >= log.log_start AND w.off <= log.hw
+            ORDER BY w.n, r.last_offset
+            """,
+            [place.partition.topic for place in wanted], [place.partition.index for place in wanted],
+            [place.offset for place in wanted], [max(place.max_bytes, 1) for place in wanted], runs,
+        )  # fmt: skip
+        results: list[Found] = [Found(ErrorCode.unknown_topic_or_partition)] * len(wanted)
+        runs_by_place: list[list[Run]] = [[] for _ in wanted]
+        for number, start, high, *row in rows:
+            index = number - 1
+            if row[0] is not None:
+                runs_by_place[index].append(run_of_row(row))
+            error = ErrorCode.none if start <= wanted[index].offset <= high else ErrorCode.offset_out_of_range
+            results[index] = Found(error, start, high, runs_by_place[index])
+        return results
+
+    async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+        rows = await self._database.rows(
+            "SELECT w.n, log_start, hw, bytes FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS w(topic, part, n)"
+            " JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted",
+            [partition.topic for partition in partitions], [partition.index for partition in partitions],
+        )  # fmt: skip
+        states: list[LogState | None] = [None] * len(partitions)
+        for number, start, high, size in rows:
+            states[number - 1] = LogState(start, high, size)
+        return states
+
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+        order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
+        async with self._scans:
+            rows = await self._database.rows(
+                f"SELECT {RUN_COLUMNS} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
+                f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3)"
+                f" ORDER BY {order} LIMIT 1",
+                partition.topic, partition.index, timestamp, since,
+            )  # fmt: skip
+        return run_of_row(rows[0]) if rows else None
+
+    async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
+        rows = await self._database.rows(
+            "UPDATE log SET log_start = greatest(log_start, least(hw, $3)) WHERE topic_id = $1 AND part = $2 AND NOT deleted"
+            " RETURNING log_start, hw, bytes",
+            partition.topic, partition.index, offset,
+        )  # fmt: skip
+        return LogState(*rows[0]) if rows else None
+
+
+async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
+    # Lock objects first and in order, then the log, as everywhere. Appends to this log wait for a few statements.
+    keys = sorted({rewrite.key, *(run.place.key for run in rewrite.old)})
+    await db.execute("SELECT 1 FROM wal WHERE key = ANY($1::text[]) ORDER BY id FOR UPDATE", keys)
+    wal, reply = await _reserved(db, rewrite)
+    if reply is not None:
+        return bool(json.loads(reply))
+    log = await db.fetchval(
+        "SELECT id FROM log WHERE topic_id = $1 AND part = $2 AND NOT deleted FOR UPDATE",
+        rewrite.partition.topic, rewrite.partition.index,
+    )  # fmt: skip
+    swapped = log is not None and await _swap(db, log, wal, rewrite)
+    await db.execute(
+        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END,"
+        " made_ms = now_ms(), reply = to_jsonb($5::boolean) WHERE id = $1",
+        wal, 1 if swapped else 2, rewrite.size, len(rewrite.new) if swapped else 0, swapped,
+    )  # fmt: skip
+    return swapped
+
+
+async def _reserved(db: Any, rewrite: Rewrite) -> tuple[int, str | None]:
+    """Return the new object's row id, and its stored reply if it has one. Raises FencedError when the caller may not use the object."""
+    row = await db.fetchrow("SELECT id, state, node, node_epoch, reply FROM wal WHERE key = $1", rewrite.key)
+    if row is None:
+        raise FencedError(f"object {rewrite.key} is not reserved")
+    if row["reply"] is not None:
+        return row["id"], row["reply"]
+    if row["state"] != 0:
+        raise FencedError(f"the reservation of object {rewrite.key} was withdrawn")
+    lease = rewrite.lease
+    if (row["node"], row["node_epoch"]) != (lease.node, lease.epoch) or not await db.fetchval(
+        "SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
+    ):
+        raise FencedError(f"node {lease.node} has a newer holder")
+    return row["id"], None
+
+
+async def _swap(db: Any, log: int, wal: int, rewrite: Rewrite) -> bool:
+    """Replace the old runs by the new ones; return False when the log has other runs there."""
+    span = log, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
+    rows = await db.fetch(
+        f"SELECT {RUN_COLUMNS} FROM run JOIN wal ON wal.id = run.wal WHERE log = $1 AND last_offset BETWEEN $2 AND $3 ORDER BY last_offset",
+        *span,
+    )
+    if [run_of_row(list(row)) for row in rows] != list(rewrite.old):
+        return False
+    await db.execute(
+        "WITH gone AS (DELETE FROM run WHERE log = $1 AND last_offset BETWEEN $2 AND $3 RETURNING wal)"
+        " UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,"
+        " dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END"
+        " FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal",
+        *span,
+    )
+    await db.executemany(
+        "INSERT INTO run(log, last_offset, base_offset, wal, pos, len, max_ts, append_ms) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)",
+        [
+            (
+                log, run.last_offset, run.base_offset, wal, run.place.position, run.place.length, run.max_timestamp,
+                run.append_ms,
+            )
+            for run in rewrite.new
+        ],
+    )  # fmt: skip
+    added = sum(run.place.length for run in rewrite.new) - sum(run.place.length for run in rewrite.old)
+    await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
+    return True

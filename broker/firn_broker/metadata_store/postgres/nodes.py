@@ -1,0 +1,91 @@
+"""Nodes, leases and producer ids in PostgreSQL."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from firn.model.errors import FencedError, UnavailableError
+from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease
+from firn_broker.metadata_store.postgres.database import Database
+
+
+class PostgresNodes:
+    """Implements `NodeStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def join(self, address: NodeAddress, ttl_ms: int, node_id: int | None = None) -> NodeLease:
+        async def work(db: Any) -> NodeLease:
+            async with db.transaction():
+                await db.execute("LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE")
+                node = node_id
+                if node is None:
+                    live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
+                    node = next(number for number in range(len(live) + 1) if number not in live)
+                epoch = await db.fetchval(
+                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7) ON CONFLICT (id) DO UPDATE SET"
+                    " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
+                    " external_port = $7 RETURNING epoch",
+                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
+                )  # fmt: skip
+                return NodeLease(node, epoch)
+
+        return await self._database.use(work)
+
+    async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
+        # Give up while there is still time for another attempt. Connections to a machine that is gone are silent: replace them all at once.
+        try:
+            async with asyncio.timeout(ttl_ms / 2000):
+                return await self._renew(lease, ttl_ms)
+        except TimeoutError as error:
+            await self._database.expire_connections()
+            raise UnavailableError(f"coordinator: no answer for {ttl_ms / 2000:.1f} s") from error
+
+    async def _renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
+        database = self._database
+        changed = await database.value(
+            "UPDATE node SET expires_ms = now_ms() + $3 WHERE id = $1 AND epoch = $2 RETURNING id",
+            lease.node, lease.epoch, ttl_ms,
+        )  # fmt: skip
+        if changed is None:
+            raise FencedError(f"node {lease.node} has a newer holder")
+        await database.rows("UPDATE node SET expires_ms = now_ms() + $1 WHERE expires_ms > now_ms() + $1", ttl_ms)
+        rows = await database.rows(
+            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
+        )
+        return [Node.of(*row) for row in rows]
+
+    async def leave(self, lease: NodeLease) -> None:
+        await self._database.rows(
+            "UPDATE node SET expires_ms = 0 WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
+        )
+
+    async def acquire(self, name: str, lease: NodeLease) -> Lease | None:
+        async def work(db: Any) -> Lease | None:
+            async with db.transaction():
+                if not await db.fetchval("SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch):
+                    raise FencedError(f"node {lease.node} has a newer holder")
+                await db.execute("INSERT INTO lease VALUES ($1, -1, -1, 0) ON CONFLICT DO NOTHING", name)
+                row = await db.fetchrow("SELECT node, node_epoch, epoch FROM lease WHERE name = $1 FOR UPDATE", name)
+                if (row["node"], row["node_epoch"]) == (lease.node, lease.epoch):
+                    return Lease(name, row["epoch"])
+                if await db.fetchval(
+                    "SELECT 1 FROM node WHERE id = $1 AND epoch = $2 AND expires_ms > now_ms()",
+                    row["node"], row["node_epoch"],
+                ):  # fmt: skip
+                    return None
+                await db.execute(
+                    "UPDATE lease SET node = $2, node_epoch = $3, epoch = epoch + 1 WHERE name = $1",
+                    name, lease.node, lease.epoch,
+                )  # fmt: skip
+                return Lease(name, row["epoch"] + 1)
+
+        return await self._database.use(work)
+
+    async def release(self, held: Lease, lease: NodeLease) -> None:
+        # The row stays, so that epochs never repeat.
+        await self._database.rows("UPDATE lease SET node = -1 WHERE name = $1 AND epoch = $2", held.name, held.epoch)
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        return int(await self._database.value("SELECT raise_counter('producer', $1)", count))

@@ -1,0 +1,90 @@
+"""The steps that delete data in PostgreSQL."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from firn_broker.log_types import KEPT_REPLIES
+from firn_broker.metadata_store.postgres.database import Database
+
+BEGINNING = (-1, -1)
+"""A position before every (log, producer)."""
+
+
+class PostgresRetention:
+    """Implements `RetentionStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._examined = BEGINNING
+        """The last (log, producer) that `forget_producers` examined."""
+
+    async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
+        return int(
+            await self._database.value(
+                "SELECT expire_logs($1, $2, $3, $4)", topic, retention_ms, retention_bytes, limit
+            )
+        )
+
+    async def drop_runs(self, limit: int) -> int:
+        return int(await self._database.value("SELECT drop_runs($1)", limit))
+
+    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
+        rows = await self._database.rows(
+            "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
+            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
+            " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        # A node repeats only the newest commits of its present epoch; after its epoch has ended it repeats none.
+        # now_ms() is volatile: outside a subquery, no index would be used.
+        rows = await self._database.rows(
+            f"""
+            UPDATE wal SET reply = NULL WHERE id IN (
+              SELECT old.id FROM node CROSS JOIN LATERAL (
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1) AND made_ms < (
+                    SELECT made_ms FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch = node.epoch
+                    ORDER BY made_ms DESC OFFSET {KEPT_REPLIES - 1} LIMIT 1)
+                UNION ALL
+                SELECT id FROM wal WHERE reply IS NOT NULL AND wal.node = node.id AND node_epoch < node.epoch
+                  AND made_ms <= (SELECT now_ms() - $1)
+                LIMIT $2
+              ) old LIMIT $2) RETURNING id
+            """,
+            age_ms, limit,
+        )  # fmt: skip
+        return len(rows)
+
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        # A walk over all producers: with an index on touched_ms, every commit would write to it. SKIP LOCKED never waits for a commit: a
+        # producer that a commit has locked is not silent.
+        rows = await self._database.rows(
+            "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
+            " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
+            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING 1)"
+            " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
+            age_ms, limit, *self._examined,
+        )  # fmt: skip
+        if not rows:
+            self._examined = BEGINNING
+            return 0
+        log, pid, forgotten, seen = rows[0]
+        self._examined = (log, pid) if seen == limit else BEGINNING
+        return int(forgotten)
+
+    async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
+        rows = await self._database.rows(
+            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= (SELECT now_ms() - $1) ORDER BY dead_ms LIMIT $2",
+            grace_ms,
+            limit,
+        )
+        return [row[0] for row in rows]
+
+    async def forget_objects(self, keys: Sequence[str]) -> None:
+        await self._database.rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))
+
+    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
+        return {key: (size, runs) for key, size, runs in await self._database.rows("SELECT key, size, runs FROM wal")}

@@ -1,0 +1,82 @@
+"""Topics in PostgreSQL. These transactions also create and delete the topics' logs, and delete the offsets of deleted topics."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from firn_broker.log_types import Topic, Topics
+from firn_broker.metadata_store.postgres.database import Database, plain_uuid
+
+
+class PostgresTopics:
+    """Implements `TopicStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def load_topics(self, known_version: int = -1) -> Topics | None:
+        async def work(db: Any) -> Topics | None:
+            async with db.transaction(isolation="repeatable_read", readonly=True):
+                version = await db.fetchval("SELECT value FROM counter WHERE name = 'topics'") or 0
+                if version == known_version:
+                    return None
+                rows = await db.fetch("SELECT id, name, partitions, configs FROM topic ORDER BY name")
+            return Topics(
+                version, [Topic(plain_uuid(id), name, parts, json.loads(configs)) for id, name, parts, configs in rows]
+            )
+
+        return await self._database.use(work)
+
+    async def _change(self, sql: str, *values: Any, logs: Callable[[Any], Awaitable[None]] | None = None) -> bool:
+        """Run a statement that returns a row if it changes a topic; then change its logs too, and raise the version of topics."""
+
+        async def work(db: Any) -> bool:
+            async with db.transaction():
+                row = await db.fetchrow(sql, *values)
+                if row is not None:
+                    if logs is not None:
+                        await logs(db)
+                    await db.execute("SELECT raise_counter('topics', 1)")
+                return row is not None
+
+        return await self._database.use(work)
+
+    async def create_topic(self, topic: Topic) -> bool:
+        async def logs(db: Any) -> None:
+            await _add_logs(db, topic.id, topic.partitions)
+
+        return await self._change(
+            "INSERT INTO topic VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING id",
+            topic.id, topic.name, topic.partitions, json.dumps(dict(topic.configs)), logs=logs,
+        )  # fmt: skip
+
+    async def grow_topic(self, topic: UUID, partitions: int) -> bool:
+        async def logs(db: Any) -> None:
+            await _add_logs(db, topic, partitions)
+
+        return await self._change(
+            "UPDATE topic SET partitions = greatest(partitions, $2) WHERE id = $1 RETURNING id",
+            topic, partitions, logs=logs,
+        )  # fmt: skip
+
+    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+        return await self._change(
+            "UPDATE topic SET configs = $3 WHERE id = $1 AND configs = $2 RETURNING id",
+            topic, json.dumps(dict(known)), json.dumps(dict(configs)),
+        )  # fmt: skip
+
+    async def delete_topic(self, topic: UUID) -> bool:
+        async def logs(db: Any) -> None:
+            await db.execute("SELECT 1 FROM log WHERE topic_id = $1 ORDER BY topic_id, part FOR UPDATE", topic)
+            await db.execute("UPDATE log SET deleted = true WHERE topic_id = $1", topic)
+            await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", topic)
+
+        return await self._change("DELETE FROM topic WHERE id = $1 RETURNING id", topic, logs=logs)
+
+
+async def _add_logs(db: Any, topic: UUID, partitions: int) -> None:
+    await db.execute(
+        "INSERT INTO log(topic_id, part) SELECT $1, part FROM generate_series(0, $2::int - 1) part ON CONFLICT DO NOTHING",
+        topic, partitions,
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""One SQLite connection in one worker thread. Each call of a store is one transaction, durable when it returns (WAL mode, synchronous=FULL)."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from firn.model.clock import Clock
+from firn.model.errors import InvalidSpecError, UnavailableError
+from firn_broker.metadata_store.schema_version import mismatch
+from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
+
+T = TypeVar("T")
+
+
+class Inline(Executor):
+    """Runs work at once in the caller's thread. Simulations use it: without a second thread, a seed always tells the same story."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        """Run ``fn`` and return a future that is done."""
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class Database:
+    """The connection that the stores of one process share."""
+
+    def __init__(self, path: str, clock: Clock, executor: Executor | None = None, *, migrates: bool = True) -> None:
+        self._path = path
+        self._clock = clock
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
+        self._migrates = migrates
+        self.connection: sqlite3.Connection
+
+    async def start(self, new_cluster_id: str) -> None:
+        """Open the file and migrate its schema. A new database gets ``new_cluster_id``."""
+        await asyncio.wrap_future(self._executor.submit(self._connect))
+        await self.run(lambda: self._migrate(new_cluster_id), write=self._migrates)
+
+    def _connect(self) -> None:
+        if not self._migrates and not Path(self._path).is_file():
+            raise InvalidSpecError(mismatch(self._path, 0, len(MIGRATIONS)))
+        self.connection = sqlite3.connect(
+            self._path, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        if self._migrates:
+            self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute("PRAGMA synchronous=FULL")
+        self.connection.execute("PRAGMA busy_timeout=5000")
+
+    def _migrate(self, new_cluster_id: str) -> None:
+        (version,) = self.row("PRAGMA user_version")
+        if not self._migrates:
+            if version != len(MIGRATIONS):
+                raise InvalidSpecError(mismatch(self._path, version, len(MIGRATIONS)))
+            return
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            for statement in script.split(";"):
+                self.connection.execute(statement)
+            self.connection.execute(f"PRAGMA user_version={number}")
+        if not self.row("SELECT 1 FROM cluster"):
+            self.connection.execute("INSERT INTO cluster VALUES (?)", (new_cluster_id,))
+
+    async def close(self) -> None:
+        """Close the file and end the worker thread."""
+        await asyncio.wrap_future(self._executor.submit(self.connection.close))
+        self._executor.shutdown()
+
+    async def run(self, work: Callable[[], T], *, write: bool = True) -> T:
+        """Run ``work`` in the worker thread, inside one transaction. Raises UnavailableError when SQLite fails."""
+
+        def transaction() -> T:
+            try:
+                self.connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                try:
+                    result = work()
+                except BaseException:
+                    self.connection.execute("ROLLBACK")
+                    raise
+                self.connection.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                # Full disk, locked file, I/O error. A failed COMMIT has to be rolled back before the next transaction begins.
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise UnavailableError(f"coordinator: {error}") from error
+            return result
+
+        if isinstance(self._executor, Inline):
+            await asyncio.sleep(0)
+            return transaction()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, transaction)
+
+    # Parts of a transaction
+
+    def now_ms(self) -> int:
+        """Return the time of the store's clock."""
+        return int(self._clock.now().timestamp() * 1000)
+
+    def row(self, sql: str, *values: Any) -> Any:
+        """Return the statement's first row, or None."""
+        return self.connection.execute(sql, values).fetchone()
+
+    def raise_counter(self, name: str, step: int = 1) -> int:
+        """Raise a counter and return its value before."""
+        row = self.row("SELECT value FROM counter WHERE name=?", name)
+        value = int(row[0]) if row else 0
+        self.connection.execute(
+            "INSERT INTO counter VALUES (?1, ?2) ON CONFLICT(name) DO UPDATE SET value=?2", (name, value + step)
+        )
+        return value

@@ -1,0 +1,201 @@
+"""Logs of partitions in SQLite."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError
+from firn_broker.log_types import (
+    FOUND_RUNS,
+    MAX_TIMESTAMP,
+    BatchOutcome,
+    Commit,
+    Found,
+    LogState,
+    NodeLease,
+    Partition,
+    Rewrite,
+    Run,
+    Wanted,
+)
+from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
+from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
+from firn_broker.metadata_store.sqlite.database import Database
+
+RESERVED, LIVE, DEAD = 0, 1, 2
+"""States of an object."""
+TIMED_RUNS = 5_000
+"""Runs that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds. Commits proceed between transactions."""
+
+
+class SqliteLog:
+    """Implements `LogStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        database = self._database
+
+        def work() -> None:
+            now = database.now_ms()
+            database.connection.executemany(
+                "INSERT OR IGNORE INTO wal(key, node, node_epoch, state, size, runs, made_ms) VALUES (?,?,?,0,-1,0,?)",
+                [(key, lease.node, lease.epoch, now) for key in keys],
+            )
+
+        await database.run(work)
+
+    async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        return await self._database.run(lambda: self._commit(commit))
+
+    def _commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        wal, reply = self._reserved(commit.key, commit.lease)
+        if reply is not None:
+            return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+        now = self._database.now_ms()
+        appends = Appends(self._database, now)
+        outcomes = [appends.append(entry) for entry in commit.batches]
+        self._finish(wal, now, commit.size, appends.store(wal), outcomes)
+        return outcomes
+
+    async def rewrite(self, rewrite: Rewrite) -> bool:
+        return await self._database.run(lambda: self._rewrite(rewrite))
+
+    def _rewrite(self, rewrite: Rewrite) -> bool:
+        wal, reply = self._reserved(rewrite.key, rewrite.lease)
+        if reply is not None:
+            return bool(json.loads(reply))
+        log = read_log(self._database, rewrite.partition)
+        now = self._database.now_ms()
+        swapped = log is not None and self._swap(log, wal, rewrite, now)
+        self._finish(wal, now, rewrite.size, len(rewrite.new) if swapped else 0, swapped)
+        return swapped
+
+    def _swap(self, log: PartitionLog, wal: int, rewrite: Rewrite, now: int) -> bool:
+        """Replace the old runs by the new ones; return False when the log has other runs there."""
+        connection = self._database.connection
+        span = log.id, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
+        rows = connection.execute(
+            f"SELECT run.wal, {RUN_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? AND last_offset<=?"
+            " ORDER BY last_offset",
+            span,
+        ).fetchall()
+        if [run_of_row(row[1:]) for row in rows] != list(rewrite.old):
+            return False
+        connection.execute("DELETE FROM run WHERE log=? AND last_offset>=? AND last_offset<=?", span)
+        for old, *_ in rows:
+            connection.execute("UPDATE wal SET runs=runs-1 WHERE id=?", (old,))
+            connection.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now, old))
+        connection.executemany(
+            "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
+            [
+                (
+                    log.id, run.last_offset, run.base_offset, wal, run.place.position, run.place.length, run.max_timestamp,
+                    run.append_ms,
+                )
+                for run in rewrite.new
+            ],
+        )  # fmt: skip
+        added = sum(run.place.length for run in rewrite.new) - sum(run.place.length for run in rewrite.old)
+        connection.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
+        return True
+
+    def _reserved(self, key: str, lease: NodeLease) -> tuple[int, str | None]:
+        """Return the object's row id, and its stored reply if it has one. Raises FencedError when ``lease`` may not commit it."""
+        row = self._database.row("SELECT id, state, node, node_epoch, reply FROM wal WHERE key=?", key)
+        if row is None:
+            raise FencedError(f"object {key} is not reserved")
+        wal, state, node, node_epoch, reply = row
+        if reply is not None:
+            return wal, reply
+        if state != RESERVED:
+            raise FencedError(f"the reservation of object {key} was withdrawn")
+        if (node, node_epoch) != (lease.node, lease.epoch) or not self._database.row(
+            "SELECT 1 FROM node WHERE id=? AND epoch=?", node, node_epoch
+        ):
+            raise FencedError(f"node {lease.node} has a newer holder")
+        return wal, None
+
+    def _finish(self, wal: int, now: int, size: int, runs: int, reply: Any) -> None:
+        """Store the reply, for a repeated request. An object without runs is dead."""
+        self._database.connection.execute(
+            "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
+            (LIVE if runs else DEAD, size, runs, None if runs else now, now, json.dumps(reply), wal),
+        )
+
+    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+        return await self._database.run(lambda: [self._find(place, runs) for place in wanted], write=False)
+
+    def _find(self, wanted: Wanted, limit: int) -> Found:
+        log = read_log(self._database, wanted.partition)
+        if log is None:
+            return Found(ErrorCode.unknown_topic_or_partition)
+        if not log.start <= wanted.offset <= log.hw:
+            return Found(ErrorCode.offset_out_of_range, log.start, log.hw)
+        runs = []
+        if wanted.offset < log.hw:
+            budget = wanted.max_bytes
+            # SQLite reads rows as the loop asks for them: ending it early saves the rest.
+            for row in self._database.connection.execute(
+                f"SELECT {RUN_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+                (log.id, wanted.offset, limit),
+            ):
+                runs.append(run_of_row(row))
+                budget -= row[4]
+                if budget <= 0:
+                    break
+        return Found(ErrorCode.none, log.start, log.hw, runs)
+
+    async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
+        return await self._database.run(lambda: [self._state(partition) for partition in partitions], write=False)
+
+    def _state(self, partition: Partition) -> LogState | None:
+        row = self._database.row(
+            "SELECT log_start, hw, bytes FROM log WHERE topic_id=? AND part=? AND NOT deleted",
+            partition.topic.bytes, partition.index,
+        )  # fmt: skip
+        return LogState(*row) if row else None
+
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+        database = self._database
+        best: tuple[Any, ...] | None = None
+        offset: int | None = since
+
+        def step() -> None:
+            nonlocal best, offset
+            log = read_log(database, partition)
+            if log is None:
+                best = offset = None
+                return
+            # Each step is a transaction of its own, so that commits proceed in between.
+            start = max(log.start, offset or 0)
+            some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
+            (offset,) = database.row(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RUNS)
+            sql = f"SELECT {RUN_COLUMNS} FROM ({some}) run JOIN wal ON wal.id=run.wal"
+            if timestamp == MAX_TIMESTAMP:
+                row = database.row(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RUNS)
+                if row and (best is None or row[5] > best[5]):
+                    best = row
+            else:
+                best = database.row(
+                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RUNS, timestamp
+                )
+                if best:
+                    offset = None
+
+        while offset is not None:
+            await database.run(step, write=False)
+        return run_of_row(best) if best else None
+
+    async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
+        def work() -> LogState | None:
+            self._database.connection.execute(
+                "UPDATE log SET log_start=max(log_start, min(hw, ?)) WHERE topic_id=? AND part=? AND NOT deleted",
+                (offset, partition.topic.bytes, partition.index),
+            )
+            return self._state(partition)
+
+        return await self._database.run(work)

@@ -1,0 +1,44 @@
+"""The schema of the SQLite store: one script per version. ``user_version`` counts the scripts that have run.
+
+Never change a released script: add another.
+"""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE cluster(id TEXT NOT NULL);
+    CREATE TABLE node(id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL, zone TEXT NOT NULL,
+      expires_ms INTEGER NOT NULL);
+    CREATE TABLE lease(name TEXT PRIMARY KEY, node INTEGER NOT NULL, node_epoch INTEGER NOT NULL, epoch INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE topic(id BLOB PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE log(id INTEGER PRIMARY KEY, topic_id BLOB NOT NULL, part INTEGER NOT NULL, log_start INTEGER NOT NULL DEFAULT 0,
+      hw INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0, deleted INTEGER NOT NULL DEFAULT 0, UNIQUE(topic_id, part));
+    CREATE INDEX log_deleted ON log(deleted) WHERE deleted;
+    CREATE TABLE wal(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, node INTEGER NOT NULL, node_epoch INTEGER NOT NULL,
+      state INTEGER NOT NULL, size INTEGER NOT NULL, runs INTEGER NOT NULL, made_ms INTEGER NOT NULL, dead_ms INTEGER, reply TEXT);
+    CREATE INDEX wal_dead ON wal(dead_ms) WHERE state = 2;
+    CREATE INDEX wal_reserved ON wal(made_ms) WHERE state = 0;
+    CREATE INDEX wal_reply ON wal(made_ms) WHERE reply IS NOT NULL;
+    CREATE TABLE run(log INTEGER NOT NULL, last_offset INTEGER NOT NULL, base_offset INTEGER NOT NULL, wal INTEGER NOT NULL,
+      pos INTEGER NOT NULL, len INTEGER NOT NULL, max_ts INTEGER NOT NULL, append_ms INTEGER NOT NULL,
+      PRIMARY KEY(log, last_offset)) WITHOUT ROWID;
+    CREATE TABLE producer(log INTEGER NOT NULL, pid INTEGER NOT NULL, epoch INTEGER NOT NULL, batches TEXT NOT NULL,
+      touched_ms INTEGER NOT NULL, PRIMARY KEY(log, pid)) WITHOUT ROWID;
+    CREATE TABLE grp(name TEXT PRIMARY KEY, shard INTEGER NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE grp_offset(grp TEXT NOT NULL, topic_id BLOB NOT NULL, part INTEGER NOT NULL, off INTEGER NOT NULL,
+      leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, committed_ms INTEGER NOT NULL, PRIMARY KEY(grp, topic_id, part)) WITHOUT ROWID;
+    CREATE INDEX grp_offset_topic ON grp_offset(topic_id);
+    """,
+    """
+    ALTER TABLE node ADD COLUMN external_host TEXT;
+    ALTER TABLE node ADD COLUMN external_port INTEGER;
+    """,
+    """
+    DROP INDEX wal_reply;
+    CREATE INDEX wal_reply ON wal(node, node_epoch, made_ms) WHERE reply IS NOT NULL;
+    """,
+    """
+    DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
+    """,
+)
+"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply."""

@@ -1,0 +1,99 @@
+"""Nodes, leases and producer ids in SQLite."""
+
+from collections.abc import Sequence
+
+from firn.model.errors import FencedError
+from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease
+from firn_broker.metadata_store.sqlite.database import Database
+
+
+class SqliteNodes:
+    """Implements `NodeStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def join(self, address: NodeAddress, ttl_ms: int, node_id: int | None = None) -> NodeLease:
+        database = self._database
+
+        def work() -> NodeLease:
+            now = database.now_ms()
+            node = node_id
+            if node is None:
+                live = {
+                    row[0] for row in database.connection.execute("SELECT id FROM node WHERE expires_ms > ?", (now,))
+                }
+                node = next(number for number in range(len(live) + 1) if number not in live)
+            row = database.row("SELECT epoch FROM node WHERE id=?", node)
+            epoch = (row[0] if row else 0) + 1
+            external = address.external or (None, None)
+            database.connection.execute(
+                "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?)",
+                (node, epoch, address.host, address.port, address.zone, now + ttl_ms, *external),
+            )
+            return NodeLease(node, epoch)
+
+        return await database.run(work)
+
+    async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
+        database = self._database
+
+        def work() -> Sequence[Node]:
+            now = database.now_ms()
+            changed = database.connection.execute(
+                "UPDATE node SET expires_ms=? WHERE id=? AND epoch=?", (now + ttl_ms, lease.node, lease.epoch)
+            ).rowcount
+            if not changed:
+                raise FencedError(f"node {lease.node} has a newer holder")
+            database.connection.execute("UPDATE node SET expires_ms=?1 WHERE expires_ms > ?1", (now + ttl_ms,))
+            rows = database.connection.execute(
+                "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
+                (now,),
+            )
+            return [Node.of(*row) for row in rows]
+
+        return await database.run(work)
+
+    async def leave(self, lease: NodeLease) -> None:
+        database = self._database
+
+        def work() -> None:
+            database.connection.execute(
+                "UPDATE node SET expires_ms=0 WHERE id=? AND epoch=?", (lease.node, lease.epoch)
+            )
+
+        await database.run(work)
+
+    async def acquire(self, name: str, lease: NodeLease) -> Lease | None:
+        database = self._database
+
+        def work() -> Lease | None:
+            now = database.now_ms()
+            if not database.row("SELECT 1 FROM node WHERE id=? AND epoch=?", lease.node, lease.epoch):
+                raise FencedError(f"node {lease.node} has a newer holder")
+            row = database.row("SELECT node, node_epoch, epoch FROM lease WHERE name=?", name)
+            epoch = 0
+            if row:
+                node, node_epoch, epoch = row
+                if (node, node_epoch) == (lease.node, lease.epoch):
+                    return Lease(name, epoch)
+                if database.row("SELECT 1 FROM node WHERE id=? AND epoch=? AND expires_ms > ?", node, node_epoch, now):
+                    return None
+            database.connection.execute(
+                "INSERT OR REPLACE INTO lease VALUES (?,?,?,?)", (name, lease.node, lease.epoch, epoch + 1)
+            )
+            return Lease(name, epoch + 1)
+
+        return await database.run(work)
+
+    async def release(self, held: Lease, lease: NodeLease) -> None:
+        database = self._database
+
+        def work() -> None:
+            # The row stays, so that epochs never repeat.
+            database.connection.execute("UPDATE lease SET node=-1 WHERE name=? AND epoch=?", (held.name, held.epoch))
+
+        await database.run(work)
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        return await self._database.run(lambda: self._database.raise_counter("producer", count))

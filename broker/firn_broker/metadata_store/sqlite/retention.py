@@ -1,0 +1,166 @@
+"""The steps that delete data in SQLite."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from firn_broker.log_types import KEPT_REPLIES
+from firn_broker.metadata_store.sqlite.database import Database
+
+BEGINNING = (-1, -1)
+"""A position before every (log, producer)."""
+
+
+class SqliteRetention:
+    """Implements `RetentionStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._examined = BEGINNING
+        """The last (log, producer) that `forget_producers` examined."""
+
+    async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
+        database = self._database
+
+        def work() -> int:
+            too_old = database.now_ms() - retention_ms if retention_ms >= 0 else None
+            passed = waiting = 0
+            logs = database.connection.execute(
+                "SELECT id, log_start, bytes FROM log WHERE topic_id=? AND NOT deleted AND hw > log_start ORDER BY part",
+                (topic.bytes,),
+            ).fetchall()
+            for log, start, size in logs:
+                if passed >= limit:
+                    break
+                excess = 0
+                if retention_bytes >= 0 and waiting < limit:
+                    # ``bytes`` counts runs below the log start until they are dropped, so they are subtracted here. While ``limit`` of them
+                    # wait, size expires no more.
+                    below, runs = database.row(
+                        "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
+                        log, start, limit - waiting,
+                    )  # fmt: skip
+                    waiting += runs
+                    excess = size - below - retention_bytes if waiting < limit else 0
+                passed += self._expire(log, start, too_old, excess, limit - passed)
+            return passed
+
+        return await database.run(work)
+
+    def _expire(self, log: int, start: int, too_old: int | None, excess: int, limit: int) -> int:
+        """Move one log's start past up to ``limit`` runs; return past how many."""
+        end, passed = start, 0
+        # Records without a timestamp have the age of their object.
+        for last, length, newest in self._database.connection.execute(
+            "SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id=run.wal) ELSE max_ts END FROM run"
+            " WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+            (log, start, limit),
+        ):
+            if not (too_old is not None and newest < too_old) and excess < length:
+                break
+            excess -= length
+            end = last + 1
+            passed += 1
+        if end > start:
+            self._database.connection.execute("UPDATE log SET log_start=? WHERE id=?", (end, log))
+        return passed
+
+    async def drop_runs(self, limit: int) -> int:
+        database = self._database
+
+        def work() -> int:
+            connection, now = database.connection, database.now_ms()
+            rows = connection.execute(
+                "SELECT log, last_offset, wal, len FROM log CROSS JOIN run ON run.log=log.id AND last_offset < log_start UNION ALL"
+                " SELECT log, last_offset, wal, len FROM log CROSS JOIN run ON run.log=log.id AND last_offset >= log_start WHERE deleted LIMIT ?",
+                (limit,),
+            ).fetchall()
+            for log, last, wal, length in rows:
+                connection.execute("DELETE FROM run WHERE log=? AND last_offset=?", (log, last))
+                connection.execute("UPDATE log SET bytes=bytes-? WHERE id=?", (length, log))
+                connection.execute("UPDATE wal SET runs=runs-1 WHERE id=?", (wal,))
+                connection.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now, wal))
+            empty = "SELECT id FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log=log.id)"
+            connection.execute(f"DELETE FROM producer WHERE log IN ({empty})")
+            connection.execute(f"DELETE FROM log WHERE id IN ({empty})")
+            return len(rows)
+
+        return await database.run(work)
+
+    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
+        database = self._database
+
+        def work() -> int:
+            now = database.now_ms()
+            return database.connection.execute(
+                "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
+                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",
+                (now, now - age_ms, now, limit),
+            ).rowcount
+
+        return await database.run(work)
+
+    async def forget_replies(self, age_ms: int, limit: int) -> int:
+        database = self._database
+
+        def work() -> int:
+            forgotten = 0
+            # A node repeats only the newest commits of its present epoch; after its epoch has ended it repeats none.
+            for node, epoch in database.connection.execute("SELECT id, epoch FROM node").fetchall():
+                old = "SELECT id FROM wal WHERE reply IS NOT NULL AND node=?1 AND made_ms<=?3"
+                newest = (
+                    "SELECT made_ms FROM wal WHERE reply IS NOT NULL AND node=?1 AND node_epoch=?2 ORDER BY made_ms DESC"
+                    f" LIMIT 1 OFFSET {KEPT_REPLIES - 1}"
+                )
+                for condition in (f"node_epoch=?2 AND made_ms<({newest})", "node_epoch<?2"):
+                    forgotten += database.connection.execute(
+                        f"UPDATE wal SET reply=NULL WHERE id IN ({old} AND {condition} LIMIT ?4)",
+                        (node, epoch, database.now_ms() - age_ms, limit - forgotten),
+                    ).rowcount
+            return forgotten
+
+        return await database.run(work)
+
+    async def forget_producers(self, age_ms: int, limit: int) -> int:
+        database = self._database
+
+        def work() -> int:
+            # A walk over all producers: with an index on touched_ms, every commit would write to it.
+            seen = database.connection.execute(
+                "SELECT log, pid, touched_ms FROM producer WHERE (log, pid) > (?, ?) ORDER BY log, pid LIMIT ?",
+                (*self._examined, limit),
+            ).fetchall()
+            old = [(log, pid) for log, pid, touched in seen if touched <= database.now_ms() - age_ms]
+            database.connection.executemany("DELETE FROM producer WHERE log=? AND pid=?", old)
+            self._examined = seen[-1][:2] if len(seen) == limit else BEGINNING
+            return len(old)
+
+        return await database.run(work)
+
+    async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
+        database = self._database
+
+        def work() -> Sequence[str]:
+            rows = database.connection.execute(
+                "SELECT key FROM wal WHERE state=2 AND dead_ms<=? ORDER BY dead_ms LIMIT ?",
+                (database.now_ms() - grace_ms, limit),
+            )
+            return [row[0] for row in rows]
+
+        return await database.run(work, write=False)
+
+    async def forget_objects(self, keys: Sequence[str]) -> None:
+        database = self._database
+
+        def work() -> None:
+            database.connection.executemany("DELETE FROM wal WHERE key=? AND state=2", [(key,) for key in keys])
+
+        await database.run(work)
+
+    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
+        database = self._database
+
+        def work() -> Mapping[str, tuple[int, int]]:
+            rows = database.connection.execute("SELECT key, size, runs FROM wal")
+            return {key: (size, runs) for key, size, runs in rows}
+
+        return await database.run(work, write=False)

@@ -1,0 +1,93 @@
+"""What all suites of the metadata store build on: a topic, a node, and the batches of objects."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import pytest
+
+from firn_broker.log_types import (
+    BatchEntry,
+    BatchOutcome,
+    Commit,
+    NodeAddress,
+    NodeLease,
+    Partition,
+    Rewrite,
+    Run,
+    Topic,
+    WalRange,
+    Wanted,
+)
+from firn_broker.ports import MetadataStore
+
+TOPIC = UUID(int=7)
+FIRST, SECOND = Partition(TOPIC, 0), Partition(TOPIC, 1)
+ADDRESS = NodeAddress("127.0.0.1", 9092)
+TTL = 10_000
+Advance = Callable[[float], Awaitable[None]]
+
+
+class Log:
+    """A node with a topic, that commits batches one object after the other."""
+
+    def __init__(self, store: MetadataStore, lease: NodeLease) -> None:
+        self.store = store
+        self.lease = lease
+        self.number = 0
+
+    async def key(self) -> str:
+        self.number += 1
+        key = f"wal/{self.lease.epoch}-{self.number}"
+        await self.store.log.reserve(self.lease, [key])
+        return key
+
+    async def commit(self, *batches: BatchEntry, key: str | None = None) -> Sequence[BatchOutcome]:
+        return await self.store.log.commit(Commit(self.lease, key or await self.key(), 1000, placed(batches)))
+
+
+def placed(batches: Sequence[BatchEntry]) -> list[BatchEntry]:
+    """The batches behind one another, as an object has them."""
+    position, found = 32, []
+    for it in batches:
+        found.append(
+            BatchEntry(
+                it.partition, position, it.length, it.records, it.max_timestamp, it.append_time, it.producer_id,
+                it.producer_epoch, it.base_sequence,
+            )
+        )  # fmt: skip
+        position += it.length
+    return found
+
+
+def batch(
+    partition: Partition = FIRST, records: int = 1, *, length: int = 100, time: int = 1000, append_time: bool = False
+) -> BatchEntry:
+    return BatchEntry(partition, 0, length, records, time, append_time)
+
+
+def produced(
+    sequence: int, records: int = 1, *, epoch: int = 0, producer: int = 5, partition: Partition = FIRST
+) -> BatchEntry:
+    return BatchEntry(partition, 0, 100, records, 1000, False, producer, epoch, sequence)
+
+
+def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
+    return [it.base_offset for it in outcomes]
+
+
+async def rewritten(log: Log, *, upto: int = 1 << 30) -> Rewrite:
+    """The first runs of the first partition as one run of another object, not asked for yet."""
+    (found,) = await log.store.log.find([Wanted(FIRST, 0, 100_000)])
+    old = found.runs[:upto]
+    key = await log.key()
+    new = Run(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
+    return Rewrite(log.lease, key, 500, FIRST, old, [new])
+
+
+class StoreContract:
+    """Fixtures of each implementation: ``store``, started and empty, and ``advance``, which moves its clock forward."""
+
+    @pytest.fixture
+    async def log(self, store: MetadataStore) -> Log:
+        await store.topics.create_topic(Topic(TOPIC, "orders", 2, {}))
+        return Log(store, await store.nodes.join(ADDRESS, TTL))

@@ -1,0 +1,94 @@
+"""The contract of `GroupStore`, for every implementation."""
+
+from uuid import UUID
+
+import pytest
+
+from firn.model.errors import FencedError
+from firn_broker.log_types import CommittedOffset, Partition, StoredGroup, Topic
+from tests.contract.metadata_store.builders import (
+    ADDRESS,
+    FIRST,
+    SECOND,
+    TOPIC,
+    TTL,
+    Advance,
+    Log,
+    StoreContract,
+    batch,
+)
+
+
+class GroupContract(StoreContract):
+    """The contract of `GroupStore`."""
+
+    async def test_groups_are_kept_by_shard(self, log: Log) -> None:
+        held = await log.store.nodes.acquire("groups/1", log.lease)
+        assert held is not None
+        await log.store.groups.save_group(held, 1, StoredGroup("a", 1, '{"x": 1}'))
+        await log.store.groups.save_group(held, 1, StoredGroup("a", 2, '{"x": 2}'))
+        await log.store.groups.save_group(held, 2, StoredGroup("b", 1, "{}"))
+        await log.store.groups.save_group(held, 1, StoredGroup("a", 1, '{"x": "late"}'))
+        assert list(await log.store.groups.load_groups(1)) == [StoredGroup("a", 2, '{"x": 2}')]
+        assert [it.name for it in await log.store.groups.load_groups()] == ["a", "b"]
+
+    async def test_offsets_are_kept_with_their_metadata(self, log: Log) -> None:
+        held = await log.store.nodes.acquire("groups/1", log.lease)
+        assert held is not None
+        wanted = {FIRST: CommittedOffset(5, 0, "so far"), SECOND: CommittedOffset(7)}
+        await log.store.groups.commit_offsets(held, "g", {FIRST: CommittedOffset(4)})
+        await log.store.groups.commit_offsets(held, "g", wanted)
+        assert dict(await log.store.groups.load_offsets("g")) == wanted
+        assert await log.store.groups.groups_with_offsets() == ["g"]
+        await log.store.groups.delete_offsets(held, "g", [SECOND])
+        assert list(await log.store.groups.load_offsets("g")) == [FIRST]
+        await log.store.groups.delete_group(held, "g")
+        assert dict(await log.store.groups.load_offsets("g")) == {}
+
+    async def test_who_lost_a_group_changes_nothing(self, log: Log, advance: Advance) -> None:
+        held = await log.store.nodes.acquire("groups/1", log.lease)
+        assert held is not None
+        await advance(TTL / 1000 + 1)
+        other = await log.store.nodes.join(ADDRESS, TTL, 7)
+        assert await log.store.nodes.acquire("groups/1", other) is not None
+        for change in (
+            log.store.groups.save_group(held, 1, StoredGroup("a", 1, "{}")),
+            log.store.groups.delete_group(held, "a"),
+            log.store.groups.commit_offsets(held, "a", {FIRST: CommittedOffset(1)}),
+            log.store.groups.delete_offsets(held, "a", [FIRST]),
+        ):
+            with pytest.raises(FencedError):
+                await change
+
+    async def test_lags_are_of_topics_the_greatest_first(self, log: Log) -> None:
+        await log.commit(batch(FIRST, records=5), batch(SECOND, records=7))
+        other = UUID(int=8)
+        await log.store.topics.create_topic(Topic(other, "other", 1, {}))
+        await log.commit(batch(Partition(other, 0), records=20))
+        commit = log.store.groups.commit_offsets
+        await commit(
+            None, "a", {FIRST: CommittedOffset(1), SECOND: CommittedOffset(9), Partition(other, 0): CommittedOffset(0)}
+        )
+        await commit(None, "b", {SECOND: CommittedOffset(2), Partition(TOPIC, 99): CommittedOffset(2)})
+        await commit(None, "not asked for", {SECOND: CommittedOffset(0)})
+        lags = [("a", other, 20), ("b", TOPIC, 5), ("a", TOPIC, 4)]
+        assert list(await log.store.groups.lags(["a", "b", "none"], 10)) == lags
+        assert list(await log.store.groups.lags(["a", "b", "none"], 2)) == lags[:2]
+        await log.store.topics.delete_topic(other)
+        assert list(await log.store.groups.lags(["a", "b"], 10)) == lags[1:]
+        assert list(await log.store.groups.lags([], 10)) == []
+
+    async def test_offsets_go_with_their_topic(self, log: Log) -> None:
+        await log.store.groups.commit_offsets(None, "g", {FIRST: CommittedOffset(5)})
+        await log.store.topics.delete_topic(TOPIC)
+        assert dict(await log.store.groups.load_offsets("g")) == {}
+
+    async def test_no_offsets_are_kept_for_a_topic_that_is_gone(self, log: Log) -> None:
+        held = await log.store.nodes.acquire("groups/1", log.lease)
+        gone = Partition(UUID(int=6), 0)
+        for lease in (held, None):
+            await log.store.groups.commit_offsets(lease, "g", {gone: CommittedOffset(5), SECOND: CommittedOffset(6)})
+            assert list(await log.store.groups.load_offsets("g")) == [SECOND]
+        await log.store.topics.delete_topic(TOPIC)
+        await log.store.groups.commit_offsets(held, "g", {SECOND: CommittedOffset(7)})
+        assert await log.store.groups.groups_with_offsets() == []

@@ -1,0 +1,192 @@
+"""The contract of `RetentionStore`, for every implementation."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import FencedError
+from firn_broker.log_types import KEPT_REPLIES, Wanted
+from tests.contract.metadata_store.builders import (
+    ADDRESS,
+    FIRST,
+    SECOND,
+    TOPIC,
+    TTL,
+    Advance,
+    Log,
+    StoreContract,
+    batch,
+    offsets,
+    produced,
+)
+
+
+class RetentionContract(StoreContract):
+    """The contract of `RetentionStore`."""
+
+    async def test_a_withdrawn_reservation_is_refused_and_its_object_dies(self, log: Log, advance: Advance) -> None:
+        key = await log.key()
+        await advance(3)
+        assert await log.store.retention.withdraw_reservations(2_000, 10) == 0, "the node lives"
+        await advance(TTL / 1000)
+        assert await log.store.retention.withdraw_reservations(2_000, 10) == 1
+        with pytest.raises(FencedError):
+            await log.commit(batch(), key=key)
+        assert await log.store.retention.dead_objects(5_000, 10) == []
+        await advance(6)
+        assert await log.store.retention.dead_objects(5_000, 10) == [key]
+        await log.store.retention.forget_objects([key])
+        assert await log.store.retention.dead_objects(0, 10) == []
+
+    async def test_replies_that_nobody_asks_for_any_more_are_forgotten(self, log: Log, advance: Advance) -> None:
+        keys = []
+        for _ in range(KEPT_REPLIES + 3):
+            keys.append(await log.key())
+            await log.commit(batch(), key=keys[-1])
+            await advance(0.01)
+        assert await log.store.retention.forget_replies(5_000, 1000) == 0
+        assert offsets(await log.commit(batch(), key=keys[0])) == [0], "too young"
+        await advance(6)
+        await log.store.nodes.renew(log.lease, TTL)
+        assert await log.store.retention.forget_replies(5_000, 2) == 2
+        assert offsets(await log.commit(batch(), key=keys[2])) == [2], "not more than the limit"
+        assert await log.store.retention.forget_replies(5_000, 1000) == 1
+        assert await log.store.retention.forget_replies(5_000, 1000) == 0
+        for key in keys[:3]:
+            with pytest.raises(FencedError):
+                await log.commit(batch(), key=key)
+        for offset, key in enumerate(keys[3:], 3):
+            assert offsets(await log.commit(batch(), key=key)) == [offset]
+        await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
+        await log.store.retention.forget_replies(5_000, 1000)
+        with pytest.raises(FencedError):
+            await log.commit(batch(), key=keys[-1])
+
+    async def test_an_object_that_was_reserved_long_ago_is_young_once_it_is_committed(
+        self, log: Log, advance: Advance
+    ) -> None:
+        key = await log.key()
+        for _ in range(KEPT_REPLIES):
+            await log.commit(batch(SECOND))
+        await advance(6)
+        await log.store.nodes.renew(log.lease, TTL)
+        await log.commit(batch(), key=key)
+        await log.store.retention.forget_replies(5_000, 1000)
+        assert offsets(await log.commit(batch(), key=key)) == [0]
+
+    async def test_producers_that_are_silent_are_forgotten(self, log: Log, advance: Advance) -> None:
+        await log.commit(produced(0, producer=1), produced(0, producer=2))
+        await advance(8)
+        await log.commit(produced(1, producer=1))
+        await advance(3)
+        assert await log.store.retention.forget_producers(10_000, 10) == 1
+        outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
+        assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+
+    async def test_silent_producers_are_looked_for_step_by_step(self, log: Log, advance: Advance) -> None:
+        await log.commit(*(produced(0, producer=number) for number in range(5)))
+        await advance(8)
+        await log.commit(*(produced(1, producer=number) for number in (0, 1, 4)))
+        await advance(3)
+        assert [await log.store.retention.forget_producers(10_000, 2) for _ in range(3)] == [0, 2, 0]
+        await advance(10)
+        assert [await log.store.retention.forget_producers(10_000, 2) for _ in range(3)] == [2, 1, 0]
+
+    async def test_runs_below_the_log_start_go_and_objects_with_their_last(self, log: Log) -> None:
+        key, other = await log.key(), await log.key()
+        await log.commit(batch(records=2), batch(SECOND), key=key)
+        await log.commit(batch(records=2), key=other)
+        await log.store.log.advance_start(FIRST, 3)
+        assert await log.store.retention.drop_runs(10) == 1
+        (found,) = await log.store.log.find([Wanted(FIRST, 3, 10)])
+        assert [it.base_offset for it in found.runs] == [2], "the run with the log start stays"
+        assert (await log.store.log.find([Wanted(FIRST, 2, 10)]))[0].error is ErrorCode.offset_out_of_range
+        assert await log.store.retention.dead_objects(0, 10) == []
+        await log.store.log.advance_start(SECOND, 1)
+        assert await log.store.retention.drop_runs(10) == 1
+        assert await log.store.retention.dead_objects(0, 10) == [key]
+        (state,) = await log.store.log.states([FIRST])
+        assert state is not None
+        assert state.size == 100
+
+    async def test_dropping_is_bounded(self, log: Log) -> None:
+        for _ in range(5):
+            await log.commit(batch())
+        await log.store.log.advance_start(FIRST, 5)
+        assert [await log.store.retention.drop_runs(2) for _ in range(4)] == [2, 2, 1, 0]
+
+    async def test_old_runs_expire(self, log: Log, advance: Advance) -> None:
+        await advance(0)
+        (stamp,) = await log.commit(batch(SECOND, append_time=True))
+        now = stamp.append_ms
+        for age in (9000, 8000, 1000, 9000):
+            await log.commit(batch(time=now - age))
+        assert await log.store.retention.expire(TOPIC, 5000, -1, 10) == 2
+        (state,) = await log.store.log.states([FIRST])
+        assert state is not None
+        assert state.log_start == 2, "only from the beginning on"
+        assert await log.store.retention.expire(TOPIC, 5000, -1, 10) == 0
+
+    async def test_records_without_time_are_as_old_as_their_object(self, log: Log, advance: Advance) -> None:
+        await advance(0)
+        await log.commit(batch(time=-1))
+        assert await log.store.retention.expire(TOPIC, 60_000, -1, 10) == 0
+        await advance(61)
+        assert await log.store.retention.expire(TOPIC, 60_000, -1, 10) == 1
+
+    async def test_logs_shrink_to_their_bytes(self, log: Log) -> None:
+        for _ in range(5):
+            await log.commit(batch())
+        for limit, start in ((500, 0), (250, 2), (250, 2), (0, 5)):
+            await log.store.retention.expire(TOPIC, -1, limit, 10)
+            (state,) = await log.store.log.states([FIRST])
+            assert state is not None
+            assert state.log_start == start, limit
+
+    async def test_expiry_is_bounded(self, log: Log) -> None:
+        """Over all partitions together."""
+        for _ in range(5):
+            await log.commit(batch(), batch(SECOND))
+        for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5]), (0, [5, 5])):
+            assert await log.store.retention.expire(TOPIC, 0, -1, 4) == passed
+            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+
+    async def test_expiry_by_size_is_bounded(self, log: Log) -> None:
+        for _ in range(5):
+            await log.commit(batch(), batch(SECOND))
+        for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5])):
+            assert await log.store.retention.expire(TOPIC, -1, 0, 4) == passed
+            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+            while await log.store.retention.drop_runs(4):
+                pass
+
+    async def test_logs_shrink_no_further_while_many_runs_wait_to_be_dropped(self, log: Log) -> None:
+        for _ in range(8):
+            await log.commit(batch())
+        for dropped, start in ((0, 3), (0, 3), (1, 5)):
+            if dropped:
+                assert await log.store.retention.drop_runs(dropped) == dropped
+            await log.store.retention.expire(TOPIC, -1, 300, 3)
+            (state,) = await log.store.log.states([FIRST])
+            assert state is not None
+            assert state.log_start == start
+
+    async def test_runs_of_one_partition_that_wait_to_be_dropped_count_for_all(self, log: Log) -> None:
+        for _ in range(4):
+            await log.commit(batch(), batch(SECOND))
+        await log.store.log.advance_start(FIRST, 3)
+        for passed, starts in ((0, [3, 0]), (3, [4, 2])):
+            assert await log.store.retention.expire(TOPIC, -1, 0, 3) == passed
+            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+            assert await log.store.retention.drop_runs(1) == 1
+
+    async def test_all_partitions_of_a_topic_expire_at_once(self, log: Log) -> None:
+        for partition in (FIRST, SECOND):
+            for _ in range(3):
+                await log.commit(batch(partition))
+        assert await log.store.retention.expire(TOPIC, 0, -1, 10) == 6
+        assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == [3, 3]
+
+    async def test_objects_are_listed_with_their_runs(self, log: Log) -> None:
+        key, unused = await log.key(), await log.key()
+        await log.commit(batch(), batch(SECOND), key=key)
+        assert dict(await log.store.retention.list_objects()) == {key: (1000, 2), unused: (-1, 0)}

@@ -1,0 +1,203 @@
+"""The contract of the metadata store, over PostgreSQL."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from firn.model.errors import InvalidSpecError, UnavailableError
+from firn_broker.log_types import CommittedOffset
+from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
+from firn_broker.metadata_store.postgres.store import PostgresStore
+from firn_broker.ports import MetadataStore
+from firn_broker.settings import PostgresSettings
+from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, Advance, Log
+from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
+from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
+
+_numbers = itertools.count()
+
+
+@asynccontextmanager
+async def behind(database: Postgres, settings: PostgresSettings) -> AsyncIterator[tuple[Proxy, PostgresStore]]:
+    """A coordinator, and its way to the server, which can be spoiled. No call is given up by itself."""
+    with Proxy(database.port) as way:
+        uri = replace(database, port=way.port).uri
+        store = PostgresStore(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
+        await store.start()
+        yield way, store
+        await store.close()
+
+
+class TestPostgres(MetadataStoreContract):
+    @pytest.fixture
+    def settings(self, database: Postgres, tmp_path: Path) -> PostgresSettings:
+        password = tmp_path / "password"
+        password.write_text(database.password)
+        user = tmp_path / "user"
+        user.write_text(database.user)
+        return PostgresSettings(
+            uri=database.uri,
+            user_file=str(user),
+            password_file=str(password),
+            schema_name=f"contract_{next(_numbers)}",
+        )
+
+    @pytest.fixture
+    async def store(self, settings: PostgresSettings) -> AsyncIterator[MetadataStore]:
+        store = PostgresStore(settings)
+        await store.start()
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def advance(
+        self, settings: PostgresSettings, database: Postgres, store: MetadataStore
+    ) -> AsyncIterator[Advance]:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        ahead = 0.0
+
+        async def advance(seconds: float) -> None:
+            nonlocal ahead
+            ahead += seconds
+            await db.execute(
+                f"CREATE OR REPLACE FUNCTION {settings.schema_name}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS"
+                f" $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint + {int(ahead * 1000)} $$"
+            )
+
+        yield advance
+        await db.close()
+
+    async def test_connections_that_went_silent_are_replaced_all_at_once(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        """As those to a server whose machine is gone, while another has taken its place."""
+        async with behind(database, settings) as (way, store):
+            lease = await store.nodes.join(ADDRESS, 2_000)
+            await asyncio.gather(*(store.topics.load_topics() for _ in range(settings.connections)))
+            way.silence()
+            with pytest.raises(UnavailableError):
+                await store.nodes.renew(lease, 2_000)
+            async with asyncio.timeout(60):
+                await store.nodes.renew(lease, 30_000)
+                await asyncio.gather(*(store.topics.load_topics() for _ in range(settings.connections)))
+
+    async def test_who_is_cancelled_while_the_server_is_silent_ends(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        async with behind(database, settings) as (way, store):
+            way.silence()
+            task = asyncio.create_task(store.topics.load_topics())
+            await asyncio.wait({task}, timeout=0.2)
+            task.cancel()
+            await asyncio.wait({task}, timeout=60)
+            assert task.cancelled()
+
+    async def test_brokers_that_start_together_share_one_schema(
+        self, settings: PostgresSettings, store: MetadataStore
+    ) -> None:
+        other = PostgresStore(settings)
+        await other.start()
+        assert await other.cluster_id() == await store.cluster_id()
+        await other.close()
+
+    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
+        self, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        name = f"{settings.schema_name}_earlier"
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"CREATE SCHEMA {name}; SET search_path = {name}")
+        await db.execute(
+            "CREATE TABLE schema_version(version int NOT NULL); INSERT INTO schema_version VALUES (1), (2)"
+        )
+        for script in SCRIPTS[:2]:
+            await db.execute(script)
+        # An earlier version had its functions in the first script.
+        await db.execute(FUNCTIONS.replace("made_ms = now_at, ", ""))
+        await db.execute("INSERT INTO cluster VALUES ('earlier')")
+        await db.execute(
+            "INSERT INTO grp_offset VALUES ('of a topic that is gone', gen_random_uuid(), 0, 5, -1, '', 0)"
+        )
+        store = PostgresStore(settings.model_copy(update={"schema_name": name}))
+        await store.start()
+        await check_all_ports(store, "earlier")
+        source = await db.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'commit_wal'::regproc")
+        assert "made_ms = now_at" in source
+        await store.close()
+        await db.close()
+
+    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+        self, settings: PostgresSettings, database: Postgres, store: MetadataStore
+    ) -> None:
+        looking = PostgresStore(settings, migrates=False)
+        await looking.start()
+        assert await looking.cluster_id() == await store.cluster_id()
+        await looking.close()
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        wrong = settings.model_copy(update={"schema_name": "misspelt"})
+        with pytest.raises(InvalidSpecError, match="'misspelt' .* is not there"):
+            await PostgresStore(wrong, migrates=False).start()
+        assert await db.fetchval("SELECT to_regnamespace('misspelt')") is None
+        await db.execute(f"DELETE FROM {settings.schema_name}.schema_version WHERE version > 2")
+        with pytest.raises(InvalidSpecError, match="has version 2"):
+            await PostgresStore(settings, migrates=False).start()
+        assert await db.fetchval(f"SELECT max(version) FROM {settings.schema_name}.schema_version") == 2
+        await db.close()
+
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            pytest.param("ALTER ROLE {role} SET default_transaction_read_only = on", id="the server only reads"),
+            pytest.param("ALTER ROLE {role} PASSWORD 'another'", id="the password was rotated"),
+            pytest.param("REVOKE UPDATE ON {schema}.counter FROM {role}", id="a right is missing"),
+        ],
+    )
+    async def test_what_may_be_mended_outside_is_passing(
+        self, settings: PostgresSettings, database: Postgres, store: MetadataStore, trouble: str, tmp_path: Path
+    ) -> None:
+        role, schema = f"role_{settings.schema_name}", settings.schema_name
+        admin: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'first'")
+        await admin.execute(f"GRANT ALL ON DATABASE postgres TO {role}")
+        await admin.execute(f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        (tmp_path / "first").write_text("first")
+        theirs = PostgresStore(
+            settings.model_copy(update={"user_file": "", "user": role, "password_file": str(tmp_path / "first")})
+        )
+        await theirs.start()
+        first = await theirs.nodes.allocate_producer_ids(1)
+        await admin.execute(trouble.format(role=role, schema=schema))
+        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
+        for _ in range(4):
+            with pytest.raises(UnavailableError):
+                await theirs.nodes.allocate_producer_ids(1)
+        await admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+        await admin.execute(f"ALTER ROLE {role} PASSWORD 'first'")
+        await admin.execute(f"GRANT UPDATE ON {schema}.counter TO {role}")
+        assert await theirs.nodes.allocate_producer_ids(1) == first + 1
+        await theirs.close()
+        await admin.close()
+
+    async def test_no_offsets_are_kept_for_a_topic_that_is_being_deleted(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        async with db.transaction():
+            await db.execute(f"SET LOCAL search_path = {settings.schema_name}")
+            await db.execute("DELETE FROM topic WHERE id = $1", TOPIC)
+            await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", TOPIC)
+            commit = asyncio.create_task(log.store.groups.commit_offsets(None, "g", {FIRST: CommittedOffset(5)}))
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            while not commit.done() and not await db.fetchval(waits):
+                await asyncio.sleep(0.01)
+        await commit
+        assert dict(await log.store.groups.load_offsets("g")) == {}
+        await db.close()

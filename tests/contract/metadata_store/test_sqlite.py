@@ -1,0 +1,117 @@
+"""The contract of the metadata store, over SQLite in memory, which simulations use, and SQLite on disk."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from firn.model.errors import InvalidSpecError
+from firn_broker.metadata_store.sqlite import log as sqlite_log
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
+from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.ports import MetadataStore
+from tests.contract.metadata_store.builders import FIRST, Advance, Log, batch
+from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
+from tests.fakes.clock import FakeClock
+
+
+class OverSqlite(MetadataStoreContract):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def advance(self, clock: FakeClock) -> Advance:
+        async def advance(seconds: float) -> None:
+            clock.advance(seconds)
+
+        return advance
+
+    async def test_a_look_through_a_long_log_lets_commits_in_between(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_log, "TIMED_RUNS", 2)
+        for _ in range(12):
+            await log.commit(batch())
+        key = await log.key()
+        order: list[str] = []
+
+        async def look() -> None:
+            assert await log.store.log.find_by_time(FIRST, 5000) is None
+            order.append("looked")
+
+        async def commit() -> None:
+            await log.commit(batch(), key=key)
+            order.append("committed")
+
+        await asyncio.gather(look(), commit())
+        assert order == ["committed", "looked"]
+
+
+class TestSqliteInMemory(OverSqlite):
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> AsyncIterator[MetadataStore]:
+        store = SqliteStore(":memory:", clock, "cluster", Inline())
+        await store.start()
+        yield store
+        await store.close()
+
+
+class TestSqliteOnDisk(OverSqlite):
+    @pytest.fixture
+    async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[MetadataStore]:
+        store = SqliteStore(str(tmp_path / "coordinator.db"), clock, "cluster")
+        await store.start()
+        yield store
+        await store.close()
+
+    async def test_it_goes_on_with_what_is_there(self, store: MetadataStore, tmp_path: Path, clock: FakeClock) -> None:
+        first = await store.nodes.allocate_producer_ids(5)
+        again = SqliteStore(str(tmp_path / "coordinator.db"), clock, "another name")
+        await again.start()
+        assert await again.cluster_id() == "cluster"
+        assert await again.nodes.allocate_producer_ids(5) == first + 5
+        await again.close()
+
+    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        path = str(tmp_path / "earlier.db")
+        db = sqlite3.connect(path)
+        for script in MIGRATIONS[:2]:
+            db.executescript(script)
+        db.execute("PRAGMA user_version=2")
+        db.execute("INSERT INTO cluster VALUES ('earlier')")
+        db.execute("INSERT INTO grp_offset VALUES ('of a topic that is gone', x'00', 0, 5, -1, '', 0)")
+        db.commit()
+        db.close()
+        store = SqliteStore(path, clock, "another name")
+        await store.start()
+        await check_all_ports(store, "earlier")
+        await store.close()
+
+    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        path = tmp_path / "coordinator.db"
+        with pytest.raises(InvalidSpecError, match=r"coordinator\.db is not there"):
+            await SqliteStore(str(path), clock, "name", migrates=False).start()
+        assert not path.exists()
+        db = sqlite3.connect(path)
+        db.execute("PRAGMA user_version=1")
+        db.close()
+        before = path.read_bytes()
+        with pytest.raises(InvalidSpecError, match="has version 1"):
+            await SqliteStore(str(path), clock, "name", migrates=False).start()
+        assert path.read_bytes() == before
+        path.unlink()
+        serving = SqliteStore(str(path), clock, "cluster")
+        await serving.start()
+        looking = SqliteStore(str(path), clock, "name", migrates=False)
+        await looking.start()
+        assert await looking.cluster_id() == "cluster"
+        await looking.close()
+        await serving.close()
