@@ -1,8 +1,20 @@
-"""The APIs that are served, which is also what ApiVersions says. A module in ``apis`` that is not here does not exist for clients."""
+"""The table of all Kafka APIs that this broker serves.
 
+To add an API: write a module in ``apis`` with ``KEY``, ``VERSIONS`` and ``handle``, write its request record in ``wire/requests.py``, and add its
+row to `APIS`. ApiVersions advertises exactly the rows of this table.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
+import structlog
+
+from firn.model.errors import UnavailableError
+from firn.records.message_writer import Fields
+from firn_broker import metrics
 from firn_broker.apis import (
     alter_configs,
     api_versions,
@@ -37,35 +49,148 @@ from firn_broker.apis import (
     sync_group,
 )
 from firn_broker.broker import Broker
-from firn_broker.network.router import Route
+from firn_broker.network.router import Buffers, Call, Handler, Route
+from firn_broker.wire import requests
 
-RAW = (produce, fetch, api_versions)
-DECODED = (
-    list_offsets, metadata, offset_commit, offset_fetch, find_coordinator, join_group, heartbeat, leave_group, sync_group,
-    describe_groups, list_groups, create_topics, delete_topics, delete_records, init_producer_id, offset_for_leader_epoch,
-    describe_configs, alter_configs, describe_log_dirs, create_partitions, delete_groups, incremental_alter_configs,
-    list_partition_reassignments, offset_delete, describe_cluster, consumer_group_heartbeat, consumer_group_describe,
-)  # fmt: skip
+log = structlog.get_logger()
+R = TypeVar("R")
 
-READING = frozenset(
-    (
-        fetch, list_offsets, metadata, offset_fetch, find_coordinator, describe_groups, list_groups, offset_for_leader_epoch,
-        describe_configs, describe_log_dirs, list_partition_reassignments, describe_cluster, consumer_group_describe,
-    )
-)  # fmt: skip
-"""Nothing depends on their end. Topics that Metadata makes are made or not by one call of the coordinator."""
+
+class InOutage(Enum):
+    """Why a row names no answer for the time in which the coordinator cannot be reached."""
+
+    HANDLER = "the handler answers each part of the request as far as it can"
+    UNAFFECTED = "the handler answers from this broker's memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API as the broker serves it."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    """Advertised versions, lowest and highest."""
+    request: type | None
+    """The record into which the request is decoded; None if the handler reads the frame."""
+    handle: Callable[..., Awaitable[Any]]
+    """Called with (broker, request, call), or with (broker, call) if the handler reads the frame."""
+    reads: bool
+    """Whether the request changes nothing: the broker cancels it when its client disconnects."""
+    outage: Callable[[Any], Fields] | InOutage
+    """What the broker answers while the coordinator cannot be reached."""
+
+
+class _Module(Protocol):
+    __name__: str
+    KEY: int
+    VERSIONS: tuple[int, int]
+
+
+def _decoded(
+    module: _Module,
+    request: type[R],
+    handle: Callable[[Broker, R, Call], Awaitable[Fields]],
+    *,
+    reads: bool,
+    outage: Callable[[R], Fields] | InOutage,
+) -> Api:
+    return Api(module.KEY, _name(module), module.VERSIONS, request, handle, reads, outage)
+
+
+def _raw(module: _Module, handle: Callable[[Broker, Call], Awaitable[Buffers | None]], *, reads: bool) -> Api:
+    return Api(module.KEY, _name(module), module.VERSIONS, None, handle, reads, InOutage.HANDLER)
+
+
+def _name(module: _Module) -> str:
+    return "".join(part.capitalize() for part in module.__name__.rpartition(".")[2].split("_"))
+
+
+# fmt: off
+APIS: Sequence[Api] = (
+    _raw(produce, produce.handle, reads=False),
+    _raw(fetch, fetch.handle, reads=True),
+    _decoded(list_offsets, requests.ListOffsetsRequest, list_offsets.handle, reads=True, outage=outage.list_offsets),
+    # A topic that Metadata creates on demand is created by one call of the coordinator, so the rest may be cancelled.
+    _decoded(metadata, requests.MetadataRequest, metadata.handle, reads=True, outage=InOutage.HANDLER),
+    _decoded(offset_commit, requests.OffsetCommitRequest, offset_commit.handle, reads=False, outage=outage.offset_commit),
+    _decoded(offset_fetch, requests.OffsetFetchRequest, offset_fetch.handle, reads=True, outage=InOutage.HANDLER),
+    _decoded(find_coordinator, requests.FindCoordinatorRequest, find_coordinator.handle, reads=True, outage=InOutage.UNAFFECTED),
+    _decoded(join_group, requests.JoinGroupRequest, join_group.handle, reads=False, outage=InOutage.HANDLER),
+    _decoded(heartbeat, requests.HeartbeatRequest, heartbeat.handle, reads=False, outage=InOutage.HANDLER),
+    _decoded(leave_group, requests.LeaveGroupRequest, leave_group.handle, reads=False, outage=InOutage.HANDLER),
+    _decoded(sync_group, requests.SyncGroupRequest, sync_group.handle, reads=False, outage=InOutage.HANDLER),
+    _decoded(describe_groups, requests.DescribeGroupsRequest, describe_groups.handle, reads=True, outage=InOutage.HANDLER),
+    _decoded(list_groups, requests.ListGroupsRequest, list_groups.handle, reads=True, outage=InOutage.HANDLER),
+    _raw(api_versions, api_versions.handle, reads=False),
+    _decoded(create_topics, requests.CreateTopicsRequest, create_topics.handle, reads=False, outage=outage.create_topics),
+    _decoded(delete_topics, requests.DeleteTopicsRequest, delete_topics.handle, reads=False, outage=outage.delete_topics),
+    _decoded(delete_records, requests.DeleteRecordsRequest, delete_records.handle, reads=False, outage=outage.delete_records),
+    _decoded(
+        init_producer_id, requests.InitProducerIdRequest, init_producer_id.handle, reads=False, outage=outage.init_producer_id
+    ),
+    _decoded(
+        offset_for_leader_epoch, requests.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle, reads=True,
+        outage=outage.offset_for_leader_epoch,
+    ),
+    _decoded(
+        describe_configs, requests.DescribeConfigsRequest, describe_configs.handle, reads=True, outage=outage.describe_configs
+    ),
+    _decoded(alter_configs, requests.AlterConfigsRequest, alter_configs.handle, reads=False, outage=outage.alter_configs),
+    _decoded(
+        describe_log_dirs, requests.DescribeLogDirsRequest, describe_log_dirs.handle, reads=True, outage=outage.describe_log_dirs
+    ),
+    _decoded(
+        create_partitions, requests.CreatePartitionsRequest, create_partitions.handle, reads=False,
+        outage=outage.create_partitions,
+    ),
+    _decoded(delete_groups, requests.DeleteGroupsRequest, delete_groups.handle, reads=False, outage=InOutage.HANDLER),
+    _decoded(
+        incremental_alter_configs, requests.IncrementalAlterConfigsRequest, incremental_alter_configs.handle, reads=False,
+        outage=outage.alter_configs,
+    ),
+    _decoded(
+        list_partition_reassignments, requests.ListPartitionReassignmentsRequest, list_partition_reassignments.handle,
+        reads=True, outage=InOutage.UNAFFECTED,
+    ),
+    _decoded(offset_delete, requests.OffsetDeleteRequest, offset_delete.handle, reads=False, outage=outage.offset_delete),
+    _decoded(describe_cluster, requests.DescribeClusterRequest, describe_cluster.handle, reads=True, outage=InOutage.UNAFFECTED),
+    _decoded(
+        consumer_group_heartbeat, requests.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.handle, reads=False,
+        outage=InOutage.HANDLER,
+    ),
+    _decoded(
+        consumer_group_describe, requests.ConsumerGroupDescribeRequest, consumer_group_describe.handle, reads=True,
+        outage=InOutage.HANDLER,
+    ),
+)
+"""All served APIs, in the order of their keys."""
+# fmt: on
 
 
 def routes(broker: Broker) -> list[Route]:
-    """All, in the order of their keys."""
-    found = [
-        Route(api.KEY, _name(api), api.VERSIONS, raw=partial(api.handle, broker), reads=api in READING) for api in RAW
-    ]
-    for api in DECODED:
-        handler = outage.answered(api.KEY, _name(api), partial(api.handle, broker))
-        found.append(Route(api.KEY, _name(api), api.VERSIONS, handler=handler, reads=api in READING))
-    return sorted(found, key=lambda route: route.key)
+    """Bind the handlers of all APIs to the broker."""
+    return [_route(api, broker) for api in APIS]
 
 
-def _name(api: ModuleType) -> str:
-    return "".join(part.capitalize() for part in api.__name__.rpartition(".")[2].split("_"))
+def _route(api: Api, broker: Broker) -> Route:
+    if api.request is None:
+        return Route(api.key, api.name, api.versions, raw=partial(api.handle, broker), reads=api.reads)
+    handler = _answered_in_outage(api, partial(api.handle, broker))
+    return Route(api.key, api.name, api.versions, request=api.request, handler=handler, reads=api.reads)
+
+
+def _answered_in_outage(api: Api, handler: Handler) -> Handler:
+    answer = api.outage
+    if isinstance(answer, InOutage):
+        return handler
+
+    async def answering(request: Any, call: Call) -> Fields:
+        try:
+            return await handler(request, call)
+        except UnavailableError as error:
+            metrics.REQUEST_ERRORS.labels(api.name).inc()
+            log.warning("client told to try again", api=api.name, client=call.client.id, error=str(error))
+            return answer(request)
+
+    return answering

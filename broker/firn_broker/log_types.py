@@ -42,6 +42,10 @@ class Topic:
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
 
+    def partition(self, index: int) -> "Partition | None":
+        """Return the partition of that index; None if the topic has no such partition."""
+        return Partition(self.id, index) if 0 <= index < self.partitions else None
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:

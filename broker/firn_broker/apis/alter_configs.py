@@ -1,41 +1,60 @@
 """AlterConfigs (33), versions 0 to 2: all configs of a topic are replaced by those given. Configs of brokers come from their own files."""
 
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics import configs
 from firn_broker.topics.configs import InvalidConfigError
 from firn_broker.topics.creation import TopicError
+from firn_broker.wire.requests import AlterConfigsRequest, AlterConfigsResource
 
 KEY = 33
 VERSIONS = (0, 2)
 TOPIC = 2
 ATTEMPTS = 20
-"""Each one that fails is another's change that was made."""
+"""An attempt fails only when another client has changed the configs in between."""
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+class Resource(Protocol):
+    """A resource of a request that alters configs."""
+
+    @property
+    def resource_type(self) -> int:
+        """Return 2 for a topic, 4 for a broker."""
+
+    @property
+    def resource_name(self) -> str:
+        """Return the name of the topic, or the broker's id."""
+
+
+R = TypeVar("R", bound=Resource)
+Change = Callable[[Topic, R], dict[str, str | None]]
+
+
+async def handle(broker: Broker, request: AlterConfigsRequest, call: Call) -> Fields:
+    """Replace the configs of each requested resource."""
     return {
         "responses": [
-            await alter(broker, one, replaced, validate_only=request.validate_only)  # type: ignore[attr-defined]
-            for one in request.resources  # type: ignore[attr-defined]
+            await alter(broker, resource, replaced, validate_only=request.validate_only)
+            for resource in request.resources
         ]
     }
 
 
-def replaced(topic: Topic, resource: object) -> dict[str, str | None]:
-    """The topic's new configs."""
-    return {it.name: it.value for it in resource.configs}  # type: ignore[attr-defined]
+def replaced(topic: Topic, resource: AlterConfigsResource) -> dict[str, str | None]:
+    """Take exactly the configs of the request."""
+    return {config.name: config.value for config in resource.configs}
 
 
-async def alter(broker: Broker, resource: object, change: object, *, validate_only: bool) -> Fields:
-    """Answer for one resource: ``change(topic, resource)`` gives the new configs."""
-    kind: int = resource.resource_type  # type: ignore[attr-defined]
-    name: str = resource.resource_name  # type: ignore[attr-defined]
+async def alter(broker: Broker, resource: R, change: Change[R], *, validate_only: bool) -> Fields:
+    """Change the configs of one resource to what ``change(topic, resource)`` returns."""
+    kind, name = resource.resource_type, resource.resource_name
     error: ErrorCode
     message: str | None
     if kind != TOPIC:
@@ -46,7 +65,7 @@ async def alter(broker: Broker, resource: object, change: object, *, validate_on
 
 
 async def _alter(
-    broker: Broker, name: str, resource: object, change: object, *, validate_only: bool
+    broker: Broker, name: str, resource: R, change: Change[R], *, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
     for _ in range(ATTEMPTS):
         await broker.catalogue.refresh()
@@ -54,15 +73,14 @@ async def _alter(
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         try:
-            wanted = change(topic, resource)  # type: ignore[operator]
-            configs.check(wanted)
-            broker.topics.check_compacted(topic.partitions, wanted)
+            changed = configs.check(change(topic, resource))
+            broker.topics.check_compacted(topic.partitions, changed)
         except (InvalidConfigError, TopicError) as invalid:
             return ErrorCode.invalid_config, str(invalid)
         if validate_only:
             return ErrorCode.none, None
-        if await broker.metadata_store.topics.configure_topic(topic.id, topic.configs, wanted):
+        if await broker.metadata_store.topics.configure_topic(topic.id, topic.configs, changed):
             await broker.catalogue.refresh()
             return ErrorCode.none, None
-        # Somebody else changed it meanwhile, and that must not be lost.
+        # Another client changed the configs after they were read, and its change must not be lost.
     return ErrorCode.request_timed_out, f"The configs of topic '{name}' are changed by others all the time: try again."

@@ -10,10 +10,11 @@ import re
 
 from kio.schema.errors import ErrorCode
 
-from firn.records import messages
-from firn.records.messages import Fields
+from firn.records.message_reader import decode
+from firn.records.message_writer import Fields, encode
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import ApiVersionsRequest
 
 KEY = 18
 VERSIONS = (0, 4)
@@ -21,18 +22,18 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
-    """Answer."""
+    """List the served APIs, and remember the client's software."""
     fields: dict[str, object] = {"error_code": ErrorCode.none, "api_keys": _keys(broker)}
     if not VERSIONS[0] <= call.version <= VERSIONS[1]:
-        return [messages.encode(KEY, 0, {**fields, "error_code": ErrorCode.unsupported_version})]
-    request = messages.decode(KEY, call.version, call.frame, call.header.body)
+        return [encode(KEY, 0, {**fields, "error_code": ErrorCode.unsupported_version})]
+    request = decode(ApiVersionsRequest, KEY, call.version, call.frame, call.header.body)
     if call.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             fields["error_code"] = ErrorCode.invalid_request
         else:
             call.client.software = f"{name} {version}"
-    return [messages.encode(KEY, call.version, fields)]
+    return [encode(KEY, call.version, fields)]
 
 
 def _keys(broker: Broker) -> list[Fields]:

@@ -6,22 +6,23 @@ A group that is named more than once is told once.
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.apis.consumer_group_heartbeat import by_topic
 from firn_broker.broker import Broker
 from firn_broker.groups import consumer
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import ConsumerGroupDescribeRequest
 
 KEY = 69
 VERSIONS = (0, 1)
 CONSUMER = 1
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: ConsumerGroupDescribeRequest, call: Call) -> Fields:
+    """Describe each named group."""
     groups = []
-    for name in dict.fromkeys(request.group_ids):  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.group_ids):
         try:
             group = await broker.groups.describe(name)
             if isinstance(group, consumer.Group):
@@ -46,12 +47,12 @@ def _described(broker: Broker, group: consumer.Group) -> Fields:
         "group_epoch": group.epoch, "assignment_epoch": group.assignment_epoch, "assignor_name": group.assignor,
         "members": [
             {
-                "member_id": it.id, "instance_id": it.instance, "rack_id": it.rack, "member_epoch": it.epoch,
-                "client_id": it.client, "client_host": it.host, "subscribed_topic_names": sorted(it.names),
-                "subscribed_topic_regex": it.pattern, "assignment": _assignment(broker, it.assigned),
-                "target_assignment": _assignment(broker, it.target), "member_type": CONSUMER,
+                "member_id": member.id, "instance_id": member.instance, "rack_id": member.rack, "member_epoch": member.epoch,
+                "client_id": member.client, "client_host": member.host, "subscribed_topic_names": sorted(member.names),
+                "subscribed_topic_regex": member.pattern, "assignment": _assignment(broker, member.assigned),
+                "target_assignment": _assignment(broker, member.target), "member_type": CONSUMER,
             }
-            for it in group.members.values()
+            for member in group.members.values()
         ],
     }  # fmt: skip
 
@@ -60,6 +61,8 @@ def _assignment(broker: Broker, partitions: consumer.Partitions) -> Fields:
     topics = broker.catalogue.by_id
     return {
         "topic_partitions": [
-            {**it, "topic_name": topics[it["topic_id"]].name} for it in by_topic(partitions) if it["topic_id"] in topics
+            {**entry, "topic_name": topics[entry["topic_id"]].name}
+            for entry in by_topic(partitions)
+            if entry["topic_id"] in topics
         ]
     }

@@ -5,42 +5,47 @@ pattern holds up the broker. Online migration between the protocols is off, as w
 """
 
 from datetime import timedelta
+from uuid import UUID
 
 from kio.static.primitive import i32Timedelta
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.consumer import JOIN, HeartbeatReply, HeartbeatRequest, Partitions
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import ConsumerGroupHeartbeatRequest
 
 KEY = 68
 VERSIONS = (0, 1)
+NO_TOPIC = UUID(int=0)
+"""The id zero, which no topic has."""
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    member: str = request.member_id  # type: ignore[attr-defined]
-    epoch: int = request.member_epoch  # type: ignore[attr-defined]
+async def handle(broker: Broker, request: ConsumerGroupHeartbeatRequest, call: Call) -> Fields:
+    """Keep the member in its group, and give it the partitions that it may read."""
+    member, epoch = request.member_id, request.member_epoch
     if not member and call.version == 0 and epoch == JOIN:
         member = str(broker.identifiers.uuid4())
-    rebalance = request.rebalance_timeout.total_seconds()  # type: ignore[attr-defined]
-    names = request.subscribed_topic_names  # type: ignore[attr-defined]
-    owned = request.topic_partitions  # type: ignore[attr-defined]
+    rebalance = request.rebalance_timeout.total_seconds()
+    names = request.subscribed_topic_names
+    owned = request.topic_partitions
     try:
         reply = await broker.groups.consume(
-            request.group_id,  # type: ignore[attr-defined]
+            request.group_id,
             HeartbeatRequest(
                 member,
                 epoch,
-                request.instance_id,  # type: ignore[attr-defined]
-                request.rack_id,  # type: ignore[attr-defined]
+                request.instance_id,
+                request.rack_id,
                 None if rebalance < 0 else rebalance,
                 None if names is None else frozenset(names),
-                getattr(request, "subscribed_topic_regex", None),
-                request.server_assignor,  # type: ignore[attr-defined]
-                None if owned is None else frozenset(Partition(it.topic_id, index) for it in owned for index in it.partitions),
+                request.subscribed_topic_regex,
+                request.server_assignor,
+                None if owned is None else frozenset(
+                    Partition(topic.topic_id or NO_TOPIC, index) for topic in owned for index in topic.partitions
+                ),
                 call.client.id,
                 "/" + call.client.peer.rpartition(":")[0],
             ),
@@ -56,8 +61,8 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
 
 
 def by_topic(partitions: Partitions) -> list[Fields]:
-    """Partitions as the messages of KIP-848 have them."""
-    found: dict[object, list[int]] = {}
+    """Group partitions by topic, as the messages of KIP-848 have them."""
+    indexes_of: dict[object, list[int]] = {}
     for topic, index in sorted(partitions):
-        found.setdefault(topic, []).append(index)
-    return [{"topic_id": topic, "partitions": indexes} for topic, indexes in found.items()]
+        indexes_of.setdefault(topic, []).append(index)
+    return [{"topic_id": topic, "partitions": indexes} for topic, indexes in indexes_of.items()]

@@ -2,14 +2,46 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.creation import MAX_PARTITIONS, TopicError
+from firn_broker.wire.requests import CreatePartitionsRequest
 
 KEY = 37
 VERSIONS = (0, 3)
+
+
+async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -> Fields:
+    """Add partitions to each requested topic."""
+    await broker.catalogue.refresh()
+    results = []
+    for requested in request.topics:
+        error, message = ErrorCode.none, None
+        topic = broker.catalogue.by_name.get(requested.name)
+        if topic is None:
+            error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{requested.name}' does not exist."
+        elif requested.count <= topic.partitions:
+            error = ErrorCode.invalid_partitions
+            message = f"The topic {requested.name} currently has {topic.partitions} partition(s); {requested.count} would not be an increase."
+        elif requested.count > MAX_PARTITIONS:
+            error, message = (
+                ErrorCode.invalid_partitions,
+                f"{requested.count} partitions: there may be {MAX_PARTITIONS}.",
+            )
+        elif (too_large := _too_large(broker, topic, requested.count)) is not None:
+            error, message = ErrorCode.invalid_partitions, too_large
+        elif requested.assignments is not None and len(requested.assignments) != requested.count - topic.partitions:
+            error, message = (
+                ErrorCode.invalid_replica_assignment,
+                "There has to be an assignment for each new partition.",
+            )
+        elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, requested.count):
+            error = ErrorCode.unknown_topic_or_partition
+        results.append({"name": requested.name, "error_code": error, "error_message": message})
+    await broker.catalogue.refresh()
+    return {"results": results}
 
 
 def _too_large(broker: Broker, topic: Topic, partitions: int) -> str | None:
@@ -18,31 +50,3 @@ def _too_large(broker: Broker, topic: Topic, partitions: int) -> str | None:
     except TopicError as error:
         return str(error)
     return None
-
-
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    await broker.catalogue.refresh()
-    results = []
-    for one in request.topics:  # type: ignore[attr-defined]
-        error, message = ErrorCode.none, None
-        topic = broker.catalogue.by_name.get(one.name)
-        if topic is None:
-            error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{one.name}' does not exist."
-        elif one.count <= topic.partitions:
-            error = ErrorCode.invalid_partitions
-            message = f"The topic {one.name} currently has {topic.partitions} partition(s); {one.count} would not be an increase."
-        elif one.count > MAX_PARTITIONS:
-            error, message = ErrorCode.invalid_partitions, f"{one.count} partitions: there may be {MAX_PARTITIONS}."
-        elif (too_large := _too_large(broker, topic, one.count)) is not None:
-            error, message = ErrorCode.invalid_partitions, too_large
-        elif one.assignments is not None and len(one.assignments) != one.count - topic.partitions:
-            error, message = (
-                ErrorCode.invalid_replica_assignment,
-                "There has to be an assignment for each new partition.",
-            )
-        elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, one.count):  # type: ignore[attr-defined]
-            error = ErrorCode.unknown_topic_or_partition
-        results.append({"name": one.name, "error_code": error, "error_message": message})
-    await broker.catalogue.refresh()
-    return {"results": results}

@@ -10,41 +10,41 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.creation import TopicError
+from firn_broker.wire.requests import CreateTopicsRequest, CreateTopicsTopic
 
 KEY = 19
 VERSIONS = (2, 7)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    wanted = request.topics  # type: ignore[attr-defined]
-    names = Counter(one.name for one in wanted)
+async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fields:
+    """Create each requested topic."""
+    names = Counter(requested.name for requested in request.topics)
     topics = []
-    for one in wanted:
+    for requested in request.topics:
         try:
-            if names[one.name] > 1:
-                raise TopicError(ErrorCode.invalid_request, f"Duplicate topic name: {one.name}")
+            if names[requested.name] > 1:
+                raise TopicError(ErrorCode.invalid_request, f"Duplicate topic name: {requested.name}")
             topic = await broker.topics.create(
-                one.name,
-                _partitions(one),
-                {config.name: config.value for config in one.configs},
-                validate_only=request.validate_only,  # type: ignore[attr-defined]
+                requested.name,
+                _partitions(requested),
+                {config.name: config.value for config in requested.configs},
+                validate_only=request.validate_only,
             )
         except TopicError as error:
-            topics.append(_refused(one.name, error))
+            topics.append(_refused(requested.name, error))
         else:
-            topics.append(_made(broker, topic))
+            topics.append(_created(broker, topic))
     return {"topics": topics}
 
 
-def _partitions(wanted: object) -> int:
-    number: int = wanted.num_partitions  # type: ignore[attr-defined]
-    assigned = [it.partition_index for it in wanted.assignments]  # type: ignore[attr-defined]
+def _partitions(requested: CreateTopicsTopic) -> int:
+    number = requested.num_partitions
+    assigned = [assignment.partition_index for assignment in requested.assignments]
     if not assigned:
         return number
     if number != -1 or sorted(assigned) != list(range(len(assigned))):
@@ -59,7 +59,7 @@ def _refused(name: str, error: TopicError) -> Fields:
     }  # fmt: skip
 
 
-def _made(broker: Broker, topic: Topic) -> Fields:
+def _created(broker: Broker, topic: Topic) -> Fields:
     return {
         "name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None,
         "num_partitions": topic.partitions, "replication_factor": 1,

@@ -2,19 +2,20 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import DeleteGroupsRequest
 
 KEY = 42
 VERSIONS = (0, 2)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Fields:
+    """Delete each named group."""
     results = []
-    for name in dict.fromkeys(request.groups_names):  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.groups_names):
         error = ErrorCode.none
         try:
             await broker.groups.delete(name)

@@ -2,35 +2,35 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
-from firn_broker.topics import topic_metadata
+from firn_broker.wire.requests import DeleteRecordsRequest
 
 KEY = 21
 VERSIONS = (0, 2)
 ALL = -1
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DeleteRecordsRequest, call: Call) -> Fields:
+    """Move the log start of each requested partition."""
     topics = []
-    for topic in request.topics:  # type: ignore[attr-defined]
-        known = await broker.catalogue.find(topic.name)
+    for topic in request.topics:
+        stored = await broker.catalogue.find(topic.name)
         partitions = []
-        for one in topic.partitions:
-            place = None if known is None else topic_metadata.partition(known, one.partition_index)
+        for entry in topic.partitions:
+            place = None if stored is None else stored.partition(entry.partition_index)
             (state,) = await broker.metadata_store.log.states([place]) if place is not None else (None,)
             error, low = ErrorCode.none, -1
             if state is None or place is None:
                 error = ErrorCode.unknown_topic_or_partition
             else:
-                offset = state.high_watermark if one.offset == ALL else one.offset
+                offset = state.high_watermark if entry.offset == ALL else entry.offset
                 if not 0 <= offset <= state.high_watermark:
                     error = ErrorCode.offset_out_of_range
                 else:
                     moved = await broker.metadata_store.log.advance_start(place, offset)
                     low = -1 if moved is None else moved.log_start
-            partitions.append({"partition_index": one.partition_index, "low_watermark": low, "error_code": error})
+            partitions.append({"partition_index": entry.partition_index, "low_watermark": low, "error_code": error})
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}

@@ -1,25 +1,27 @@
 """DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is gone at once; its batches go in the background."""
 
+from uuid import UUID
+
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
+from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import DeleteTopicsRequest
 
 KEY = 20
 VERSIONS = (1, 6)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    if call.version >= 6:
-        wanted = [(one.name, one.topic_id) for one in request.topics]  # type: ignore[attr-defined]
-    else:
-        wanted = [(name, None) for name in request.topic_names]  # type: ignore[attr-defined]
+async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fields:
+    """Delete each requested topic."""
+    requested = [(topic.name, topic.topic_id) for topic in request.topics]
+    requested += [(name, None) for name in request.topic_names]
     await broker.catalogue.refresh()
     responses = []
-    for name, id in wanted:
-        topic = broker.catalogue.by_name.get(name) if name is not None else broker.catalogue.by_id.get(id)
+    for name, id in requested:
+        topic = _find(broker, name, id)
         error = ErrorCode.none
         if topic is None or not await broker.metadata_store.topics.delete_topic(topic.id):
             error = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
@@ -31,3 +33,9 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         )  # fmt: skip
     await broker.catalogue.refresh()
     return {"responses": responses}
+
+
+def _find(broker: Broker, name: str | None, id: UUID | None) -> Topic | None:
+    if name is not None:
+        return broker.catalogue.by_name.get(name)
+    return None if id is None else broker.catalogue.by_id.get(id)

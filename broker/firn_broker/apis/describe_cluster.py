@@ -5,19 +5,20 @@ There is no controller; the lowest node stands for it.
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import DescribeClusterRequest
 
 KEY = 60
 VERSIONS = (0, 1)
 BROKERS = 1
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DescribeClusterRequest, call: Call) -> Fields:
+    """List the live brokers at the addresses of the client's listener."""
     error, message = ErrorCode.none, None
-    if getattr(request, "endpoint_type", BROKERS) != BROKERS:
+    if request.endpoint_type != BROKERS:
         error, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of brokers."
     nodes = broker.endpoints(call.client)
     return {

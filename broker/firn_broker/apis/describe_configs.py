@@ -9,41 +9,45 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.configs import DEFINITIONS, ConfigType, Source
+from firn_broker.wire.requests import DescribeConfigsRequest
 
 KEY = 32
 VERSIONS = (1, 4)
 TOPIC, BROKER = 2, 4
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) -> Fields:
+    """Describe the configs of each requested resource."""
     results = []
-    for one in dict.fromkeys(request.resources):  # type: ignore[attr-defined]
+    for resource in dict.fromkeys(request.resources):
         error, message = ErrorCode.none, None
         configs: Callable[[], Sequence[Fields]] = tuple
-        keys = None if one.configuration_keys is None else set(one.configuration_keys)
-        if one.resource_type == TOPIC:
-            topic = await broker.catalogue.find(one.resource_name)
+        keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
+        if resource.resource_type == TOPIC:
+            topic = await broker.catalogue.find(resource.resource_name)
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             else:
                 configs = partial(_of_topic, broker, topic, keys)
-        elif one.resource_type == BROKER:
-            if one.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
-                error, message = ErrorCode.invalid_request, f"no broker {one.resource_name}"
-            elif one.resource_name:
+        elif resource.resource_type == BROKER:
+            if resource.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
+                error, message = ErrorCode.invalid_request, f"no broker {resource.resource_name}"
+            elif resource.resource_name:
                 configs = partial(_of_broker, broker, keys)
         else:
-            error, message = ErrorCode.invalid_request, f"resources of type {one.resource_type} have no configs here"
+            error, message = (
+                ErrorCode.invalid_request,
+                f"resources of type {resource.resource_type} have no configs here",
+            )
         results.append(
             {
-                "error_code": error, "error_message": message, "resource_type": one.resource_type,
-                "resource_name": one.resource_name,
+                "error_code": error, "error_message": message, "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
                 "configs": configs,
             }
         )  # fmt: skip
@@ -70,7 +74,7 @@ def _of_topic(broker: Broker, topic: Topic, keys: Collection[str] | None) -> Seq
 
 def _of_broker(broker: Broker, keys: Collection[str] | None) -> Sequence[Fields]:
     settings = broker.settings
-    known = [
+    entries = [
         ("broker.id", str(broker.membership.lease.node), ConfigType.INT),
         ("broker.rack", settings.zone, ConfigType.STRING),
         ("auto.create.topics.enable", str(settings.topics.auto_create).lower(), ConfigType.BOOLEAN),
@@ -82,4 +86,6 @@ def _of_broker(broker: Broker, keys: Collection[str] | None) -> Sequence[Fields]
         ("group.initial.rebalance.delay.ms", str(settings.groups.initial_rebalance_ms), ConfigType.INT),
         ("delete.topic.enable", "true", ConfigType.BOOLEAN),
     ]
-    return [_entry(name, value, Source.BROKER, type, []) for name, value, type in known if keys is None or name in keys]
+    return [
+        _entry(name, value, Source.BROKER, type, []) for name, value, type in entries if keys is None or name in keys
+    ]

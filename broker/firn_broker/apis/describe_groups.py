@@ -3,20 +3,21 @@ Kafka. One that is named more than once is told once."""
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import Group, State
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import DescribeGroupsRequest
 
 KEY = 15
 VERSIONS = (0, 5)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DescribeGroupsRequest, call: Call) -> Fields:
+    """Describe each named group."""
     groups = []
-    for name in dict.fromkeys(request.groups):  # type: ignore[attr-defined]
+    for name in dict.fromkeys(request.groups):
         try:
             group = await broker.groups.describe(name)
             groups.append(_group(name, group if isinstance(group, Group) else None))
@@ -34,11 +35,12 @@ def _group(name: str, group: Group | None, error: ErrorCode = ErrorCode.none) ->
         "protocol_data": (group.protocol if group and stable else None) or "",
         "members": [
             {
-                "member_id": it.id, "group_instance_id": it.instance, "client_id": it.client, "client_host": it.host,
-                "member_metadata": it.metadata(group.protocol) if group and stable else b"",
-                "member_assignment": it.assignment if stable else b"",
+                "member_id": member.id, "group_instance_id": member.instance, "client_id": member.client,
+                "client_host": member.host,
+                "member_metadata": member.metadata(group.protocol) if group and stable else b"",
+                "member_assignment": member.assignment if stable else b"",
             }
-            for it in (group.members.values() if group else ())
+            for member in (group.members.values() if group else ())
         ],
         "authorized_operations": -(1 << 31),
     }  # fmt: skip

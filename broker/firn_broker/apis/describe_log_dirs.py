@@ -4,30 +4,30 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import DescribeLogDirsRequest
 
 KEY = 35
 VERSIONS = (1, 4)
 DIRECTORY = "/objects"
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: DescribeLogDirsRequest, call: Call) -> Fields:
+    """Report the bytes of the partitions that this broker leads."""
     await broker.catalogue.refresh()
-    wanted = request.topics  # type: ignore[attr-defined]
-    asked = None if wanted is None else {it.topic: set(it.partitions) for it in wanted}
+    requested = None if request.topics is None else {topic.topic: set(topic.partitions) for topic in request.topics}
     node = broker.membership.lease.node
     topics = []
     for topic in broker.catalogue.by_name.values():
-        if asked is not None and topic.name not in asked:
+        if requested is not None and topic.name not in requested:
             continue
         places = [
             Partition(topic.id, index)
             for index in range(topic.partitions)
-            if (asked is None or index in asked[topic.name])
+            if (requested is None or index in requested[topic.name])
             # Each partition is told by one broker, so that sums over brokers are right.
             and broker.membership.leader(Partition(topic.id, index), "").id == node
         ]

@@ -19,7 +19,6 @@ from firn_broker.log.reader import Position
 from firn_broker.log_types import Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call
-from firn_broker.topics import topic_metadata
 from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchPartition, FetchResult
 
@@ -31,7 +30,7 @@ Results = list[tuple[str | UUID, list[FetchResult]]]
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
-    """Answer. What it holds of the budget is given back by whoever sends it."""
+    """Answer with whole batches. The sender of the answer releases its share of the budget."""
     share = Share(broker.reader.answers)
     try:
         return Counted(await _answer(broker, call, share), share)
@@ -56,7 +55,7 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
         for one in of_name.values():
             result = FetchResult(one.index)
             of_topic.append(result)
-            place = None if topic is None else topic_metadata.partition(topic, one.index)
+            place = None if topic is None else topic.partition(one.index)
             if place is None:
                 result.error = missing
             elif one.leader_epoch > 0:

@@ -10,28 +10,28 @@ from functools import cache
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log_types import Node
 from firn_broker.network.router import Call, Client
+from firn_broker.wire.requests import FindCoordinatorRequest
 
 KEY = 10
 VERSIONS = (0, 5)
 GROUP, TRANSACTION = 0, 1
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: FindCoordinatorRequest, call: Call) -> Fields:
+    """Name the broker that coordinates each requested group."""
     # A shard has many groups, and choosing its node looks at all nodes.
     of_shard = cache(broker.membership.of_shard)
-    type = getattr(request, "key_type", GROUP)
     if call.version < 4:
-        return _one(broker, call.client, request.key, type, of_shard)  # type: ignore[attr-defined]
-    keys = dict.fromkeys(request.coordinator_keys)  # type: ignore[attr-defined]
-    return {"coordinators": [_one(broker, call.client, key, type, of_shard) for key in keys]}
+        return _coordinator(broker, call.client, request.key, request.key_type, of_shard)
+    keys = dict.fromkeys(request.coordinator_keys)
+    return {"coordinators": [_coordinator(broker, call.client, key, request.key_type, of_shard) for key in keys]}
 
 
-def _one(broker: Broker, client: Client, key: str, type: int, of_shard: Callable[[int], Node]) -> Fields:
+def _coordinator(broker: Broker, client: Client, key: str, type: int, of_shard: Callable[[int], Node]) -> Fields:
     error, message = ErrorCode.none, None
     if type == TRANSACTION:
         error, message = (

@@ -1,22 +1,23 @@
 """Heartbeat (12), versions 0 to 4: REBALANCE_IN_PROGRESS tells a member to join again."""
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import HeartbeatRequest
 
 KEY = 12
 VERSIONS = (0, 4)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: HeartbeatRequest, call: Call) -> Fields:
+    """Keep the member in its group."""
     try:
         error = await broker.groups.heartbeat(
-            request.group_id,  # type: ignore[attr-defined]
-            request.member_id,  # type: ignore[attr-defined]
-            getattr(request, "group_instance_id", None),
-            request.generation_id,  # type: ignore[attr-defined]
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
         )
     except GroupError as refused:
         error = refused.code

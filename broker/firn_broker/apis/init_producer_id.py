@@ -6,22 +6,23 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import InitProducerIdRequest
 
 KEY = 22
 VERSIONS = (0, 4)
 LAST_EPOCH = 32_766
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    if getattr(request, "transactional_id", None) is not None:
+async def handle(broker: Broker, request: InitProducerIdRequest, call: Call) -> Fields:
+    """Give the producer an id, or the next epoch of the id that it has."""
+    if request.transactional_id is not None:
         return {
             "error_code": ErrorCode.transactional_id_authorization_failed, "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
-    id, epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    id, epoch = request.producer_id, request.producer_epoch
     if id >= 0 and 0 <= epoch < LAST_EPOCH:
         return {"error_code": ErrorCode.none, "producer_id": id, "producer_epoch": epoch + 1}
     return {"error_code": ErrorCode.none, "producer_id": await broker.producer_ids.new(), "producer_epoch": 0}

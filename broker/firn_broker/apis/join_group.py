@@ -4,39 +4,39 @@ Since version 4 a new member is first told its id (MEMBER_ID_REQUIRED) and comes
 leader that comes back may be told to skip the assignment.
 """
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import JoinReply, JoinRequest
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import JoinGroupRequest
 
 KEY = 11
 VERSIONS = (0, 9)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    session = request.session_timeout.total_seconds()  # type: ignore[attr-defined]
-    rebalance = getattr(request, "rebalance_timeout", None)
-    member: str = request.member_id  # type: ignore[attr-defined]
+async def handle(broker: Broker, request: JoinGroupRequest, call: Call) -> Fields:
+    """Answer when the rebalance that the member takes part in is done."""
+    session = request.session_timeout.total_seconds()
+    rebalance = request.rebalance_timeout.total_seconds()
     try:
         reply = await broker.groups.join(
-            request.group_id,  # type: ignore[attr-defined]
+            request.group_id,
             JoinRequest(
-                member,
-                getattr(request, "group_instance_id", None),
+                request.member_id,
+                request.group_instance_id,
                 call.client.id,
                 "/" + call.client.peer.rpartition(":")[0],
                 session,
-                session if rebalance is None or rebalance.total_seconds() < 0 else rebalance.total_seconds(),
-                request.protocol_type,  # type: ignore[attr-defined]
-                [(it.name, it.metadata) for it in request.protocols],  # type: ignore[attr-defined]
+                session if rebalance < 0 else rebalance,
+                request.protocol_type,
+                [(protocol.name, protocol.metadata) for protocol in request.protocols],
                 known_id_required=call.version >= 4,
                 skips_assignment=call.version >= 9,
             ),
         )
     except GroupError as error:
-        reply = JoinReply(error.code, member)
+        reply = JoinReply(error.code, request.member_id)
     return {
         "error_code": reply.error, "generation_id": reply.generation, "protocol_type": reply.protocol_type,
         # Null only since version 7.

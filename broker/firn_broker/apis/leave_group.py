@@ -2,27 +2,28 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import LeaveGroupRequest
 
 KEY = 13
 VERSIONS = (0, 5)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    if call.version >= 3:
-        members = [(it.member_id, it.group_instance_id) for it in request.members]  # type: ignore[attr-defined]
-    else:
-        members = [(request.member_id, None)]  # type: ignore[attr-defined]
+async def handle(broker: Broker, request: LeaveGroupRequest, call: Call) -> Fields:
+    """Remove members from their group."""
+    several = call.version >= 3
+    members = [(member.member_id, member.group_instance_id) for member in request.members]
+    if not several:
+        members = [(request.member_id, None)]
     try:
-        errors = await broker.groups.leave(request.group_id, members)  # type: ignore[attr-defined]
+        errors = await broker.groups.leave(request.group_id, members)
     except GroupError as error:
         return {"error_code": error.code, "members": ()}
     return {
-        "error_code": ErrorCode.none if call.version >= 3 else errors[0],
+        "error_code": ErrorCode.none if several else errors[0],
         "members": [
             {"member_id": id, "group_instance_id": instance, "error_code": error}
             for (id, instance), error in zip(members, errors, strict=True)

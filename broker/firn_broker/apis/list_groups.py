@@ -2,19 +2,20 @@
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import ListGroupsRequest
 
 KEY = 16
 VERSIONS = (0, 5)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    states = {state.lower() for state in getattr(request, "states_filter", ())}
-    kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
+async def handle(broker: Broker, request: ListGroupsRequest, call: Call) -> Fields:
+    """List the groups that this broker coordinates."""
+    states = {state.lower() for state in request.states_filter}
+    kinds = {kind.lower() for kind in request.types_filter}
     try:
         groups = await broker.groups.list()
     except GroupError as error:
@@ -23,10 +24,10 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         "error_code": ErrorCode.none,
         "groups": [
             {
-                "group_id": it.name, "protocol_type": it.protocol_type or "", "group_state": it.state.value,
-                "group_type": it.kind,
+                "group_id": group.name, "protocol_type": group.protocol_type or "", "group_state": group.state.value,
+                "group_type": group.kind,
             }
-            for it in groups
-            if (not states or it.state.value.lower() in states) and (not kinds or it.kind in kinds)
+            for group in groups
+            if (not states or group.state.value.lower() in states) and (not kinds or group.kind in kinds)
         ],
     }  # fmt: skip

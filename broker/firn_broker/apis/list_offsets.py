@@ -10,58 +10,48 @@ record of a time or later.
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn.records import contents, record_batch
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.log.reader import UnreadableError
-from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
+from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, LogState, Partition
 from firn_broker.network.router import Call
-from firn_broker.topics import topic_metadata
+from firn_broker.wire.requests import ListOffsetsPartition, ListOffsetsRequest
 
 KEY = 2
 VERSIONS = (1, 9)
 EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    asked: list[tuple[str, list[tuple[Any, Partition | None]]]] = []
+async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fields:
+    """Report the requested offset of each partition."""
+    requested: list[tuple[str, list[tuple[ListOffsetsPartition, Partition | None]]]] = []
     times: Counter[Partition] = Counter()
-    for topic in request.topics:  # type: ignore[attr-defined]
-        known = await broker.catalogue.find(topic.name)
-        places = [
-            None if known is None else topic_metadata.partition(known, one.partition_index) for one in topic.partitions
-        ]
-        asked.append((topic.name, list(zip(topic.partitions, places, strict=True))))
+    for topic in request.topics:
+        stored = await broker.catalogue.find(topic.name)
+        places = [None if stored is None else stored.partition(entry.partition_index) for entry in topic.partitions]
+        requested.append((topic.name, list(zip(topic.partitions, places, strict=True))))
         times.update(place for place in places if place is not None)
     states = dict(zip(times, await broker.metadata_store.log.states(list(times)), strict=True))
     topics = []
-    for name, of_topic in asked:
+    for name, of_topic in requested:
         partitions = []
-        for one, place in of_topic:
+        for entry, place in of_topic:
             state = None if place is None else states[place]
             error, offset, timestamp = ErrorCode.none, -1, -1
             if place is None or state is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif times[place] > 1:
                 error = ErrorCode.invalid_request
-            elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
-                offset = state.log_start
-            elif one.timestamp == LATEST:
-                offset = state.high_watermark
-            elif one.timestamp != LATEST_TIERED:
-                try:
-                    offset, timestamp = await _by_time(broker, place, one.timestamp, state.log_start)
-                except (UnreadableError, UnavailableError, ValueError):
-                    error = ErrorCode.kafka_storage_error
+            else:
+                error, offset, timestamp = await _offset(broker, place, state, entry.timestamp)
             partitions.append(
                 {
-                    "partition_index": one.partition_index, "error_code": error, "timestamp": timestamp, "offset": offset,
+                    "partition_index": entry.partition_index, "error_code": error, "timestamp": timestamp, "offset": offset,
                     "leader_epoch": 0 if offset >= 0 else -1,
                 }
             )  # fmt: skip
@@ -69,15 +59,29 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     return {"topics": topics}
 
 
+async def _offset(broker: Broker, partition: Partition, state: LogState, timestamp: int) -> tuple[ErrorCode, int, int]:
+    """Find (error, offset, timestamp) for a time or one of Kafka's special times."""
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return ErrorCode.none, state.log_start, -1
+    if timestamp == LATEST:
+        return ErrorCode.none, state.high_watermark, -1
+    if timestamp == LATEST_TIERED:
+        return ErrorCode.none, -1, -1
+    try:
+        return ErrorCode.none, *await _by_time(broker, partition, timestamp, state.log_start)
+    except (UnreadableError, UnavailableError, ValueError):
+        return ErrorCode.kafka_storage_error, -1, -1
+
+
 async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
-    """(offset, timestamp) of the record, -1 each if there is none."""
+    """Find (offset, timestamp) of the first record of that time or later; -1 each if there is none."""
     since = start
     while (run := await broker.metadata_store.log.find_by_time(partition, timestamp, since)) is not None:
         block = await broker.reader.read(run)
-        found = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
-        if found[0] >= 0 or timestamp == MAX_TIMESTAMP:
-            return found
-        # Its records of that time lie below the log start, or its header promised more than there is.
+        match = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        if match[0] >= 0 or timestamp == MAX_TIMESTAMP:
+            return match
+        # The records of that time lie below the log start, or the batch header claims a later time than any record has.
         since = run.last_offset + 1
     return -1, -1
 
@@ -92,10 +96,10 @@ async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, in
             continue
         try:
             _, places = contents.opened(batch)
-            times = [(it.offset, it.timestamp) for it in places]
+            times = [(record.offset, record.timestamp) for record in places]
         except contents.UndecodableError:
             times = [(max(base, start), newest)]
-        # A run may hold many that take long.
+        # A batch range may hold many batches that take long to decode, and other requests must not wait for all of them.
         await asyncio.sleep(0)
         for offset, time in times:
             if offset < start:

@@ -16,12 +16,13 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leader
 from firn_broker.log_types import Node, Partition, Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.creation import TopicError
+from firn_broker.wire.requests import MetadataRequest, MetadataTopic
 
 log = structlog.get_logger()
 
@@ -30,21 +31,21 @@ VERSIONS = (0, 12)
 BY_ID = 12
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    wanted = getattr(request, "topics", None)
+async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields:
+    """List the live brokers and the requested topics."""
+    requested = request.topics
     nodes = broker.endpoints(call.client)
     near = broker.membership.near(call.client.zone, external=call.client.external)
-    if wanted is None or (call.version == 0 and not wanted):
+    if requested is None or (call.version == 0 and not requested):
         try:
             await broker.catalogue.refresh()
         except UnavailableError as error:
             log.warning("topics told as they were", client=call.client.id, error=str(error))
         topics = [_topic(topic, near) for topic in broker.catalogue.by_name.values()]
     else:
-        create = getattr(request, "allow_auto_topic_creation", True)
-        each = {getattr(one, "topic_id", None) if one.name is None else one.name: one for one in wanted}
-        topics = [await _wanted(broker, call, one, near, create=create) for one in each.values()]
+        once = {topic.topic_id if topic.name is None else topic.name: topic for topic in requested}
+        create = request.allow_auto_topic_creation
+        topics = [await _requested(broker, call, topic, near, create=create) for topic in once.values()]
     return {
         "brokers": [
             {"node_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
@@ -57,12 +58,14 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
     }
 
 
-async def _wanted(broker: Broker, call: Call, wanted: object, near: Sequence[Node], *, create: bool) -> Fields:
-    name = getattr(wanted, "name", None)
+async def _requested(
+    broker: Broker, call: Call, requested: MetadataTopic, near: Sequence[Node], *, create: bool
+) -> Fields:
+    name = requested.name
     if name is None and call.version < BY_ID:
         raise MalformedError("a topic without a name")
     if name is None:
-        id = getattr(wanted, "topic_id", None)
+        id = requested.topic_id
         try:
             topic = None if id is None else await broker.catalogue.find_id(id)
         except UnavailableError:

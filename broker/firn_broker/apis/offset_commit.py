@@ -9,47 +9,46 @@ nobody has been in the group for `GroupSettings.offsets_seconds`.
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.network.router import Call
-from firn_broker.topics import topic_metadata
+from firn_broker.wire.requests import OffsetCommitRequest
 
 KEY = 8
 VERSIONS = (2, 9)
 METADATA_LIMIT = 4096
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    wanted: dict[Partition, CommittedOffset] = {}
-    answers: list[tuple[str, list[tuple[int, ErrorCode, Partition | None]]]] = []
-    for topic in request.topics:  # type: ignore[attr-defined]
-        known = await broker.catalogue.find(topic.name)
-        of_topic: list[tuple[int, ErrorCode, Partition | None]] = []
-        for one in topic.partitions:
-            place = None if known is None else topic_metadata.partition(known, one.partition_index)
-            metadata = one.committed_metadata or ""
+async def handle(broker: Broker, request: OffsetCommitRequest, call: Call) -> Fields:
+    """Store the offsets of a group."""
+    offsets: dict[Partition, CommittedOffset] = {}
+    answers: list[tuple[str, list[tuple[int, ErrorCode]]]] = []
+    for topic in request.topics:
+        stored = await broker.catalogue.find(topic.name)
+        of_topic: list[tuple[int, ErrorCode]] = []
+        for entry in topic.partitions:
+            place = None if stored is None else stored.partition(entry.partition_index)
+            metadata = entry.committed_metadata or ""
             error = ErrorCode.none
             if place is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > METADATA_LIMIT:
                 error = ErrorCode.offset_metadata_too_large
-            elif one.committed_offset < 0 or "\0" in metadata:
+            elif entry.committed_offset < 0 or "\0" in metadata:
                 error = ErrorCode.invalid_request
             else:
-                epoch = getattr(one, "committed_leader_epoch", -1)
-                wanted[place] = CommittedOffset(one.committed_offset, epoch, metadata)
-            of_topic.append((one.partition_index, error, place))
+                offsets[place] = CommittedOffset(entry.committed_offset, entry.committed_leader_epoch, metadata)
+            of_topic.append((entry.partition_index, error))
         answers.append((topic.name, of_topic))
     try:
         result = await broker.groups.commit(
-            request.group_id,  # type: ignore[attr-defined]
-            request.member_id,  # type: ignore[attr-defined]
-            getattr(request, "group_instance_id", None),
-            request.generation_id_or_member_epoch,  # type: ignore[attr-defined]
-            wanted,
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            offsets,
         )
     except GroupError as refused:
         result = refused.code
@@ -57,9 +56,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
         "topics": [
             {
                 "name": name,
-                "partitions": [
-                    {"partition_index": index, "error_code": error or result} for index, error, _ in of_topic
-                ],
+                "partitions": [{"partition_index": index, "error_code": error or result} for index, error in of_topic],
             }
             for name, of_topic in answers
         ]

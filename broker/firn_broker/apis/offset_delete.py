@@ -6,33 +6,33 @@ Subscriptions of classic consumers are read from their metadata (protocol type `
 from kio.schema.errors import ErrorCode
 
 from firn.records.cursor import Cursor, MalformedError
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.groups.group import Group
 from firn_broker.network.router import Call
-from firn_broker.topics import topic_metadata
+from firn_broker.wire.requests import OffsetDeleteRequest
 
 KEY = 47
 VERSIONS = (0, 0)
 CONSUMER = "consumer"
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    name: str = request.group_id  # type: ignore[attr-defined]
+async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fields:
+    """Delete the offsets of partitions to which no member of the group is subscribed."""
+    name = request.group_id
     try:
         group = await broker.groups.describe(name)
         if group is None:
             raise GroupError(ErrorCode.group_id_not_found)
         subscribed = _subscribed(broker, group)
         places, topics = [], []
-        for topic in request.topics:  # type: ignore[attr-defined]
-            known = await broker.catalogue.find(topic.name)
+        for topic in request.topics:
+            stored = await broker.catalogue.find(topic.name)
             partitions = []
-            for one in topic.partitions:
-                place = None if known is None else topic_metadata.partition(known, one.partition_index)
+            for entry in topic.partitions:
+                place = None if stored is None else stored.partition(entry.partition_index)
                 error = ErrorCode.none
                 if place is None:
                     error = ErrorCode.unknown_topic_or_partition
@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: object, call: Call) -> Fields:
                     error = ErrorCode.group_subscribed_to_topic
                 else:
                     places.append(place)
-                partitions.append({"partition_index": one.partition_index, "error_code": error})
+                partitions.append({"partition_index": entry.partition_index, "error_code": error})
             topics.append({"name": topic.name, "partitions": partitions})
         await broker.groups.delete_offsets(name, places)
     except GroupError as error:
@@ -56,13 +56,13 @@ def _subscribed(broker: Broker, group: Group) -> set[str]:
         return set()
     if group.protocol_type != CONSUMER:
         raise GroupError(ErrorCode.non_empty_group)
-    found: set[str] = set()
+    names: set[str] = set()
     for member in group.members.values():
         for _, metadata in member.protocols:
             cursor = Cursor(memoryview(metadata), 0, flexible=False)
             try:
                 cursor.i16()
-                found.update(cursor.string() or "" for _ in range(cursor.count()))
+                names.update(cursor.string() or "" for _ in range(cursor.count()))
             except MalformedError as error:
                 raise GroupError(ErrorCode.non_empty_group) from error
-    return found
+    return names

@@ -16,11 +16,12 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import OffsetFetchGroup, OffsetFetchRequest
 
 log = structlog.get_logger()
 
@@ -30,51 +31,50 @@ NONE = CommittedOffset(-1)
 _LATER = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
-    stable = getattr(request, "require_stable", False)
+async def handle(broker: Broker, request: OffsetFetchRequest, call: Call) -> Fields:
+    """Report the committed offsets of each requested group."""
+    stable = request.require_stable
     if call.version < 8:
-        return await _group(broker, request, stable, call)
-    groups: dict[str, object] = {}
-    for it in request.groups:  # type: ignore[attr-defined]
-        if groups.setdefault(it.group_id, it) != it:
-            raise MalformedError(f"group {it.group_id} is asked for twice, and not for the same")
-    return {"groups": [await _group(broker, it, stable, call) for it in groups.values()]}
+        return await _group(broker, OffsetFetchGroup(request.group_id, request.topics), stable, call)
+    groups: dict[str, OffsetFetchGroup] = {}
+    for group in request.groups:
+        if groups.setdefault(group.group_id, group) != group:
+            raise MalformedError(f"group {group.group_id} is requested twice, with different fields")
+    return {"groups": [await _group(broker, group, stable, call) for group in groups.values()]}
 
 
-async def _group(broker: Broker, asked: object, stable: bool, call: Call) -> Fields:
-    group: str = asked.group_id  # type: ignore[attr-defined]
-    topics = _topics(asked)
-    found: list[Fields] = []
+async def _group(broker: Broker, requested: OffsetFetchGroup, stable: bool, call: Call) -> Fields:
+    group = requested.group_id
+    topics = _topics(requested)
+    answers: list[Fields] = []
     try:
-        offsets = await broker.groups.offsets(
-            group, getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
-        )
+        offsets = await broker.groups.offsets(group, requested.member_id, requested.member_epoch)
         if topics is None:
-            found = _all(broker, offsets)
+            answers = _all(broker, offsets)
         else:
             for name, indexes in topics.items():
                 topic = await broker.catalogue.find(name)
                 partitions = [
-                    _partition(it, offsets.get(Partition(topic.id, it), NONE) if topic else NONE) for it in indexes
+                    _partition(index, offsets.get(Partition(topic.id, index), NONE) if topic else NONE)
+                    for index in indexes
                 ]
-                found.append({"name": name, "partitions": partitions})
+                answers.append({"name": name, "partitions": partitions})
     except UnavailableError as error:
         log.warning("client told to try again", api="OffsetFetch", client=call.client.id, error=str(error))
         return _refused(group, topics, ErrorCode.coordinator_not_available, stable)
     except GroupError as refused:
         return _refused(group, topics, refused.code, stable)
-    return {"group_id": group, "topics": found, "error_code": ErrorCode.none}
+    return {"group_id": group, "topics": answers, "error_code": ErrorCode.none}
 
 
-def _topics(asked: object) -> Mapping[str, Collection[int]] | None:
-    """The partitions by topic, each once; None for all that have an offset."""
-    if asked.topics is None:  # type: ignore[attr-defined]
+def _topics(requested: OffsetFetchGroup) -> Mapping[str, Collection[int]] | None:
+    """List the requested partitions by topic, each once; None for all partitions with an offset."""
+    if requested.topics is None:
         return None
-    found: dict[str, dict[int, None]] = {}
-    for topic in asked.topics:  # type: ignore[attr-defined]
-        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return found
+    indexes: dict[str, dict[int, None]] = {}
+    for topic in requested.topics:
+        indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return indexes
 
 
 def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[Fields]:
@@ -91,11 +91,11 @@ def _refused(group: str, topics: Mapping[str, Collection[int]] | None, error: Er
         error, of_group = ErrorCode.unstable_offset_commit, ErrorCode.none
     elif error in _LATER:
         error = of_group = ErrorCode.coordinator_load_in_progress
-    found = [
+    answers = [
         {"name": name, "partitions": [_partition(index, NONE, error) for index in indexes]}
         for name, indexes in (topics or {}).items()
     ]
-    return {"group_id": group, "topics": found, "error_code": of_group}
+    return {"group_id": group, "topics": answers, "error_code": of_group}
 
 
 def _partition(index: int, offset: CommittedOffset, error: ErrorCode = ErrorCode.none) -> Fields:

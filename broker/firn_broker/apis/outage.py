@@ -1,119 +1,122 @@
-"""What APIs answer while the coordinator cannot be reached, so that clients try again instead of losing their connection.
+"""What APIs answer while the coordinator cannot be reached, so that clients retry instead of losing their connection.
 
-The codes are those that clients (Java's and librdkafka) try again for by themselves, or tell their program as what may work later:
+Each code makes Java clients and librdkafka retry by themselves, or report an error that their program may retry:
 
-- partitions: KAFKA_STORAGE_ERROR, after which a client asks for metadata and tries again;
-- CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the one code of a topic for which Java repeats the request;
+- partitions: KAFKA_STORAGE_ERROR, after which a client reloads the metadata and retries;
+- CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the only code of a topic for which the Java client repeats the request;
 - groups: COORDINATOR_NOT_AVAILABLE;
-- InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer asks again; others send it to look for the coordinator of
+- InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer retries. Other codes make it look for the coordinator of
   transactions;
-- configs: REQUEST_TIMED_OUT, as with a Kafka whose controller is not there.
+- configs: REQUEST_TIMED_OUT, as from a Kafka cluster without a controller.
 
-The whole request is answered so, though some of it may have happened: whoever repeats it learns that. Metadata, Produce, Fetch, OffsetFetch
-and requests about whole groups tell outages themselves, as they still have something to say.
+The whole request gets this answer, although a part of it may have been carried out. A client that repeats it learns which.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
-import structlog
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import UnavailableError
-from firn.records.messages import Fields
-from firn_broker import metrics
-from firn_broker.apis import (
-    alter_configs,
-    create_partitions,
-    create_topics,
-    delete_records,
-    delete_topics,
-    describe_configs,
-    describe_log_dirs,
-    incremental_alter_configs,
-    init_producer_id,
-    list_offsets,
-    offset_commit,
-    offset_delete,
-    offset_for_leader_epoch,
-)
-from firn_broker.network.router import Call, Handler
-
-log = structlog.get_logger()
+from firn.records.message_writer import Fields
+from firn_broker.apis import describe_log_dirs as log_dirs
+from firn_broker.wire import requests
 
 MESSAGE = "The cluster's coordination cannot be reached now: try again."
 
 
-def answered(key: int, name: str, handler: Handler) -> Handler:
-    """The handler of an API, with an answer for outages if it has one here."""
-    answer = _ANSWERS.get(key)
-    if answer is None:
-        return handler
-
-    async def answering(request: Any, call: Call) -> Fields:
-        try:
-            return await handler(request, call)
-        except UnavailableError as error:
-            metrics.REQUEST_ERRORS.labels(name).inc()
-            log.warning("client told to try again", api=name, client=call.client.id, error=str(error))
-            return answer(request)
-
-    return answering
+class _Partition(Protocol):
+    @property
+    def partition_index(self) -> int: ...
 
 
-def _partitions(error: ErrorCode, **rest: int) -> Callable[[Any], Sequence[Fields]]:
-    """Answers for all partitions of the request, by topic."""
+class _Topic(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[_Partition]: ...
 
-    def topics(request: Any) -> Sequence[Fields]:
-        return [
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+def list_offsets(request: requests.ListOffsetsRequest) -> Fields:
+    """Answer for each partition."""
+    return _partitions(request.topics, ErrorCode.kafka_storage_error, timestamp=-1, offset=-1, leader_epoch=-1)
+
+
+def delete_records(request: requests.DeleteRecordsRequest) -> Fields:
+    """Answer for each partition."""
+    return _partitions(request.topics, ErrorCode.kafka_storage_error, low_watermark=-1)
+
+
+def offset_commit(request: requests.OffsetCommitRequest) -> Fields:
+    """Answer for each partition."""
+    return _partitions(request.topics, ErrorCode.coordinator_not_available)
+
+
+def _partitions(topics: Sequence[_Topic], error: ErrorCode, **rest: int) -> Fields:
+    return {
+        "topics": [
             {
-                "name": it.name,
+                "name": topic.name,
                 "partitions": [
-                    {"partition_index": one.partition_index, "error_code": error, **rest} for one in it.partitions
+                    {"partition_index": partition.partition_index, "error_code": error, **rest}
+                    for partition in topic.partitions
                 ],
             }
-            for it in request.topics
+            for topic in topics
         ]
-
-    return topics
-
-
-_LISTED = _partitions(ErrorCode.kafka_storage_error, timestamp=-1, offset=-1, leader_epoch=-1)
-_DELETED = _partitions(ErrorCode.kafka_storage_error, low_watermark=-1)
-_COMMITTED = _partitions(ErrorCode.coordinator_not_available)
+    }
 
 
-def _of_epochs(request: Any) -> Fields:
+def offset_for_leader_epoch(request: requests.OffsetForLeaderEpochRequest) -> Fields:
+    """Answer for each partition."""
     topics = [
         {
-            "topic": it.topic,
+            "topic": topic.topic,
             "partitions": [
                 {
-                    "partition": one.partition, "error_code": ErrorCode.kafka_storage_error, "leader_epoch": -1,
+                    "partition": partition.partition, "error_code": ErrorCode.kafka_storage_error, "leader_epoch": -1,
                     "end_offset": -1,
                 }
-                for one in it.partitions
+                for partition in topic.partitions
             ],
         }
-        for it in request.topics
+        for topic in request.topics
     ]  # fmt: skip
     return {"topics": topics}
 
 
-def _created(request: Any) -> Fields:
+def offset_delete(request: requests.OffsetDeleteRequest) -> Fields:
+    """Answer for the group."""
+    return {"error_code": ErrorCode.coordinator_not_available, "topics": ()}
+
+
+def init_producer_id(request: requests.InitProducerIdRequest) -> Fields:
+    """Answer without an id."""
+    return {"error_code": ErrorCode.coordinator_load_in_progress, "producer_id": -1, "producer_epoch": -1}
+
+
+def create_topics(request: requests.CreateTopicsRequest) -> Fields:
+    """Answer for each topic."""
     topics = [
         {
-            "name": it.name, "topic_id": None, "error_code": ErrorCode.not_controller, "error_message": MESSAGE,
+            "name": topic.name, "topic_id": None, "error_code": ErrorCode.not_controller, "error_message": MESSAGE,
             "num_partitions": -1, "replication_factor": -1, "configs": (),
         }
-        for it in request.topics
+        for topic in request.topics
     ]  # fmt: skip
     return {"topics": topics}
 
 
-def _removed(request: Any) -> Fields:
-    topics = [(it.name, it.topic_id) for it in getattr(request, "topics", ())]
-    topics += [(name, None) for name in getattr(request, "topic_names", ())]
+def delete_topics(request: requests.DeleteTopicsRequest) -> Fields:
+    """Answer for each topic."""
+    topics = [(topic.name, topic.topic_id) for topic in request.topics]
+    topics += [(name, None) for name in request.topic_names]
     responses = [
         {"name": name, "topic_id": id, "error_code": ErrorCode.not_controller, "error_message": MESSAGE}
         for name, id in topics
@@ -121,39 +124,35 @@ def _removed(request: Any) -> Fields:
     return {"responses": responses}
 
 
-def _grown(request: Any) -> Fields:
+def create_partitions(request: requests.CreatePartitionsRequest) -> Fields:
+    """Answer for each topic."""
     results = [
-        {"name": it.name, "error_code": ErrorCode.not_controller, "error_message": MESSAGE} for it in request.topics
+        {"name": topic.name, "error_code": ErrorCode.not_controller, "error_message": MESSAGE}
+        for topic in request.topics
     ]
     return {"results": results}
 
 
-def _resources(request: Any) -> Sequence[Fields]:
+def describe_configs(request: requests.DescribeConfigsRequest) -> Fields:
+    """Answer for each resource."""
+    return {"results": _resources(request.resources)}
+
+
+def alter_configs(request: requests.AlterConfigsRequest | requests.IncrementalAlterConfigsRequest) -> Fields:
+    """Answer for each resource."""
+    return {"responses": _resources(request.resources)}
+
+
+def _resources(resources: Sequence[_Resource]) -> Sequence[Fields]:
     return [
         {
-            "error_code": ErrorCode.request_timed_out, "error_message": MESSAGE, "resource_type": it.resource_type,
-            "resource_name": it.resource_name, "configs": (),
+            "error_code": ErrorCode.request_timed_out, "error_message": MESSAGE, "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name, "configs": (),
         }
-        for it in request.resources
+        for resource in resources
     ]  # fmt: skip
 
 
-_ANSWERS: Mapping[int, Callable[[Any], Fields]] = {
-    list_offsets.KEY: lambda request: {"topics": _LISTED(request)},
-    offset_for_leader_epoch.KEY: _of_epochs,
-    delete_records.KEY: lambda request: {"topics": _DELETED(request)},
-    offset_commit.KEY: lambda request: {"topics": _COMMITTED(request)},
-    offset_delete.KEY: lambda request: {"error_code": ErrorCode.coordinator_not_available, "topics": ()},
-    init_producer_id.KEY: lambda request: {
-        "error_code": ErrorCode.coordinator_load_in_progress,
-        "producer_id": -1,
-        "producer_epoch": -1,
-    },
-    create_topics.KEY: _created,
-    delete_topics.KEY: _removed,
-    create_partitions.KEY: _grown,
-    describe_configs.KEY: lambda request: {"results": _resources(request)},
-    alter_configs.KEY: lambda request: {"responses": _resources(request)},
-    incremental_alter_configs.KEY: lambda request: {"responses": _resources(request)},
-    describe_log_dirs.KEY: lambda request: describe_log_dirs.answer(ErrorCode.kafka_storage_error, ()),
-}
+def describe_log_dirs(request: requests.DescribeLogDirsRequest) -> Fields:
+    """Answer for the only directory."""
+    return log_dirs.answer(ErrorCode.kafka_storage_error, ())

@@ -26,7 +26,6 @@ from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
 from firn_broker.network.budget import Share
 from firn_broker.network.router import Call, Client
-from firn_broker.topics import topic_metadata
 from firn_broker.wire import produce
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
 
@@ -52,7 +51,7 @@ Refusal = tuple[ErrorCode, str]
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
-    """Answer."""
+    """Append the batches, and answer when they are durable."""
     share = Share(broker.parsed)
     try:
         # How much a request takes is known when it is parsed: those behind it wait unparsed until it has that, in the order in which they came.
@@ -106,7 +105,7 @@ async def _append(
         for name, topic, missing, batches in checked:
             of_topic: list[ProduceResult] = []
             for index, batch in batches:
-                place = None if topic is None else topic_metadata.partition(topic, index)
+                place = None if topic is None else topic.partition(index)
                 if isinstance(batch, tuple):
                     code, why = batch
                     of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))

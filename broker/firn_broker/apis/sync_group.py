@@ -1,26 +1,27 @@
 """SyncGroup (14), versions 0 to 5. The leader's assignments are stored before anybody is given a part."""
 
-from firn.records.messages import Fields
+from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import SyncReply
 from firn_broker.groups.coordinator import GroupError
 from firn_broker.network.router import Call
+from firn_broker.wire.requests import SyncGroupRequest
 
 KEY = 14
 VERSIONS = (0, 5)
 
 
-async def handle(broker: Broker, request: object, call: Call) -> Fields:
-    """Answer."""
+async def handle(broker: Broker, request: SyncGroupRequest, call: Call) -> Fields:
+    """Give the member its assignment once the leader has sent all of them."""
     try:
         reply = await broker.groups.sync(
-            request.group_id,  # type: ignore[attr-defined]
-            request.member_id,  # type: ignore[attr-defined]
-            getattr(request, "group_instance_id", None),
-            request.generation_id,  # type: ignore[attr-defined]
-            getattr(request, "protocol_type", None),
-            getattr(request, "protocol_name", None),
-            {it.member_id: it.assignment for it in request.assignments},  # type: ignore[attr-defined]
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            {entry.member_id: entry.assignment for entry in request.assignments},
         )
     except GroupError as error:
         reply = SyncReply(error.code)

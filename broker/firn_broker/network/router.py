@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from firn.records import messages
 from firn.records.cursor import MalformedError
-from firn.records.messages import Fields
+from firn.records.message_reader import decode
+from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
 from firn_broker.network.budget import Counted
 from firn_broker.wire import headers
@@ -62,30 +62,26 @@ class Call:
         return self.header.version
 
 
+Buffers = Sequence[bytes | memoryview]
 Handler = Callable[[Any, Call], Awaitable[Fields]]
-"""Answers a decoded request, by kio's names of the newest version."""
-RawHandler = Callable[[Call], Awaitable[Sequence[bytes | memoryview] | None]]
-"""Reads the frame and writes the body itself; None for no answer at all."""
-
-
-class Api(Protocol):
-    """What a module in ``apis`` says of itself."""
-
-    KEY: int
-    VERSIONS: tuple[int, int]
+"""Answers a decoded request with the fields of the newest version."""
+RawHandler = Callable[[Call], Awaitable[Buffers | None]]
+"""Reads the frame and writes the body of the answer; None if the client waits for no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One API: its name, the versions that are advertised, and who answers."""
+    """One API: its name, the advertised versions, and its handler."""
 
     key: int
     name: str
     versions: tuple[int, int]
+    request: type | None = None
+    """The record that `handler` takes."""
     handler: Handler | None = None
     raw: RawHandler | None = None
     reads: bool = False
-    """Whether it only tells: it may be cut off at any place when nobody listens any more."""
+    """Whether the request changes nothing, so that it may be cancelled at any point when its client disconnects."""
 
 
 class Router:
@@ -101,9 +97,7 @@ class Router:
         route = self._routes.get(key)
         return route is not None and route.reads
 
-    async def handle(
-        self, header: RequestHeader, frame: memoryview, client: Client
-    ) -> Sequence[bytes | memoryview] | None:
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
         """The answer, header and body; None when the client waits for none."""
         client.id = header.client or ""
         route = self._routes.get(header.api)
@@ -123,10 +117,11 @@ class Router:
                 buffers = [headers.response(header), *body]
                 return Counted(buffers, body.share) if isinstance(body, Counted) else buffers
             assert route.handler is not None
-            request = messages.decode(header.api, header.version, frame, header.body)
+            assert route.request is not None
+            request: Any = decode(route.request, header.api, header.version, frame, header.body)
             fields = await route.handler(request, call)
             answer: list[bytes | memoryview] = [headers.response(header)]
-            for piece in messages.pieces(header.api, header.version, fields):
+            for piece in pieces(header.api, header.version, fields):
                 if len(answer) > 1:
                     # Of a long one: heartbeats and leases do not wait for all of it.
                     await asyncio.sleep(0)

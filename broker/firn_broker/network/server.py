@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from firn.records.cursor import MalformedError
-from firn.records.messages import REQUEST_LIMIT
+from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
 from firn_broker.network.budget import Budget, Counted, Share
 from firn_broker.network.router import Client, Router

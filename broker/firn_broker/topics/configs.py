@@ -143,8 +143,9 @@ DEFINITIONS: Mapping[str, Definition] = {
 LISTS = frozenset(name for name, it in DEFINITIONS.items() if it.type is ConfigType.LIST)
 
 
-def check(configs: Mapping[str, str | None]) -> None:
-    """Raises InvalidConfigError for the first config that cannot be."""
+def check(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the configs, which all have a value then. Raises InvalidConfigError for the first invalid one."""
+    checked = {}
     for name, value in configs.items():
         definition = DEFINITIONS.get(name)
         if definition is None:
@@ -153,14 +154,15 @@ def check(configs: Mapping[str, str | None]) -> None:
             raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
         if "\0" in value or not definition.check(value.strip()):
             raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
+        checked[name] = value
+    return checked
 
 
 class TopicConfigs:
     """What topics are like, with the defaults of this cluster."""
 
     def __init__(self, defaults: Mapping[str, str]) -> None:
-        check(defaults)
-        self._defaults = dict(defaults)
+        self._defaults = check(defaults)
 
     def get(self, topic: Topic, name: str) -> str:
         """The value that counts."""

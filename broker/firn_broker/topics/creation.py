@@ -62,12 +62,11 @@ class TopicMaker:
                 ErrorCode.invalid_partitions, f"{partitions} partitions: there have to be 1 to {MAX_PARTITIONS}"
             )
         try:
-            configs.check(own)
+            checked = configs.check(own)
         except configs.InvalidConfigError as error:
             raise TopicError(ErrorCode.invalid_config, str(error)) from error
         self.check_compacted(partitions, own)
-        kept = {key: value for key, value in own.items() if value is not None}
-        topic = Topic(self._identifiers.uuid4(), name, partitions, kept)
+        topic = Topic(self._identifiers.uuid4(), name, partitions, checked)
         taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if validate_only:
             if await self._catalogue.find(name) is not None:

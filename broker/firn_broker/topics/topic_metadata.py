@@ -8,7 +8,7 @@ import structlog
 
 from firn.model.errors import UnavailableError
 from firn_broker.log.watermarks import Watermarks
-from firn_broker.log_types import Partition, Topic
+from firn_broker.log_types import Topic
 from firn_broker.ports import TopicStore
 
 log = structlog.get_logger()
@@ -60,8 +60,3 @@ class Catalogue:
         if id not in self.by_id:
             await self.refresh()
         return self.by_id.get(id)
-
-
-def partition(topic: Topic, index: int) -> Partition | None:
-    """A partition of the topic, if it has it."""
-    return Partition(topic.id, index) if 0 <= index < topic.partitions else None

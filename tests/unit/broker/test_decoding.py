@@ -13,13 +13,19 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from firn.records import messages
+from firn.records import message_reader
 from firn.records.cursor import MalformedError
 from firn_broker import api_table
 from firn_broker.wire import headers
 from tests.unit.broker.whole import _nested
 
-VERSIONS = [(api.KEY, version) for api in api_table.DECODED for version in range(api.VERSIONS[0], api.VERSIONS[1] + 1)]
+REQUESTS = {api.key: api.request for api in api_table.APIS if api.request is not None}
+VERSIONS = [
+    (api.key, version)
+    for api in api_table.APIS
+    if api.request
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
 SAMPLES: dict[str, Any] = {
     "int8": 1, "int16": 2, "int32": 3, "int64": 1 << 40, "bool": True, "string": "text", "bytes": b"bytes", "records": b"records",
     "uuid": UUID(int=5), "error_code": ErrorCode.none, "timedelta_i32": i32Timedelta.parse(timedelta(seconds=1)),
@@ -53,6 +59,58 @@ def written(message: Any) -> bytes:
     return buffer.getvalue()
 
 
+def expected(record: Any, message: Any) -> Any:
+    """The record of a message: what kio has in the declared fields, and the record's defaults in those that the version lacks."""
+    there = {field.name for field in dataclasses.fields(message)}
+    parts = {name: nested_record(hint) for name, hint in get_type_hints(record).items()}
+    values = {}
+    for field in dataclasses.fields(record):
+        if field.name not in there:
+            continue
+        value, part = getattr(message, field.name), parts[field.name]
+        if part is not None and value is not None:
+            value = tuple(expected(part, element) for element in value)
+        values[field.name] = value
+    return record(**values)
+
+
+def nested_record(hint: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return hint
+    return next((part for argument in get_args(hint) if (part := nested_record(argument)) is not None), None)
+
+
+def nullable(hint: Any) -> bool:
+    return type(None) in get_args(hint)
+
+
+def agrees(record: Any, schemas: list[Any], served: int) -> None:
+    """Check a record against kio's classes for the versions that have the message, of all ``served`` versions."""
+    declared = get_type_hints(record)
+    for field in dataclasses.fields(record):
+        definitions = [
+            (get_type_hints(schema)[field.name], it)
+            for schema in schemas
+            for it in dataclasses.fields(schema)
+            if it.name == field.name
+        ]
+        assert definitions, f"{record.__name__}.{field.name} is in no version"
+        hint = declared[field.name]
+        assert nullable(hint) == any(nullable(it) for it, _ in definitions), f"{record.__name__}.{field.name}"
+        if len(definitions) < served:
+            assert field.default is not dataclasses.MISSING, f"{record.__name__}.{field.name} needs a default"
+            kafkas = {it.default for _, it in definitions} - {dataclasses.MISSING}
+            assert not kafkas or kafkas == {field.default}, f"{record.__name__}.{field.name}"
+        if (part := nested_record(hint)) is not None:
+            agrees(part, [_nested(it) for it, _ in definitions], len(definitions))
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+def test_a_request_record_declares_fields_as_kafka_defines_them(api: int) -> None:
+    versions = [version for key, version in VERSIONS if key == api]
+    agrees(REQUESTS[api], [load_request_schema(api, version) for version in versions], len(versions))
+
+
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
 def test_what_kio_writes_is_read(api: int, version: int) -> None:
     schema = load_request_schema(api, version)
@@ -60,10 +118,11 @@ def test_what_kio_writes_is_read(api: int, version: int) -> None:
     for seed in range(20):
         message = sample(schema, Random(seed))
         data = written(message)
-        assert messages.decode(api, version, memoryview(b"head" + data), 4) == message
+        request = message_reader.decode(REQUESTS[api], api, version, memoryview(b"head" + data), 4)
+        assert request == expected(REQUESTS[api], message)
         if schema.__flexible__ and not any(it.metadata.get("tag") is not None for it in dataclasses.fields(schema)):
             unknown = data[:-1] + b"\x01\x63\x02hi"
-            assert messages.decode(api, version, memoryview(unknown), 0) == message
+            assert message_reader.decode(REQUESTS[api], api, version, memoryview(unknown), 0) == request
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -82,7 +141,7 @@ def test_a_mutated_request_is_read_or_malformed(seed: int) -> None:
                 case 2:
                     del data[place:]
         try:
-            messages.decode(api, version, memoryview(data), 0)
+            message_reader.decode(REQUESTS[api], api, version, memoryview(data), 0)
         except MalformedError:
             pass
         except OverflowError as error:

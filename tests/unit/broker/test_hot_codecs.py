@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn.records import messages
 from firn.records.cursor import MalformedError
+from firn.records.message_writer import encode
 from firn_broker.wire import fetch, headers, produce
 from firn_broker.wire.fetch import FetchPartition, FetchResult
 from firn_broker.wire.produce import ProduceResult
@@ -152,7 +152,7 @@ def test_an_array_longer_than_its_message_costs_nothing() -> None:
 
 @pytest.mark.parametrize("version", range(13))
 def test_an_answer_leaves_out_what_a_version_lacks(version: int) -> None:
-    body = messages.encode(
+    body = encode(
         3, version,
         {"brokers": [{"node_id": 1, "host": "h", "port": 2, "rack": None}], "cluster_id": "c", "controller_id": 1,
          "topics": [{"error_code": ErrorCode.none, "name": "t", "topic_id": TOPIC, "partitions": [

@@ -9,8 +9,9 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from firn.records import messages
+from firn.records import message_reader
 from firn.records.cursor import ELEMENTS, MalformedError, varint
+from firn_broker import api_table
 from firn_broker.network.budget import Share
 from firn_broker.wire import fetch, produce
 from firn_broker.wire.produce import ProduceRequest, ProduceResult
@@ -19,6 +20,8 @@ from tests.unit.broker.batches import raw
 from tests.unit.broker.test_whole_brokers import bases
 from tests.unit.broker.test_whole_brokers import produce as produce_one
 from tests.unit.broker.whole import broker, counting_turns, create, zero
+
+REQUESTS = {api.key: api.request for api in api_table.APIS if api.request is not None}
 
 
 def produced(topics: int, partitions: int) -> bytes:
@@ -70,7 +73,7 @@ def test_elements_are_counted_over_the_whole_request() -> None:
 )
 def test_so_are_those_of_other_requests(api: int, version: int, body: bytes) -> None:
     with pytest.raises(MalformedError):
-        messages.decode(api, version, memoryview(body), 0)
+        message_reader.decode(REQUESTS[api], api, version, memoryview(body), 0)
 
 
 def test_tagged_fields_are_counted_too() -> None:
