@@ -25,9 +25,12 @@ _ATTRIBUTES = 21
 _MAX_TIMESTAMP = 35
 
 CODEC_BITS = 0x07
+LAST_CODEC = 4
+"""zstd."""
 APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+_REFUSED_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 
 NO_PRODUCER = -1
 
@@ -88,17 +91,21 @@ def parse(data: memoryview) -> Batch:
     body = length + 12 - HEADER
     if count > (body * _DENSEST if attributes & CODEC_BITS else body // _SMALLEST):
         raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records cannot be in {body} bytes")
-    if attributes & CONTROL_BIT:
-        raise InvalidBatchError(ErrorCode.invalid_record, "a control batch from a client")
-    if attributes & CODEC_BITS > 4:
-        raise InvalidBatchError(ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_BITS}")
-    if attributes & TRANSACTIONAL_BIT:
-        raise InvalidBatchError(ErrorCode.invalid_txn_state, "transactions are not supported on this cluster")
+    if attributes & _REFUSED_BITS or attributes & CODEC_BITS > LAST_CODEC:
+        raise _invalid_attributes(attributes)
     if producer >= 0 and (epoch < 0 or sequence < 0):
         raise InvalidBatchError(
             ErrorCode.invalid_record, f"producer id {producer} with epoch {epoch} and sequence {sequence}"
         )
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
+
+
+def _invalid_attributes(attributes: int) -> InvalidBatchError:
+    if attributes & CONTROL_BIT:
+        return InvalidBatchError(ErrorCode.invalid_record, "a control batch from a client")
+    if attributes & CODEC_BITS > LAST_CODEC:
+        return InvalidBatchError(ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_BITS}")
+    return InvalidBatchError(ErrorCode.invalid_txn_state, "transactions are not supported on this cluster")
 
 
 def rewritten(data: memoryview) -> Batch:

@@ -101,9 +101,34 @@ class Member:
     joining: JoinFuture | None = None
     syncing: SyncFuture | None = None
 
+    @classmethod
+    def joined_by(cls, id: str, request: JoinRequest, now: float) -> "Member":
+        """Create the member that ``request`` makes."""
+        return cls(
+            id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
+            request.protocols, now + request.session_seconds,
+        )  # fmt: skip
+
     def metadata(self, protocol: str | None) -> bytes:
-        """What it said for ``protocol``."""
+        """Return the metadata that the member sent for ``protocol``."""
         return next((data for name, data in self.protocols if name == protocol), b"")
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return what is stored of the member, for JSON."""
+        return {
+            "id": self.id, "instance": self.instance, "client": self.client, "host": self.host,
+            "session": self.session_seconds, "rebalance": self.rebalance_seconds,
+            "protocols": [[name, _text(data)] for name, data in self.protocols], "assignment": _text(self.assignment),
+        }  # fmt: skip
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any], now: float) -> "Member":
+        """Create the member of `stored`, with a whole session left."""
+        return cls(
+            stored["id"], stored["instance"], stored["client"], stored["host"], stored["session"], stored["rebalance"],
+            [(name, base64.b64decode(data)) for name, data in stored["protocols"]], now + stored["session"],
+            base64.b64decode(stored["assignment"]),
+        )  # fmt: skip
 
 
 def _answer(future: Any, reply: Any) -> None:
@@ -211,10 +236,8 @@ class Group:
 
     def _add(self, id: str, request: JoinRequest, now: float, future: JoinFuture) -> None:
         self.protocol_type = request.protocol_type
-        self.members[id] = Member(
-            id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
-            request.protocols, now + request.session_seconds, joining=future,
-        )  # fmt: skip
+        self.members[id] = Member.joined_by(id, request, now)
+        self.members[id].joining = future
         if self.leader is None:
             self.leader = id
         if self.state is State.PREPARING and now < self._initial_until:
@@ -237,10 +260,8 @@ class Group:
         was_leader = self.leader == old.id
         del self.members[old.id]
         id = self.new_id(request.instance or "")
-        member = Member(
-            id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
-            request.protocols, now + request.session_seconds, old.assignment,
-        )  # fmt: skip
+        member = Member.joined_by(id, request, now)
+        member.assignment = old.assignment
         self.members[id] = member
         if was_leader:
             self.leader = id
@@ -315,15 +336,9 @@ class Group:
             if member.id == self.leader
             else []
         )
+        leader = self.leader or ""
         return JoinReply(
-            ErrorCode.none,
-            member.id,
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader or "",
-            False,
-            members,
+            ErrorCode.none, member.id, self.generation, self.protocol_type, self.protocol, leader, False, members
         )
 
     def _empty(self) -> None:
@@ -503,31 +518,19 @@ class Group:
             {
                 "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
                 "emptyMs": self.empty_ms, "rebalancing": bool(self.members) and not stable,
-                "members": [
-                    {
-                        "id": it.id, "instance": it.instance, "client": it.client, "host": it.host,
-                        "session": it.session_seconds, "rebalance": it.rebalance_seconds,
-                        "protocols": [[name, _text(data)] for name, data in it.protocols], "assignment": _text(it.assignment),
-                    }
-                    for it in self.members.values()
-                ],
+                "members": [member.stored() for member in self.members.values()],
             }
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
         """See `groups.group.Group`. Who was in a rebalance begins it anew."""
-        kept = json.loads(text)
-        self.protocol_type, self.protocol = kept["type"], kept["protocol"]
-        self.generation, self.leader = kept["generation"], kept["leader"]
-        self.empty_ms = kept.get("emptyMs")
-        for it in kept["members"]:
-            self.members[it["id"]] = Member(
-                it["id"], it["instance"], it["client"], it["host"], it["session"], it["rebalance"],
-                [(name, base64.b64decode(data)) for name, data in it["protocols"]], now + it["session"],
-                base64.b64decode(it["assignment"]),
-            )  # fmt: skip
+        stored = json.loads(text)
+        self.protocol_type, self.protocol = stored["type"], stored["protocol"]
+        self.generation, self.leader = stored["generation"], stored["leader"]
+        self.empty_ms = stored.get("emptyMs")
+        self.members = {member["id"]: Member.restored(member, now) for member in stored["members"]}
         self.state = State.STABLE if self.members else State.EMPTY
-        if kept.get("rebalancing"):
+        if stored.get("rebalancing"):
             self._rebalance(now)
 
 

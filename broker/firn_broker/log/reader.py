@@ -6,8 +6,8 @@ reads at a time, its own cache), so that reading history cannot slow the tail, o
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -47,6 +47,18 @@ class Records:
     log_start: int = -1
     high_watermark: int = -1
     batches: Sequence[memoryview] = ()
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The runs that one answer loads."""
+
+    runs: list[list[Run]] = field(default_factory=list)
+    """For each position of the request."""
+    recent: set[Slot] = field(default_factory=set)
+    """Those of partitions that are read up to their high watermark."""
+    size: int = 0
+    """Bytes of all runs."""
 
 
 class UnreadableError(Exception):
@@ -146,60 +158,45 @@ class Reader:
     async def _load(
         self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int, share: Share
     ) -> list[Records]:
-        left = max_bytes
+        plan = self._plan(positions, found, max_bytes)
+        if plan.size >= SMALL:
+            await share.take(plan.size)
+        # The cache keeps nothing for an answer that waits for its share, so blocks are looked up only now.
+        blocks = await self._blocks([run for runs in plan.runs for run in runs], plan.recent)
         answers = []
-        # One batch larger than it all may pass, or nobody could ever read it: one in the whole answer, for the first that has any.
-        allowance = True
-        chosen: list[list[Run]] = []
-        recent: set[Slot] = set()
-        planned = max_bytes
-        held = 0
-        any_chosen = False
-        for position, one in zip(positions, found, strict=True):
-            runs: list[Run] = []
-            budget = min(position.max_bytes, planned)
-            fresh = bool(one.runs) and one.runs[-1].last_offset + 1 >= one.high_watermark
-            for number, run in enumerate(one.runs):
-                if budget > 0 or not any_chosen:
-                    any_chosen = True
-                    runs.append(run)
-                    held += run.place.length
-                    budget -= run.place.length
-                    planned -= run.place.length
-                    if fresh:
-                        recent.add(_slot(run))
-                else:
-                    if len(positions) == 1 and not fresh:
-                        self._ahead(one.runs[number:])
-                    break
-            chosen.append(runs)
-        if held >= SMALL:
-            await share.take(held)
-        # Only now, as a cache keeps nothing for who waits.
-        blocks = await self._blocks([run for runs in chosen for run in runs], recent)
-        for position, one, runs in zip(positions, found, chosen, strict=True):
-            answer = Records(one.error, one.log_start, one.high_watermark)
-            batches: list[memoryview] = []
+        left = max_bytes
+        for position, result, runs in zip(positions, found, plan.runs, strict=True):
+            answer = Records(result.error, result.log_start, result.high_watermark)
             budget = min(position.max_bytes, left)
-            for run in runs:
-                block = blocks.get(_slot(run))
-                if block is None:
-                    # A prefix is a good answer. Without one, the client comes again.
-                    if not batches:
-                        answer.error = ErrorCode.kafka_storage_error
-                    break
-                part = block.slice(run, position.offset, budget, at_least_one=allowance)
-                if not len(part):
-                    break
-                allowance = False
-                batches.append(part)
-                budget -= len(part)
-                left -= len(part)
-                if budget <= 0:
-                    break
-            answer.batches = batches
+            # One batch larger than all bounds may pass in the whole answer, or no consumer could ever read it.
+            answer.batches, complete = _slices(position.offset, runs, blocks, budget, at_least_one=left == max_bytes)
+            if not answer.batches and not complete:
+                answer.error = ErrorCode.kafka_storage_error
+            left -= sum(len(batches) for batches in answer.batches)
             answers.append(answer)
         return answers
+
+    def _plan(self, positions: Sequence[Position], found: Sequence[Found], max_bytes: int) -> "_Plan":
+        """Choose the runs for an answer of ``max_bytes``; one run at least if there is any."""
+        plan = _Plan()
+        left = max_bytes
+        for position, result in zip(positions, found, strict=True):
+            at_tail = bool(result.runs) and result.runs[-1].last_offset + 1 >= result.high_watermark
+            budget = min(position.max_bytes, left)
+            chosen: list[Run] = []
+            for run in result.runs:
+                if budget <= 0 and plan.size:
+                    break
+                chosen.append(run)
+                plan.size += run.place.length
+                budget -= run.place.length
+                left -= run.place.length
+            plan.runs.append(chosen)
+            if at_tail:
+                plan.recent.update(_slot(run) for run in chosen)
+            elif len(positions) == 1:
+                self._ahead(result.runs[len(chosen) :])
+        return plan
 
     async def _blocks(self, runs: Sequence[Run], recent: Container[Slot]) -> dict[Slot, Block]:
         """The blocks of runs; one that cannot be read is absent. Those that are cached now are held from now on."""
@@ -286,6 +283,27 @@ class Reader:
                     self._watermarks.gone(partition)
                 else:
                     self._watermarks.saw(partition, state.high_watermark)
+
+
+def _slices(
+    offset: int, runs: Sequence[Run], blocks: Mapping[Slot, Block], budget: int, *, at_least_one: bool
+) -> tuple[list[memoryview], bool]:
+    """Slice whole batches from ``offset`` on, within ``budget`` bytes; also report whether no block was missing.
+
+    The batches in front of a missing block are a good answer: the consumer asks for the rest again."""
+    batches: list[memoryview] = []
+    for run in runs:
+        block = blocks.get(_slot(run))
+        if block is None:
+            return batches, False
+        part = block.slice(run, offset, budget, at_least_one=at_least_one and not batches)
+        if not len(part):
+            break
+        batches.append(part)
+        budget -= len(part)
+        if budget <= 0:
+            break
+    return batches, True
 
 
 def _slot(run: Run) -> Slot:

@@ -4,6 +4,7 @@ What brokers write meanwhile is no finding: the coordinator is asked before and 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from firn.model.errors import CorruptDataError, ExitCode
@@ -53,41 +54,54 @@ async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) 
     before = await retention.list_objects()
     there = dict(await objects.list(wal.PREFIX))
     after = await retention.list_objects()
-    found = Findings(len(there), sum(there.values()))
-    found.uncommitted = sorted(key for key in there if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0)
-    records: Counter[str] = Counter()
-    for key in sorted(key for key in there if key not in before and key not in after):
-        try:
-            batches = await _index(objects, key, there[key])
-        except CorruptDataError:
-            found.unknown.append(key)
-        except KeyError:
-            # Deleted meanwhile.
-            continue
-        else:
-            found.newer.append(key)
-            for batch in batches:
-                records[f"{batch.partition.topic}/{batch.partition.index}"] += batch.records
-    found.newer_records = dict(sorted(records.items()))
+    findings = Findings(len(there), sum(there.values()))
+    findings.uncommitted = sorted(
+        key for key in there if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0
+    )
+    unknown = {key: size for key, size in sorted(there.items()) if key not in before and key not in after}
+    await _examine_unknown(objects, unknown, findings)
     for key, (size, runs) in sorted(before.items()):
-        # An object that lost its last run meanwhile may be deleted meanwhile.
+        # An object that lost its last run since the first look may be deleted by now.
         if not runs or not after.get(key, (0, 0))[1]:
             continue
         if key not in there:
-            found.missing.append(key)
+            findings.missing.append(key)
         elif there[key] != size:
-            found.wrong_size.append(key)
+            findings.wrong_size.append(key)
         elif read:
-            try:
-                (data,) = await objects.get_ranges(key, [(0, size)])
-                start, end = wal.index_range(data[-wal.TAIL :], size)
-                wal.read_index(data[start:end], data[-wal.TAIL :])
-                wal.check_segments(data)
-            except CorruptDataError:
-                found.damaged.append(key)
-            except KeyError:
-                found.missing.append(key)
-    return found
+            await _examine_bytes(objects, key, size, findings)
+    return findings
+
+
+async def _examine_unknown(objects: ObjectStore, sizes: Mapping[str, int], findings: Findings) -> None:
+    """Sort objects that the coordinator does not know into WAL objects, with their records, and others."""
+    records: Counter[str] = Counter()
+    for key, size in sizes.items():
+        try:
+            batches = await _index(objects, key, size)
+        except CorruptDataError:
+            findings.unknown.append(key)
+        except KeyError:
+            # Deleted after the bucket was listed.
+            continue
+        else:
+            findings.newer.append(key)
+            for batch in batches:
+                records[f"{batch.partition.topic}/{batch.partition.index}"] += batch.records
+    findings.newer_records = dict(sorted(records.items()))
+
+
+async def _examine_bytes(objects: ObjectStore, key: str, size: int, findings: Findings) -> None:
+    """Read a whole object and compare it with its own checksums."""
+    try:
+        (data,) = await objects.get_ranges(key, [(0, size)])
+        start, end = wal.index_range(data[-wal.TAIL :], size)
+        wal.read_index(data[start:end], data[-wal.TAIL :])
+        wal.check_segments(data)
+    except CorruptDataError:
+        findings.damaged.append(key)
+    except KeyError:
+        findings.missing.append(key)
 
 
 async def _index(objects: ObjectStore, key: str, size: int) -> list[wal.IndexedBatch]:
