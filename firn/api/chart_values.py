@@ -163,6 +163,8 @@ class PrometheusRule(Settings):
     """A table is this many seconds behind for ten minutes."""
     compaction_lag_seconds: int = Field(ge=60)
     """A file has waited this many seconds for compaction, for fifteen minutes."""
+    runbook_url: str
+    """Address of the alerts page; each alert links its section there. Empty: no links."""
 
 
 class Metrics(Settings):

@@ -200,3 +200,10 @@ spec:
     requests:
       storage: {{ .size }}
 {{- end }}
+
+{{/* The runbook of an alert: the section of its name on the page at metrics.prometheusRule.runbookUrl. Takes root and alert. */}}
+{{- define "firn.runbook" -}}
+{{- with .root.Values.metrics.prometheusRule.runbookUrl -}}
+runbook_url: {{ printf "%s#%s" . (lower $.alert) | quote }}
+{{- end -}}
+{{- end }}

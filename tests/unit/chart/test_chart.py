@@ -99,7 +99,7 @@ def test_quick_start_configuration_is_what_the_operator_accepts() -> None:
     assert config.profiles["classic"].replicas == 1
     assert config.catalogs["lake"].type == "sql"
     assert config.catalogs["lake"].uri == "postgresql://firn-postgres.elsewhere.svc:5432/firn"
-    assert config.images.spark.image == "registry.example.com/data/firn-spark:0.1.0"
+    assert config.images.spark.image == "registry.example.com/data/firn-spark:0.2.0"
     assert config.default_profile == "classic"
 
 
@@ -120,7 +120,7 @@ def test_quick_start_with_diskless_brokers_is_one_word_away() -> None:
     assert isinstance(diskless, DisklessProfile)
     assert (diskless.replicas, config.profiles["classic"].managed, config.default_profile) == (1, True, "classic")
     assert config.images.broker is not None
-    assert config.images.broker.image == "registry.example.com/data/firn-broker:0.1.0"
+    assert config.images.broker.image == "registry.example.com/data/firn-broker:0.2.0"
     for host, port in (("firn-postgres", 5432), ("firn-s3", 7070)):
         (served,) = one(objects, "Service", host)["spec"]["ports"]
         assert served["port"] == port, "brokers run in the release's namespace, where the short name is enough"
