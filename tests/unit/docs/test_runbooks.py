@@ -1,0 +1,70 @@
+"""Every alert has a runbook, and every reason of a condition a next step."""
+
+import re
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import ConditionType, Reason
+from tests import markdown
+from tests.chart import manifests, one, render
+from tests.markdown import ROOT
+
+ALERTS = "docs/operations/alerts.md"
+TROUBLESHOOTING = "docs/operations/troubleshooting.md"
+ALERT = re.compile(r"^\s+- alert: (\w+)$", re.MULTILINE)
+NAMES = ALERT.findall((ROOT / "charts/firn/templates/monitoring.yaml").read_text())
+URL = "https://docs.example.com/docs/operations/alerts.html"
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading of the second level."""
+    return (ROOT / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_the_page_has_a_section_for_each_alert_and_no_other() -> None:
+    assert NAMES
+    assert markdown.headings(ALERTS)[1:] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_runbook_says_effect_cause_and_act(name: str) -> None:
+    text = section(ALERTS, name)
+    for part in ("**Effect.**", "**Find the cause.**", "**Act.**"):
+        assert part in text, f"{name}: {part} is missing"
+
+
+def rules(**values: Any) -> list[dict[str, Any]]:
+    rendered = render(
+        {
+            "images": {"registry": "registry.example.com/data"},
+            "metrics": {"prometheusRule": {"enabled": True, **values}},
+        }
+    )
+    rule = one(manifests(rendered), "PrometheusRule", "firn")
+    return [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+
+
+def test_alerts_link_their_runbooks() -> None:
+    links = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in rules(runbookUrl=URL)}
+    assert list(links) == NAMES
+    for name, link in links.items():
+        page, _, anchor = link.partition("#")
+        assert (page, anchor in markdown.anchors(ALERTS)) == (URL, True), name
+
+
+def test_alerts_have_no_link_unless_the_values_name_the_page() -> None:
+    assert not [alert for alert in rules() if "runbook_url" in alert["annotations"]]
+
+
+def test_troubleshooting_has_each_reason_and_each_condition() -> None:
+    words = {text for _, text in markdown.code_spans(TROUBLESHOOTING)} | set(markdown.headings(TROUBLESHOOTING))
+    words |= {word for heading in markdown.headings(TROUBLESHOOTING) for word in re.findall(r"\w+", heading)}
+    assert {*Reason, *ConditionType} <= words
+
+
+def test_troubleshooting_names_no_reason_that_does_not_exist() -> None:
+    tables = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / TROUBLESHOOTING).read_text(), re.MULTILINE)
+    named = {word for first, _ in tables for word in re.findall(r"`([A-Z]\w+)`", first)}
+    dead_letters = {"InvalidJson"}
+    assert named <= {*Reason, *ConditionType, *dead_letters}
