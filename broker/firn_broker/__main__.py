@@ -179,7 +179,7 @@ async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
     if found.newer:
         print(
             f"{len(found.newer)} objects are newer than the coordinator: was it restored from a backup? Start no broker before you have read"
-            " 'A restored coordinator' in docs/operations/diskless-brokers.md",
+            " 'Restore the coordinator from a backup' in docs/operations/diskless-brokers.md",
             file=sys.stderr,
         )
     return found.verdict

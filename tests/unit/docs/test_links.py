@@ -103,3 +103,12 @@ def test_anchors_are_those_of_forges(
     with open(page, "w") as file:
         file.write(text)
     assert markdown.anchors(page) == anchors
+
+
+def test_pages_that_code_and_the_chart_name_exist() -> None:
+    named = set()
+    for file in markdown.files():
+        if file.startswith(("broker/", "charts/", "controllers/", "firn/", "hack/", "operator/", "spark_apps/")):
+            named |= set(re.findall(r"\bdocs/[\w/-]+\.md\b", (markdown.ROOT / file).read_text(errors="replace")))
+    assert named
+    assert named <= markdown.files()
