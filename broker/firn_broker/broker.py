@@ -29,7 +29,7 @@ from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicMaker
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -61,11 +61,11 @@ class Broker:
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
-        self.catalogue = Catalogue(ports.metadata_store.topics, self.watermarks)
+        self.topic_metadata = TopicMetadata(ports.metadata_store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicMaker(
             ports.metadata_store.topics,
-            self.catalogue,
+            self.topic_metadata,
             self.identifiers,
             settings.topics,
             settings.upkeep.compacted_bytes,
@@ -93,7 +93,7 @@ class Broker:
             self.metadata_store.nodes, address, ttl_ms=int(settings.lease_seconds * 1000), wanted=settings.node_id
         )
         await _reached(self.membership.join)
-        await _reached(self.catalogue.refresh)
+        await _reached(self.topic_metadata.refresh)
         await _reached(self.producer_ids.reserve)
         self.writer = WalWriter(
             self.metadata_store.log,
@@ -108,7 +108,7 @@ class Broker:
             self.metadata_store.groups,
             self.metadata_store.nodes,
             self.membership,
-            self.catalogue,
+            self.topic_metadata,
             self.identifiers,
             self.clock,
             settings.groups,
@@ -121,7 +121,7 @@ class Broker:
             self.metadata_store.retention,
             self.objects,
             self.membership,
-            self.catalogue,
+            self.topic_metadata,
             self.configs,
             compaction,
             settings.upkeep,
@@ -130,7 +130,7 @@ class Broker:
         self.router = Router(routes, self.writer.hurry)
         for name, work in (
             ("lease", self.membership.keep()),
-            ("topics", self.catalogue.keep()),
+            ("topics", self.topic_metadata.keep()),
             ("producer ids", self.producer_ids.keep()),
             ("commits", self.writer.run()),
             ("keys that were given up", self.writer.settle()),
@@ -141,7 +141,7 @@ class Broker:
         ):
             self._work(name, work)
         if settings.metrics_listen:
-            self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.catalogue).run())
+            self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.topic_metadata).run())
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)

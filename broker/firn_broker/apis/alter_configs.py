@@ -68,8 +68,8 @@ async def _alter(
     broker: Broker, name: str, resource: R, change: Change[R], *, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
     for _ in range(ATTEMPTS):
-        await broker.catalogue.refresh()
-        topic = broker.catalogue.by_name.get(name)
+        await broker.topic_metadata.refresh()
+        topic = broker.topic_metadata.by_name.get(name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         try:
@@ -80,7 +80,7 @@ async def _alter(
         if validate_only:
             return ErrorCode.none, None
         if await broker.metadata_store.topics.configure_topic(topic.id, topic.configs, changed):
-            await broker.catalogue.refresh()
+            await broker.topic_metadata.refresh()
             return ErrorCode.none, None
         # Another client changed the configs after they were read, and its change must not be lost.
     return ErrorCode.request_timed_out, f"The configs of topic '{name}' are changed by others all the time: try again."

@@ -58,7 +58,7 @@ def _described(broker: Broker, group: consumer.Group) -> Fields:
 
 
 def _assignment(broker: Broker, partitions: consumer.Partitions) -> Fields:
-    topics = broker.catalogue.by_id
+    topics = broker.topic_metadata.by_id
     return {
         "topic_partitions": [
             {**entry, "topic_name": topics[entry["topic_id"]].name}

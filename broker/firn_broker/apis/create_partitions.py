@@ -15,11 +15,11 @@ VERSIONS = (0, 3)
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -> Fields:
     """Add partitions to each requested topic."""
-    await broker.catalogue.refresh()
+    await broker.topic_metadata.refresh()
     results = []
     for requested in request.topics:
         error, message = ErrorCode.none, None
-        topic = broker.catalogue.by_name.get(requested.name)
+        topic = broker.topic_metadata.by_name.get(requested.name)
         if topic is None:
             error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{requested.name}' does not exist."
         elif requested.count <= topic.partitions:
@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
         elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, requested.count):
             error = ErrorCode.unknown_topic_or_partition
         results.append({"name": requested.name, "error_code": error, "error_message": message})
-    await broker.catalogue.refresh()
+    await broker.topic_metadata.refresh()
     return {"results": results}
 
 

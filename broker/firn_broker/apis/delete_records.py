@@ -16,7 +16,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, call: Call) -> F
     """Move the log start of each requested partition."""
     topics = []
     for topic in request.topics:
-        stored = await broker.catalogue.find(topic.name)
+        stored = await broker.topic_metadata.find(topic.name)
         partitions = []
         for entry in topic.partitions:
             place = None if stored is None else stored.partition(entry.partition_index)

@@ -18,7 +18,7 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fi
     """Delete each requested topic."""
     requested = [(topic.name, topic.topic_id) for topic in request.topics]
     requested += [(name, None) for name in request.topic_names]
-    await broker.catalogue.refresh()
+    await broker.topic_metadata.refresh()
     responses = []
     for name, id in requested:
         topic = _find(broker, name, id)
@@ -31,11 +31,11 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fi
                 "error_message": None,
             }
         )  # fmt: skip
-    await broker.catalogue.refresh()
+    await broker.topic_metadata.refresh()
     return {"responses": responses}
 
 
 def _find(broker: Broker, name: str | None, id: UUID | None) -> Topic | None:
     if name is not None:
-        return broker.catalogue.by_name.get(name)
-    return None if id is None else broker.catalogue.by_id.get(id)
+        return broker.topic_metadata.by_name.get(name)
+    return None if id is None else broker.topic_metadata.by_id.get(id)

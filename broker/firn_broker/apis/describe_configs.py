@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) ->
         configs: Callable[[], Sequence[Fields]] = tuple
         keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
         if resource.resource_type == TOPIC:
-            topic = await broker.catalogue.find(resource.resource_name)
+            topic = await broker.topic_metadata.find(resource.resource_name)
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             else:

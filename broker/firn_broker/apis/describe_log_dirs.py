@@ -17,11 +17,11 @@ DIRECTORY = "/objects"
 
 async def handle(broker: Broker, request: DescribeLogDirsRequest, call: Call) -> Fields:
     """Report the bytes of the partitions that this broker leads."""
-    await broker.catalogue.refresh()
+    await broker.topic_metadata.refresh()
     requested = None if request.topics is None else {topic.topic: set(topic.partitions) for topic in request.topics}
     node = broker.membership.lease.node
     topics = []
-    for topic in broker.catalogue.by_name.values():
+    for topic in broker.topic_metadata.by_name.values():
         if requested is not None and topic.name not in requested:
             continue
         places = [

@@ -87,8 +87,8 @@ async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorC
     """The topic, and the error for a partition that is not there."""
     try:
         if isinstance(name, UUID):
-            topic = await broker.catalogue.find_id(name)
+            topic = await broker.topic_metadata.find_id(name)
             return topic, ErrorCode.unknown_topic_or_partition if topic else ErrorCode.unknown_topic_id
-        return await broker.catalogue.find(name), ErrorCode.unknown_topic_or_partition
+        return await broker.topic_metadata.find(name), ErrorCode.unknown_topic_or_partition
     except UnavailableError:
         return None, ErrorCode.kafka_storage_error

@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fie
     requested: list[tuple[str, list[tuple[ListOffsetsPartition, Partition | None]]]] = []
     times: Counter[Partition] = Counter()
     for topic in request.topics:
-        stored = await broker.catalogue.find(topic.name)
+        stored = await broker.topic_metadata.find(topic.name)
         places = [None if stored is None else stored.partition(entry.partition_index) for entry in topic.partitions]
         requested.append((topic.name, list(zip(topic.partitions, places, strict=True))))
         times.update(place for place in places if place is not None)

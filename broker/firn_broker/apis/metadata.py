@@ -38,10 +38,10 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
     near = broker.membership.near(call.client.zone, external=call.client.external)
     if requested is None or (call.version == 0 and not requested):
         try:
-            await broker.catalogue.refresh()
+            await broker.topic_metadata.refresh()
         except UnavailableError as error:
             log.warning("topics told as they were", client=call.client.id, error=str(error))
-        topics = [_topic(topic, near) for topic in broker.catalogue.by_name.values()]
+        topics = [_topic(topic, near) for topic in broker.topic_metadata.by_name.values()]
     else:
         once = {topic.topic_id if topic.name is None else topic.name: topic for topic in requested}
         create = request.allow_auto_topic_creation
@@ -67,14 +67,14 @@ async def _requested(
     if name is None:
         id = requested.topic_id
         try:
-            topic = None if id is None else await broker.catalogue.find_id(id)
+            topic = None if id is None else await broker.topic_metadata.find_id(id)
         except UnavailableError:
             return _unknown(None, id, ErrorCode.leader_not_available)
         if topic is None:
             return _unknown(None, id, ErrorCode.unknown_topic_id)
         return _topic(topic, near)
     try:
-        topic = await (broker.topics.on_demand(name) if create else broker.catalogue.find(name))
+        topic = await (broker.topics.on_demand(name) if create else broker.topic_metadata.find(name))
     except TopicError as error:
         return _unknown(name, None, error.code)
     except UnavailableError:

@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: OffsetCommitRequest, call: Call) -> Fi
     offsets: dict[Partition, CommittedOffset] = {}
     answers: list[tuple[str, list[tuple[int, ErrorCode]]]] = []
     for topic in request.topics:
-        stored = await broker.catalogue.find(topic.name)
+        stored = await broker.topic_metadata.find(topic.name)
         of_topic: list[tuple[int, ErrorCode]] = []
         for entry in topic.partitions:
             place = None if stored is None else stored.partition(entry.partition_index)

@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fi
         subscribed = _subscribed(broker, group)
         places, topics = [], []
         for topic in request.topics:
-            stored = await broker.catalogue.find(topic.name)
+            stored = await broker.topic_metadata.find(topic.name)
             partitions = []
             for entry in topic.partitions:
                 place = None if stored is None else stored.partition(entry.partition_index)
@@ -50,7 +50,7 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fi
 
 def _subscribed(broker: Broker, group: Group) -> set[str]:
     if isinstance(group, consumer.Group):
-        topics = broker.catalogue.by_id
+        topics = broker.topic_metadata.by_id
         return {topics[id].name for id in group.subscribed() if id in topics}
     if not isinstance(group, classic.Group) or group.empty:
         return set()

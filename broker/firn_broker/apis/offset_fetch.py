@@ -53,7 +53,7 @@ async def _group(broker: Broker, requested: OffsetFetchGroup, stable: bool, call
             answers = _all(broker, offsets)
         else:
             for name, indexes in topics.items():
-                topic = await broker.catalogue.find(name)
+                topic = await broker.topic_metadata.find(name)
                 partitions = [
                     _partition(index, offsets.get(Partition(topic.id, index), NONE) if topic else NONE)
                     for index in indexes
@@ -80,7 +80,7 @@ def _topics(requested: OffsetFetchGroup) -> Mapping[str, Collection[int]] | None
 def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[Fields]:
     by_topic: dict[str, list[Fields]] = {}
     for partition, offset in sorted(offsets.items()):
-        if (topic := broker.catalogue.by_id.get(partition.topic)) is not None:
+        if (topic := broker.topic_metadata.by_id.get(partition.topic)) is not None:
             by_topic.setdefault(topic.name, []).append(_partition(partition.index, offset))
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
 

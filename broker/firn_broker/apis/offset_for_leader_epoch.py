@@ -17,7 +17,7 @@ async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, call: Cal
     requested: list[tuple[str, list[tuple[OffsetForLeaderEpochPartition, Partition | None]]]] = []
     existing: dict[Partition, None] = {}
     for topic in request.topics:
-        stored = await broker.catalogue.find(topic.topic)
+        stored = await broker.topic_metadata.find(topic.topic)
         places = [None if stored is None else stored.partition(entry.partition) for entry in topic.partitions]
         requested.append((topic.topic, list(zip(topic.partitions, places, strict=True))))
         existing.update((place, None) for place in places if place is not None)

@@ -127,7 +127,7 @@ async def _check(
 ) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | Refusal]]]:
     """The topic, or None and why, and for each partition its batch or what is wrong with it."""
     try:
-        topic = broker.catalogue.by_name.get(name) or await broker.catalogue.find(name)
+        topic = broker.topic_metadata.by_name.get(name) or await broker.topic_metadata.find(name)
         missing = ErrorCode.unknown_topic_or_partition
     except UnavailableError:
         topic, missing = None, ErrorCode.kafka_storage_error

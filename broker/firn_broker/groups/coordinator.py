@@ -35,7 +35,7 @@ from firn_broker.groups.group import Group
 from firn_broker.log_types import CommittedOffset, Lease, NodeLease, Partition, StoredGroup
 from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class GroupCoordinator:
         group_store: GroupStore,
         nodes: NodeStore,
         membership: Membership,
-        catalogue: Catalogue,
+        topic_metadata: TopicMetadata,
         identifiers: Identifiers,
         clock: Clock,
         settings: GroupSettings,
@@ -102,7 +102,7 @@ class GroupCoordinator:
         self._group_store = group_store
         self._nodes = nodes
         self._membership = membership
-        self._catalogue = catalogue
+        self._topic_metadata = topic_metadata
         self._identifiers = identifiers
         self._clock = clock
         self.settings = settings
@@ -483,7 +483,7 @@ class GroupCoordinator:
         else:
             group = self._consumer(name, found.version if found else 0)
         before = group.version
-        reply = group.heartbeat(request, self._catalogue.by_name, self._now())
+        reply = group.heartbeat(request, self._topic_metadata.by_name, self._now())
         if found is None or found is not group:
             if reply.error:
                 return reply

@@ -8,7 +8,7 @@ from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.groups.coordinator import GroupCoordinator, GroupError
 from firn_broker.ports import GroupStore
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
 
@@ -20,10 +20,10 @@ SERIES = 1000
 class GroupLag:
     """Keeps the metric up to date. When lags cannot be read there are none, rather than old ones."""
 
-    def __init__(self, group_store: GroupStore, groups: GroupCoordinator, catalogue: Catalogue) -> None:
+    def __init__(self, group_store: GroupStore, groups: GroupCoordinator, topic_metadata: TopicMetadata) -> None:
         self._group_store = group_store
         self._groups = groups
-        self._catalogue = catalogue
+        self._topic_metadata = topic_metadata
 
     async def run(self) -> None:
         """For ever."""
@@ -44,5 +44,5 @@ class GroupLag:
         lags = await self._group_store.lags(names, SERIES) if names else ()
         metrics.GROUP_LAG.clear()
         for lag in lags:
-            if (topic := self._catalogue.by_id.get(lag.topic)) is not None:
+            if (topic := self._topic_metadata.by_id.get(lag.topic)) is not None:
                 metrics.GROUP_LAG.labels(lag.group, topic.name).set(lag.records)

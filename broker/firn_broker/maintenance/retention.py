@@ -17,7 +17,7 @@ from firn_broker.ports import ObjectStore, RetentionStore
 from firn_broker.settings import UpkeepSettings
 from firn_broker.topics import configs
 from firn_broker.topics.configs import TopicConfigs
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class Upkeep:
         retention_store: RetentionStore,
         objects: ObjectStore,
         membership: Membership,
-        catalogue: Catalogue,
+        topic_metadata: TopicMetadata,
         topic_configs: TopicConfigs,
         compaction: Compaction,
         settings: UpkeepSettings,
@@ -43,7 +43,7 @@ class Upkeep:
         self._retention_store = retention_store
         self._objects = objects
         self._membership = membership
-        self._catalogue = catalogue
+        self._topic_metadata = topic_metadata
         self._configs = topic_configs
         self._settings = settings
         self._failed: UUID | None = None
@@ -82,7 +82,7 @@ class Upkeep:
     async def _make_room(self) -> None:
         """Move log starts and drop runs, a step of each topic at a time. Topics that need more steps than one share an interval."""
         clock = asyncio.get_running_loop().time
-        due = [it for it in self._catalogue.by_id.values() if self._expires(it)]
+        due = [it for it in self._topic_metadata.by_id.values() if self._expires(it)]
         turn = next((number for number, it in enumerate(due, 1) if it.id == self._failed), 0)
         topics = await self._expire(due[turn:] + due[:turn])
         end = clock() + self._settings.interval_seconds
@@ -146,7 +146,7 @@ class Upkeep:
 
     async def _compact(self) -> None:
         # Last: room is made before it begins.
-        topics = [it for it in self._catalogue.by_id.values() if self._configs.compacted(it)]
+        topics = [it for it in self._topic_metadata.by_id.values() if self._configs.compacted(it)]
         await self._compaction.round(topics, self._settings.interval_seconds)
 
     async def _steps(self, name: str, step: Callable[[int], Awaitable[int]], end: float) -> int:

@@ -10,7 +10,7 @@ from firn_broker.log_types import Topic
 from firn_broker.ports import TopicStore
 from firn_broker.settings import TopicSettings
 from firn_broker.topics import configs
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000
@@ -39,13 +39,13 @@ class TopicMaker:
     def __init__(
         self,
         topic_store: TopicStore,
-        catalogue: Catalogue,
+        topic_metadata: TopicMetadata,
         identifiers: Identifiers,
         settings: TopicSettings,
         partition_bytes: int,
     ) -> None:
         self._topic_store = topic_store
-        self._catalogue = catalogue
+        self._topic_metadata = topic_metadata
         self._identifiers = identifiers
         self.settings = settings
         self._partition_bytes = partition_bytes
@@ -69,12 +69,12 @@ class TopicMaker:
         topic = Topic(self._identifiers.uuid4(), name, partitions, checked)
         taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if validate_only:
-            if await self._catalogue.find(name) is not None:
+            if await self._topic_metadata.find(name) is not None:
                 raise taken
             return topic
         if not await self._topic_store.create_topic(topic):
             raise taken
-        await self._catalogue.refresh()
+        await self._topic_metadata.refresh()
         return topic
 
     def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
@@ -101,13 +101,13 @@ class TopicMaker:
 
     async def on_demand(self, name: str) -> Topic | None:
         """The topic, made now if topics are made for who asks; None if not. Raises TopicError."""
-        topic = await self._catalogue.find(name)
+        topic = await self._topic_metadata.find(name)
         if topic is None and self.settings.auto_create:
             try:
                 await self.create(name, -1, {})
             except TopicError as error:
                 if error.code is not ErrorCode.topic_already_exists:
                     raise
-                await self._catalogue.refresh()
-            topic = self._catalogue.by_name.get(name)
+                await self._topic_metadata.refresh()
+            topic = self._topic_metadata.by_name.get(name)
         return topic

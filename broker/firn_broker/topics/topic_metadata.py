@@ -16,7 +16,7 @@ log = structlog.get_logger()
 REFRESH_SECONDS = 1.0
 
 
-class Catalogue:
+class TopicMetadata:
     """Topics by name and by id."""
 
     def __init__(self, topic_store: TopicStore, watermarks: Watermarks) -> None:

@@ -47,8 +47,8 @@ def test_what_is_kept_stays_within_bounds() -> None:
             await create(
                 one, "t", PARTITIONS, retention_ms=f"{RETENTION_SECONDS * 1000}", message_timestamp_type="LogAppendTime"
             )
-            await one.broker.catalogue.refresh()
-            await two.broker.catalogue.refresh()
+            await one.broker.topic_metadata.refresh()
+            await two.broker.topic_metadata.refresh()
             writing = asyncio.gather(write(one, 0), write(two, 1))
             # One run, in an object of its own, a second; so many runs that upkeep has two rounds for each step.
             rounds = 3 * ROUND_SECONDS

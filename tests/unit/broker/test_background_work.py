@@ -8,7 +8,7 @@ import pytest
 
 from firn_broker.groups.classic import Group
 from firn_broker.groups.lag import GroupLag
-from firn_broker.topics.topic_metadata import Catalogue
+from firn_broker.topics.topic_metadata import TopicMetadata
 from tests.fakes.virtual_time import run
 from tests.unit.broker.rig import FIRST, Rig, rig
 
@@ -22,12 +22,12 @@ class OneGroup:
 
 WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
     "the node's lease": lambda parts: parts.membership.keep(),
-    "topics": lambda parts: Catalogue(parts.store.topics, parts.watermarks).keep(),
+    "topics": lambda parts: TopicMetadata(parts.store.topics, parts.watermarks).keep(),
     "high watermarks": lambda parts: parts.reader.poll(lambda: False),
     "the lag of groups": lambda parts: GroupLag(
         parts.store.groups,
         OneGroup(),
-        Catalogue(parts.store.topics, parts.watermarks),  # type: ignore[arg-type]
+        TopicMetadata(parts.store.topics, parts.watermarks),  # type: ignore[arg-type]
     ).run(),
 }
 

@@ -56,7 +56,7 @@ async def fill(asked: Asked, start: int = 0) -> None:
 
 
 async def topic_id(asked: Asked) -> UUID:
-    topic = await asked.broker.catalogue.find("t")
+    topic = await asked.broker.topic_metadata.find("t")
     assert topic is not None
     return topic.id
 

@@ -28,8 +28,8 @@ def test_no_change_is_lost() -> None:
             )
             assert set(found) == {ErrorCode.none}
             for asked in (one, two):
-                await asked.broker.catalogue.refresh()
-                configs = asked.broker.catalogue.by_name["t"].configs
+                await asked.broker.topic_metadata.refresh()
+                configs = asked.broker.topic_metadata.by_name["t"].configs
                 assert configs == {name.replace("_", "."): value for name, value in changes.items()}
 
     run(story())

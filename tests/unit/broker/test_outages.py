@@ -145,7 +145,7 @@ def test_clients_are_told_to_try_again_and_succeed_later(what: str) -> None:
                 for version in range(low, high + 1):
                     if version > 3 or "allow_auto_topic_creation" not in fields:
                         assert codes(await asked.ask(api, version, **given)) - {ErrorCode.none} == {expected}, version
-            await asked.broker.catalogue.refresh()
+            await asked.broker.topic_metadata.refresh()
             assert expected not in codes(await asked.ask(api, high, **given))
 
     run(story())
@@ -160,7 +160,7 @@ def test_offsets_are_read_by_any_broker_for_who_asks_as_nobody() -> None:
             await create(first, "t")
             both = (first, second)
             for asked in both:
-                await asked.broker.catalogue.refresh()
+                await asked.broker.topic_metadata.refresh()
                 await asked.broker.membership._renew()
             committed = [codes(await commit(it, "g", "")) for it in both]
             assert set().union(*committed) == {ErrorCode.none, ErrorCode.not_coordinator}
@@ -256,7 +256,7 @@ def test_a_broker_that_is_told_to_end_does_not_wait_for_the_end_of_an_outage() -
         now = asyncio.get_running_loop().time
         async with broker(shared) as asked:
             await create(asked, "t")
-            partition = Partition(asked.broker.catalogue.by_name["t"].id, 0)
+            partition = Partition(asked.broker.topic_metadata.by_name["t"].id, 0)
             with outage(shared):
                 answer = asked.broker.writer.append([Append(partition, batch(1), False)])
                 await asyncio.sleep(1)

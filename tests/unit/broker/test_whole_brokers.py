@@ -275,7 +275,7 @@ def test_a_producer_that_went_on_elsewhere_is_not_refused_for_ever_when_it_is_ba
     async def story() -> None:
         async with broker(shared) as first, broker(shared, seed=2) as second:
             await create(first, "t")
-            await second.broker.catalogue.refresh()
+            await second.broker.topic_metadata.refresh()
             with monkeypatch.context() as patched:
                 patched.setattr(shared.objects, "put", fail)
                 assert await send(first, 0) is ErrorCode.kafka_storage_error
