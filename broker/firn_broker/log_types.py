@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """Timestamps that mean something else (ListOffsets): the high watermark, the log start, the record with the greatest timestamp."""
 
-RUN_BYTES = 1 << 20
+RANGE_BYTES = 1 << 20
 """A run of batches ends before it grows past this, so that a reader need not load much more than it wants."""
 
 
@@ -22,7 +22,7 @@ KEPT_REPLIES = 64
 """Replies to the newest commits of a node that are kept for as long as its epoch lasts. It commits in order and asks again until it is
 answered, so that only its last ones may be in doubt: one of its writer, one of its compaction."""
 
-FOUND_RUNS = 256
+LOOKUP_RANGES = 256
 """Runs of a partition that one look gives at most, if it does not ask for fewer."""
 
 
@@ -150,7 +150,7 @@ class WalRange(NamedTuple):
     length: int
 
 
-class Run(NamedTuple):
+class BatchRange(NamedTuple):
     """Consecutive batches of one partition that lie together. ``place`` may later be a range of a data file instead."""
 
     base_offset: int
@@ -170,8 +170,8 @@ class Rewrite:
     key: str
     size: int
     partition: Partition
-    old: Sequence[Run]
-    new: Sequence[Run]
+    old: Sequence[BatchRange]
+    new: Sequence[BatchRange]
 
     def __post_init__(self) -> None:
         """Offsets that nothing covers could never be passed by a consumer."""
@@ -182,7 +182,7 @@ class Rewrite:
             raise ValueError(f"{self.partition}: the new runs cover other offsets than the old ones")
 
 
-class Wanted(NamedTuple):
+class Lookup(NamedTuple):
     """Find batches of ``partition`` from ``offset`` on, until their bytes pass ``max_bytes`` (one run at least)."""
 
     partition: Partition
@@ -190,13 +190,13 @@ class Wanted(NamedTuple):
     max_bytes: int
 
 
-class Found(NamedTuple):
+class LookupResult(NamedTuple):
     """The state of a partition, and where the wanted batches lie, by offset."""
 
     error: ErrorCode
     log_start: int = -1
     high_watermark: int = -1
-    runs: Sequence[Run] = ()
+    ranges: Sequence[BatchRange] = ()
 
 
 class LogState(NamedTuple):

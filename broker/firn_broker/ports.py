@@ -8,24 +8,24 @@ from typing import Protocol
 from uuid import UUID
 
 from firn_broker.log_types import (
-    FOUND_RUNS,
+    LOOKUP_RANGES,
     BatchOutcome,
+    BatchRange,
     Commit,
     CommittedOffset,
-    Found,
     Lease,
     LogState,
+    Lookup,
+    LookupResult,
     Node,
     NodeAddress,
     NodeLease,
     Partition,
     Rewrite,
-    Run,
     StoredGroup,
     Topic,
     TopicLag,
     Topics,
-    Wanted,
 )
 
 
@@ -142,7 +142,7 @@ class LogStore(Protocol):
         """
         ...
 
-    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
         """Find where batches lie, as of now. Return at most ``runs`` runs (at least 1) for each partition."""
         ...
 
@@ -150,7 +150,7 @@ class LogStore(Protocol):
         """Return the bounds of partitions, as of now; None for a partition that does not exist."""
         ...
 
-    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         """Find the first run that ends at offset ``since`` or later and has a record of ``timestamp`` or later.
 
         With `MAX_TIMESTAMP`, find the run with the greatest timestamp.

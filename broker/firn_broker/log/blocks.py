@@ -9,14 +9,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from firn.records import record_batch
-from firn_broker.log_types import Run
+from firn_broker.log_types import BatchRange
 
 Slot = tuple[str, int]
-"""Key of an object, and the position of a run in it, or -1 for all of it."""
+"""Key of an object, and the position of a batch_range in it, or -1 for all of it."""
 
 
 class Block:
-    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets rise inside each run of a partition."""
+    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets rise inside each batch_range of a partition."""
 
     __slots__ = ("bases", "data", "ends", "origin", "positions")
 
@@ -29,10 +29,10 @@ class Block:
         self.ends = ends
         self.bases = bases
 
-    def slice(self, run: Run, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview:
-        """Whole batches of ``run`` from the one with ``offset`` on, within ``max_bytes``; the first one whatever its size if asked."""
-        low = bisect_left(self.positions, run.place.position)
-        high = bisect_left(self.positions, run.place.position + run.place.length, low)
+    def slice(self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview:
+        """Whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``; the first one whatever its size if asked."""
+        low = bisect_left(self.positions, batch_range.place.position)
+        high = bisect_left(self.positions, batch_range.place.position + batch_range.place.length, low)
         first = max(bisect_right(self.bases, offset, low, high) - 1, low)
         start = self.positions[first]
         last = bisect_right(self.ends, start + max_bytes, first, high)
@@ -43,23 +43,23 @@ class Block:
         return self.data[start - self.origin : self.ends[last - 1] - self.origin]
 
 
-def numbered(run: Run, data: memoryview) -> Block:
-    """The block of a run as it was fetched. Raises ValueError when the bytes are not the run's batches."""
+def numbered(batch_range: BatchRange, data: memoryview) -> Block:
+    """The block of a batch_range as it was fetched. Raises ValueError when the bytes are not the batch_range's batches."""
     if data.readonly:
         data = memoryview(bytearray(data))
     positions, ends, bases = [], [], []
-    offset = run.base_offset
+    offset = batch_range.base_offset
     for place, size, count in record_batch.walk(data):
-        if run.append_ms >= 0:
-            record_batch.stamp(data[place : place + size], run.append_ms)
+        if batch_range.append_ms >= 0:
+            record_batch.stamp(data[place : place + size], batch_range.append_ms)
         record_batch.number(data, place, offset)
-        positions.append(run.place.position + place)
-        ends.append(run.place.position + place + size)
+        positions.append(batch_range.place.position + place)
+        ends.append(batch_range.place.position + place + size)
         bases.append(offset)
         offset += count
-    if offset != run.last_offset + 1:
-        raise ValueError(f"{run.place}: its records end at {offset}, not {run.last_offset + 1}")
-    return Block(run.place.position, data, positions, ends, bases)
+    if offset != batch_range.last_offset + 1:
+        raise ValueError(f"{batch_range.place}: its records end at {offset}, not {batch_range.last_offset + 1}")
+    return Block(batch_range.place.position, data, positions, ends, bases)
 
 
 class Lru:
@@ -92,7 +92,7 @@ class Lru:
 
 
 class BlockCache:
-    """Both budgets; where a run is found."""
+    """Both budgets; where a batch_range is found."""
 
     def __init__(self, tail_bytes: int, history_bytes: int) -> None:
         self.tail = Lru(tail_bytes)
@@ -100,9 +100,9 @@ class BlockCache:
         self.hits = 0
         self.misses = 0
 
-    def get(self, run: Run) -> Block | None:
-        """The block with this run, if there is one."""
-        key, position = run.place.key, run.place.position
+    def get(self, batch_range: BatchRange) -> Block | None:
+        """The block with this batch_range, if there is one."""
+        key, position = batch_range.place.key, batch_range.place.position
         block = self.tail.get((key, -1)) or self.tail.get((key, position)) or self.history.get((key, position))
         if block is None:
             self.misses += 1
@@ -114,6 +114,6 @@ class BlockCache:
         """An object that this broker just committed."""
         self.tail.put((key, -1), block)
 
-    def read(self, run: Run, block: Block, *, recent: bool) -> None:
-        """A run that was fetched."""
-        (self.tail if recent else self.history).put((run.place.key, run.place.position), block)
+    def read(self, batch_range: BatchRange, block: Block, *, recent: bool) -> None:
+        """A batch_range that was fetched."""
+        (self.tail if recent else self.history).put((batch_range.place.key, batch_range.place.position), block)

@@ -23,7 +23,7 @@ from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.reader import Reader, UnreadableError
-from firn_broker.log_types import RUN_BYTES, Commit, LogState, Partition, Rewrite, Run, Topic, WalRange, Wanted
+from firn_broker.log_types import RANGE_BYTES, BatchRange, Commit, LogState, Lookup, Partition, Rewrite, Topic, WalRange
 from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics import configs
@@ -57,8 +57,8 @@ class _Part(NamedTuple):
     """Runs of a partition from its log start on: those that are compacted, what followed, whether that is all there is, and whether it is as
     much as one pass takes: whatever its ratio, waiting makes it no more."""
 
-    clean: Sequence[Run]
-    dirty: Sequence[Run]
+    clean: Sequence[BatchRange]
+    dirty: Sequence[BatchRange]
     whole: bool = False
     full: bool = False
 
@@ -186,14 +186,14 @@ class Compaction:
         return False
 
     async def _part(self, partition: Partition, state: LogState, lag_ms: int) -> _Part:
-        clean: list[Run] = []
-        dirty: list[Run] = []
+        clean: list[BatchRange] = []
+        dirty: list[BatchRange] = []
         offset, size, newest = state.log_start, 0, self._now() - lag_ms
         while offset < state.high_watermark:
-            (found,) = await self._log_store.find([Wanted(partition, offset, self._bytes)])
-            if found.error is not ErrorCode.none or not found.runs:
+            (found,) = await self._log_store.find([Lookup(partition, offset, self._bytes)])
+            if found.error is not ErrorCode.none or not found.ranges:
                 return _Part((), ())
-            for run in found.runs:
+            for run in found.ranges:
                 if not dirty and wal.horizon(run.place.key) is not None:
                     clean.append(run)
                 elif size >= self._bytes or len(dirty) >= PASS_RUNS:
@@ -203,10 +203,10 @@ class Compaction:
                 else:
                     dirty.append(run)
                     size += run.place.length
-            offset = found.runs[-1].last_offset + 1
+            offset = found.ranges[-1].last_offset + 1
         return _Part(clean, dirty, whole=True)
 
-    async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[Run]) -> bool:
+    async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[BatchRange]) -> bool:
         newest = keys.Newest(self._bytes)
         compressed = False
         for run in old:
@@ -221,7 +221,7 @@ class Compaction:
         kept = newest.kept(self._now(), int(self._configs.get(topic, configs.DELETE_RETENTION_MS)))
         batches = []
         for made in keys.encode(
-            kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RUN_BYTES // 4
+            kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RANGE_BYTES // 4
         ):
             batches.append(memoryview(made))
             await asyncio.sleep(0)
@@ -229,7 +229,9 @@ class Compaction:
         metrics.UPKEEP.labels("compacted partitions").inc(swapped)
         return swapped
 
-    async def _swap(self, partition: Partition, old: Sequence[Run], batches: list[memoryview], horizon: int) -> bool:
+    async def _swap(
+        self, partition: Partition, old: Sequence[BatchRange], batches: list[memoryview], horizon: int
+    ) -> bool:
         id, lease = self._identifiers.uuid7(), self._membership.lease
         key = wal.compacted_key(id, horizon)
         data, positions = wal.assemble(
@@ -243,20 +245,20 @@ class Compaction:
         return await self.settle()
 
 
-def _bytes(runs: Sequence[Run]) -> int:
+def _bytes(runs: Sequence[BatchRange]) -> int:
     return sum(run.place.length for run in runs)
 
 
-def _runs(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[Run]:
+def _runs(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
     """Runs of consecutive batches, none longer than runs are."""
-    found: list[Run] = []
+    found: list[BatchRange] = []
     for batch, position in zip(batches, positions, strict=True):
         ((_, size, offsets),) = record_batch.walk(batch)
         base = int.from_bytes(batch[:8], "big")
-        run = Run(base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1)
-        if found and found[-1].place.length + size <= RUN_BYTES:
+        run = BatchRange(base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1)
+        if found and found[-1].place.length + size <= RANGE_BYTES:
             last = found.pop()
-            run = Run(
+            run = BatchRange(
                 last.base_offset, run.last_offset, WalRange(key, last.place.position, last.place.length + size),
                 max(last.max_timestamp, run.max_timestamp), -1,
             )  # fmt: skip

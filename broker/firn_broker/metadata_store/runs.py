@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from firn_broker.log_types import Run, WalRange
+from firn_broker.log_types import BatchRange, WalRange
 
 RUN_COLUMNS = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms"
 """Of the tables ``run`` and ``wal``, for `run_of_row`."""
 
 
-def run_of_row(row: Sequence[Any]) -> Run:
+def run_of_row(row: Sequence[Any]) -> BatchRange:
     """Convert a row of `RUN_COLUMNS`."""
     base, last, key, position, length, newest, append_ms = row
-    return Run(base, last, WalRange(key, position, length), newest, append_ms)
+    return BatchRange(base, last, WalRange(key, position, length), newest, append_ms)

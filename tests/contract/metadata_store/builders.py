@@ -8,15 +8,15 @@ import pytest
 from firn_broker.log_types import (
     BatchEntry,
     BatchOutcome,
+    BatchRange,
     Commit,
+    Lookup,
     NodeAddress,
     NodeLease,
     Partition,
     Rewrite,
-    Run,
     Topic,
     WalRange,
-    Wanted,
 )
 from firn_broker.ports import MetadataStore
 
@@ -77,10 +77,10 @@ def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
 
 async def rewritten(log: Log, *, upto: int = 1 << 30) -> Rewrite:
     """The first runs of the first partition as one run of another object, not asked for yet."""
-    (found,) = await log.store.log.find([Wanted(FIRST, 0, 100_000)])
-    old = found.runs[:upto]
+    (found,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
+    old = found.ranges[:upto]
     key = await log.key()
-    new = Run(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
+    new = BatchRange(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
     return Rewrite(log.lease, key, 500, FIRST, old, [new])
 
 

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import Commit, Wanted
+from firn_broker.log_types import Commit, Lookup
 from tests.contract.metadata_store.builders import (
     ADDRESS,
     FIRST,
@@ -70,7 +70,7 @@ class CommitContract(StoreContract):
         await advance(1)
         (second,) = await log.commit(batch(append_time=True, time=3))
         assert 0 < first.append_ms < second.append_ms
-        found = (await log.store.log.find([Wanted(FIRST, 0, 1000)]))[0].runs
+        found = (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges
         assert (
             [it.append_ms for it in found] == [it.max_timestamp for it in found] == [first.append_ms, second.append_ms]
         )

@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_REPLIES, Wanted
+from firn_broker.log_types import KEPT_REPLIES, Lookup
 from tests.contract.metadata_store.builders import (
     ADDRESS,
     FIRST,
@@ -97,9 +97,9 @@ class RetentionContract(StoreContract):
         await log.commit(batch(records=2), key=other)
         await log.store.log.advance_start(FIRST, 3)
         assert await log.store.retention.drop_runs(10) == 1
-        (found,) = await log.store.log.find([Wanted(FIRST, 3, 10)])
-        assert [it.base_offset for it in found.runs] == [2], "the run with the log start stays"
-        assert (await log.store.log.find([Wanted(FIRST, 2, 10)]))[0].error is ErrorCode.offset_out_of_range
+        (found,) = await log.store.log.find([Lookup(FIRST, 3, 10)])
+        assert [it.base_offset for it in found.ranges] == [2], "the run with the log start stays"
+        assert (await log.store.log.find([Lookup(FIRST, 2, 10)]))[0].error is ErrorCode.offset_out_of_range
         assert await log.store.retention.dead_objects(0, 10) == []
         await log.store.log.advance_start(SECOND, 1)
         assert await log.store.retention.drop_runs(10) == 1

@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import MAX_TIMESTAMP, RUN_BYTES, LogState, Partition, Wanted
+from firn_broker.log_types import MAX_TIMESTAMP, RANGE_BYTES, LogState, Lookup, Partition
 from firn_broker.metadata_store.sqlite import log as sqlite_log
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -30,51 +30,51 @@ class RunContract(StoreContract):
     async def test_batches_that_lie_together_are_one_run(self, log: Log) -> None:
         key = await log.key()
         await log.commit(batch(), batch(records=2, time=9000), batch(SECOND), key=key)
-        found, other = await log.store.log.find([Wanted(FIRST, 0, 1000), Wanted(SECOND, 0, 1000)])
-        (run,) = found.runs
+        found, other = await log.store.log.find([Lookup(FIRST, 0, 1000), Lookup(SECOND, 0, 1000)])
+        (run,) = found.ranges
         assert (run.base_offset, run.last_offset, run.max_timestamp) == (0, 2, 9000)
         assert (run.place.key, run.place.position, run.place.length) == (key, 32, 200)
-        assert [it.place.position for it in other.runs] == [232]
+        assert [it.place.position for it in other.ranges] == [232]
 
     async def test_a_run_ends_at_a_refused_batch_and_before_it_is_too_long(self, log: Log) -> None:
         await log.commit(batch(), produced(0, epoch=1), produced(9, epoch=0), batch())
-        (found,) = await log.store.log.find([Wanted(FIRST, 0, 1000)])
-        assert [(it.base_offset, it.last_offset) for it in found.runs] == [(0, 1), (2, 2)]
-        await log.commit(batch(SECOND, length=RUN_BYTES - 1), batch(SECOND, length=1), batch(SECOND, length=1))
-        (found,) = await log.store.log.find([Wanted(SECOND, 0, 2 * RUN_BYTES)])
-        assert [it.last_offset for it in found.runs] == [1, 2]
+        (found,) = await log.store.log.find([Lookup(FIRST, 0, 1000)])
+        assert [(it.base_offset, it.last_offset) for it in found.ranges] == [(0, 1), (2, 2)]
+        await log.commit(batch(SECOND, length=RANGE_BYTES - 1), batch(SECOND, length=1), batch(SECOND, length=1))
+        (found,) = await log.store.log.find([Lookup(SECOND, 0, 2 * RANGE_BYTES)])
+        assert [it.last_offset for it in found.ranges] == [1, 2]
 
     async def test_an_offset_inside_a_run_finds_it(self, log: Log) -> None:
         await log.commit(batch(records=5))
         await log.commit(batch(records=5))
-        (found,) = await log.store.log.find([Wanted(FIRST, 3, 1000)])
-        assert [it.base_offset for it in found.runs] == [0, 5]
-        (found,) = await log.store.log.find([Wanted(FIRST, 9, 1000)])
-        assert [it.base_offset for it in found.runs] == [5]
+        (found,) = await log.store.log.find([Lookup(FIRST, 3, 1000)])
+        assert [it.base_offset for it in found.ranges] == [0, 5]
+        (found,) = await log.store.log.find([Lookup(FIRST, 9, 1000)])
+        assert [it.base_offset for it in found.ranges] == [5]
 
     async def test_as_many_runs_as_the_bytes_allow_and_one_at_least(self, log: Log) -> None:
         for _ in range(5):
             await log.commit(batch())
         for wanted, runs in ((1, 1), (100, 1), (101, 2), (300, 3), (10_000, 5)):
-            (found,) = await log.store.log.find([Wanted(FIRST, 0, wanted)])
-            assert len(found.runs) == runs, wanted
+            (found,) = await log.store.log.find([Lookup(FIRST, 0, wanted)])
+            assert len(found.ranges) == runs, wanted
 
     async def test_no_more_runs_of_each_partition_than_were_asked_for(self, log: Log) -> None:
         for _ in range(3):
             await log.commit(batch(), batch(SECOND))
-        found = await log.store.log.find([Wanted(FIRST, 1, 10_000), Wanted(SECOND, 0, 101)], 1)
-        assert [[run.base_offset for run in one.runs] for one in found] == [[1], [0]]
+        found = await log.store.log.find([Lookup(FIRST, 1, 10_000), Lookup(SECOND, 0, 101)], 1)
+        assert [[run.base_offset for run in one.ranges] for one in found] == [[1], [0]]
 
     async def test_the_end_has_no_runs_and_beyond_it_is_an_error(self, log: Log) -> None:
         await log.commit(batch())
-        found = await log.store.log.find([Wanted(FIRST, 1, 10), Wanted(FIRST, 2, 10), Wanted(FIRST, -1, 10)])
-        assert [(it.error, it.high_watermark, list(it.runs)) for it in found] == [
+        found = await log.store.log.find([Lookup(FIRST, 1, 10), Lookup(FIRST, 2, 10), Lookup(FIRST, -1, 10)])
+        assert [(it.error, it.high_watermark, list(it.ranges)) for it in found] == [
             (ErrorCode.none, 1, []), (ErrorCode.offset_out_of_range, 1, []), (ErrorCode.offset_out_of_range, 1, []),
         ]  # fmt: skip
 
     async def test_unknown_partitions(self, log: Log) -> None:
         nobody = Partition(TOPIC, 9)
-        (found,) = await log.store.log.find([Wanted(nobody, 0, 10)])
+        (found,) = await log.store.log.find([Lookup(nobody, 0, 10)])
         assert found.error is ErrorCode.unknown_topic_or_partition
         assert await log.store.log.states([nobody, FIRST, nobody])
         assert [it is None for it in await log.store.log.states([nobody, FIRST, nobody])] == [True, False, True]
@@ -126,10 +126,10 @@ class RunContract(StoreContract):
             await log.commit(batch(records=2), batch(SECOND), key=key)
         rewrite = await rewritten(log, upto=2)
         assert await log.store.log.rewrite(rewrite)
-        (found,) = await log.store.log.find([Wanted(FIRST, 0, 10_000)])
+        (found,) = await log.store.log.find([Lookup(FIRST, 0, 10_000)])
         assert (found.log_start, found.high_watermark) == (0, 6)
-        assert list(found.runs[:-1]) == list(rewrite.new)
-        assert (found.runs[-1].base_offset, found.runs[-1].place.key) == (4, keys[2])
+        assert list(found.ranges[:-1]) == list(rewrite.new)
+        assert (found.ranges[-1].base_offset, found.ranges[-1].place.key) == (4, keys[2])
         assert await log.store.log.states([FIRST]) == [LogState(0, 6, 40 + 100)]
         (after,) = await log.commit(batch())
         assert after.base_offset == 6
@@ -163,7 +163,7 @@ class RunContract(StoreContract):
         assert await log.store.log.rewrite(quick)
         assert not await log.store.log.rewrite(slow)
         assert not await log.store.log.rewrite(slow), "and says so again"
-        assert (await log.store.log.find([Wanted(FIRST, 0, 1000)]))[0].runs == list(quick.new)
+        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(quick.new)
         assert slow.key in await log.store.retention.dead_objects(0, 10)
 
     async def test_a_rewrite_of_a_deleted_topic_does_nothing(self, log: Log) -> None:
@@ -180,7 +180,7 @@ class RunContract(StoreContract):
         await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
         with pytest.raises(FencedError):
             await log.store.log.rewrite(rewrite)
-        assert (await log.store.log.find([Wanted(FIRST, 0, 1000)]))[0].runs == list(rewrite.old)
+        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(rewrite.old)
         with pytest.raises(FencedError):
             await log.store.log.rewrite(dataclasses.replace(rewrite, key="wal/nobody"))
 
@@ -193,8 +193,8 @@ class RunContract(StoreContract):
         )
         assert done
         assert sorted(it[0].base_offset for it in given) == list(range(1, 11))  # type: ignore[index]
-        (found,) = await log.store.log.find([Wanted(FIRST, 0, 100_000)])
-        assert [it.base_offset for it in found.runs] == list(range(11))
+        (found,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
+        assert [it.base_offset for it in found.ranges] == list(range(11))
 
     async def test_rewritten_runs_expire_as_others_do(self, log: Log) -> None:
         await log.commit(batch())

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.log_types import Partition, Topic, Wanted
+from firn_broker.log_types import Lookup, Partition, Topic
 from firn_broker.ports import MetadataStore
 from tests.contract.metadata_store.builders import FIRST, TOPIC, Advance, Log, StoreContract, batch, offsets
 
@@ -61,7 +61,7 @@ class TopicContract(StoreContract):
         (outcome,) = await log.commit(batch())
         assert outcome.error is ErrorCode.unknown_topic_or_partition
         assert await log.store.log.states([FIRST]) == [None]
-        assert (await log.store.log.find([Wanted(FIRST, 0, 1)]))[0].error is ErrorCode.unknown_topic_or_partition
+        assert (await log.store.log.find([Lookup(FIRST, 0, 1)]))[0].error is ErrorCode.unknown_topic_or_partition
         assert await log.store.retention.drop_runs(100) == 1
         await advance(11)
         assert key in await log.store.retention.dead_objects(10_000, 10)

@@ -12,7 +12,7 @@ from firn_broker.groups.coordinator import GroupCoordinator, Shard
 from firn_broker.log.reader import Position, Reader
 from firn_broker.log.watermarks import Watch
 from firn_broker.log.writer import WalWriter
-from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Found, StoredGroup
+from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
 from tests.simulation.broker.story import tell
 
@@ -64,7 +64,12 @@ def test_whoever_answers_from_old_coordinates(monkeypatch: pytest.MonkeyPatch) -
     find = Reader._find
 
     async def remembered(
-        self: Any, positions: Sequence[Position], max_bytes: int, ahead: int, found: dict[Position, Found], watch: Watch
+        self: Any,
+        positions: Sequence[Position],
+        max_bytes: int,
+        ahead: int,
+        found: dict[Position, LookupResult],
+        watch: Watch,
     ) -> bool:
         known, key, now = self.__dict__.setdefault("_known", {}), tuple(positions), asyncio.get_running_loop().time
         if key not in known or known[key][0] + 5 < now():

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn.records import keys, record_batch
 from firn_broker import metrics
-from firn_broker.log_types import Found, Partition, Rewrite, Wanted
+from firn_broker.log_types import Lookup, LookupResult, Partition, Rewrite
 from firn_broker.maintenance import compaction, fsck
 from firn_broker.storage import wal
 from tests.fakes.virtual_time import run
@@ -249,7 +249,7 @@ def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeyp
             before = await size_of(asked, 4)
             true = shared.store.log.find
 
-            async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
+            async def find(wanted: Sequence[Lookup]) -> Sequence[LookupResult]:
                 await asyncio.sleep(20)
                 return await true(wanted)
 
@@ -382,7 +382,7 @@ def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pyt
                 await produce(asked, "t", partition, batch((b"k", b"v"), (b"k", b"v")))
             true = shared.store.log.find
 
-            async def find(wanted: Sequence[Wanted]) -> Sequence[Found]:
+            async def find(wanted: Sequence[Lookup]) -> Sequence[LookupResult]:
                 if wanted[0].partition.index == 0:
                     raise UnavailableError("broken")
                 return await true(wanted)

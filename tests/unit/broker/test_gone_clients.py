@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn_broker.log_types import FOUND_RUNS, Found, Wanted
+from firn_broker.log_types import LOOKUP_RANGES, Lookup, LookupResult
 from firn_broker.metadata_store.sqlite.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
@@ -126,7 +126,7 @@ class Slow(SqliteLog):
         self.gate = asyncio.Event()
         self.under_way = 0
 
-    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
         self.under_way += 1
         try:
             await self.gate.wait()

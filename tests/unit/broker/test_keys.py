@@ -11,7 +11,7 @@ from firn.records import contents, keys, record_batch
 from firn.records.keys import Newest, Record
 from firn.records.record_batch import InvalidBatchError
 from firn_broker.log.blocks import numbered
-from firn_broker.log_types import Run, WalRange
+from firn_broker.log_types import BatchRange, WalRange
 from tests.unit.broker import test_contents as raw
 
 ROOM = 1 << 30
@@ -32,7 +32,7 @@ def written(
 ) -> list[Record]:
     """What a reader finds after ``kept`` was written: it numbers batches as any others, and finds no gap."""
     data = memoryview(bytearray().join(keys.encode(kept, base, last, compressed=compressed, batch_bytes=size)))
-    block = numbered(Run(base, last, WalRange("k", 0, len(data)), 0, -1), data)
+    block = numbered(BatchRange(base, last, WalRange("k", 0, len(data)), 0, -1), data)
     return [
         it for start, end in zip(block.positions, block.ends, strict=True) for it in keys.decode(block.data[start:end])
     ]

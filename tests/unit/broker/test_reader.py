@@ -13,7 +13,7 @@ from firn_broker.log.blocks import Block, BlockCache
 from firn_broker.log.reader import Position, Reader, Records
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import Append
-from firn_broker.log_types import Found, LogState, Partition, Wanted
+from firn_broker.log_types import LogState, Lookup, LookupResult, Partition
 from firn_broker.network.budget import Share
 from firn_broker.settings import ReaderSettings
 from tests.unit.broker.batches import batch
@@ -129,7 +129,7 @@ async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
         other = cold(parts)
         find, read, answered = parts.store.log.find, asyncio.Event(), asyncio.Event()
 
-        async def late(wanted: Sequence[Wanted], runs: int) -> Sequence[Found]:
+        async def late(wanted: Sequence[Lookup], runs: int) -> Sequence[LookupResult]:
             found = await find(wanted, runs)
             read.set()
             await answered.wait()
@@ -215,7 +215,7 @@ async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
 async def test_runs_of_an_answer_are_shared_by_its_partitions(
     monkeypatch: pytest.MonkeyPatch, first: int, second: int, given: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(reading, "ANSWER_RUNS", 10)
+    monkeypatch.setattr(reading, "ANSWER_RANGES", 10)
     async with rig() as parts:
         await produce(parts, *[1] * first)
         await produce(parts, *[1] * second, partition=SECOND)
@@ -224,7 +224,7 @@ async def test_runs_of_an_answer_are_shared_by_its_partitions(
 
 
 async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ANSWER_RUNS", 1)
+    monkeypatch.setattr(reading, "ANSWER_RANGES", 1)
     async with rig() as parts:
         await produce(parts, 1, 1)
         await produce(parts, 1, 1, partition=SECOND)
@@ -233,7 +233,7 @@ async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.Mon
 
 
 async def test_an_answer_that_may_have_no_more_is_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ANSWER_RUNS", 4)
+    monkeypatch.setattr(reading, "ANSWER_RANGES", 4)
     async with rig() as parts:
         await produce(parts, *[1] * 9)
         positions = Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20)

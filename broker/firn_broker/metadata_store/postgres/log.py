@@ -9,18 +9,18 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.log_types import (
-    FOUND_RUNS,
+    LOOKUP_RANGES,
     MAX_TIMESTAMP,
-    RUN_BYTES,
+    RANGE_BYTES,
     BatchOutcome,
+    BatchRange,
     Commit,
-    Found,
     LogState,
+    Lookup,
+    LookupResult,
     NodeLease,
     Partition,
     Rewrite,
-    Run,
-    Wanted,
 )
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
@@ -55,7 +55,7 @@ class PostgresLog:
                 column.append(value)
         reply = await self._database.value(
             "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
-            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RUN_BYTES,
+            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES,
         )  # fmt: skip
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 
@@ -66,7 +66,7 @@ class PostgresLog:
 
         return await self._database.use(work)
 
-    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
         rows = await self._database.rows(
             f"""
             SELECT w.n, log.log_start, log.hw, r.* FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
@@ -83,14 +83,14 @@ class PostgresLog:
             [place.partition.topic for place in wanted], [place.partition.index for place in wanted],
             [place.offset for place in wanted], [max(place.max_bytes, 1) for place in wanted], runs,
         )  # fmt: skip
-        results: list[Found] = [Found(ErrorCode.unknown_topic_or_partition)] * len(wanted)
-        runs_by_place: list[list[Run]] = [[] for _ in wanted]
+        results: list[LookupResult] = [LookupResult(ErrorCode.unknown_topic_or_partition)] * len(wanted)
+        runs_by_place: list[list[BatchRange]] = [[] for _ in wanted]
         for number, start, high, *row in rows:
             index = number - 1
             if row[0] is not None:
                 runs_by_place[index].append(run_of_row(row))
             error = ErrorCode.none if start <= wanted[index].offset <= high else ErrorCode.offset_out_of_range
-            results[index] = Found(error, start, high, runs_by_place[index])
+            results[index] = LookupResult(error, start, high, runs_by_place[index])
         return results
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -104,7 +104,7 @@ class PostgresLog:
             states[number - 1] = LogState(start, high, size)
         return states
 
-    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         async with self._scans:
             rows = await self._database.rows(

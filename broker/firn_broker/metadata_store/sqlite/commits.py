@@ -8,7 +8,7 @@ import json
 
 from kio.schema.errors import ErrorCode
 
-from firn_broker.log_types import RUN_BYTES, BatchEntry, BatchOutcome, Partition
+from firn_broker.log_types import RANGE_BYTES, BatchEntry, BatchOutcome, Partition
 from firn_broker.metadata_store import idempotence
 from firn_broker.metadata_store.idempotence import KnownBatch, ProducerState
 from firn_broker.metadata_store.sqlite.database import Database
@@ -36,7 +36,7 @@ class PartitionLog:
         self.added += length
         if self.runs:
             first, _, start, size, before, at = self.runs[-1]
-            if start + size == position and at == append_ms and size + length <= RUN_BYTES:
+            if start + size == position and at == append_ms and size + length <= RANGE_BYTES:
                 self.runs[-1] = (first, self.hw - 1, start, size + length, max(before, newest), at)
                 return base
         self.runs.append((base, self.hw - 1, position, length, newest, append_ms))

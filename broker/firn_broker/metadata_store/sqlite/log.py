@@ -8,17 +8,17 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.log_types import (
-    FOUND_RUNS,
+    LOOKUP_RANGES,
     MAX_TIMESTAMP,
     BatchOutcome,
+    BatchRange,
     Commit,
-    Found,
     LogState,
+    Lookup,
+    LookupResult,
     NodeLease,
     Partition,
     Rewrite,
-    Run,
-    Wanted,
 )
 from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
 from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
@@ -126,15 +126,15 @@ class SqliteLog:
             (LIVE if runs else DEAD, size, runs, None if runs else now, now, json.dumps(reply), wal),
         )
 
-    async def find(self, wanted: Sequence[Wanted], runs: int = FOUND_RUNS) -> Sequence[Found]:
+    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
         return await self._database.run(lambda: [self._find(place, runs) for place in wanted], write=False)
 
-    def _find(self, wanted: Wanted, limit: int) -> Found:
+    def _find(self, wanted: Lookup, limit: int) -> LookupResult:
         log = read_log(self._database, wanted.partition)
         if log is None:
-            return Found(ErrorCode.unknown_topic_or_partition)
+            return LookupResult(ErrorCode.unknown_topic_or_partition)
         if not log.start <= wanted.offset <= log.hw:
-            return Found(ErrorCode.offset_out_of_range, log.start, log.hw)
+            return LookupResult(ErrorCode.offset_out_of_range, log.start, log.hw)
         runs = []
         if wanted.offset < log.hw:
             budget = wanted.max_bytes
@@ -147,7 +147,7 @@ class SqliteLog:
                 budget -= row[4]
                 if budget <= 0:
                     break
-        return Found(ErrorCode.none, log.start, log.hw, runs)
+        return LookupResult(ErrorCode.none, log.start, log.hw, runs)
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
         return await self._database.run(lambda: [self._state(partition) for partition in partitions], write=False)
@@ -159,7 +159,7 @@ class SqliteLog:
         )  # fmt: skip
         return LogState(*row) if row else None
 
-    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> Run | None:
+    async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         database = self._database
         best: tuple[Any, ...] | None = None
         offset: int | None = since
