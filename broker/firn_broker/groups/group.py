@@ -6,6 +6,14 @@ from typing import ClassVar, Protocol
 from kio.schema.errors import ErrorCode
 
 
+class GroupError(Exception):
+    """The request cannot be answered here or now; ``code`` is the answer."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
 class Group(Protocol):
     """A state machine: no I/O, no clock of its own. Times are seconds of a monotonic clock."""
 

@@ -8,7 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.groups.coordinator import GroupCoordinator, Shard
+from firn_broker.groups.shards import Shard
+from firn_broker.groups.storage import GroupStorage
 from firn_broker.log.reader import Position, Reader
 from firn_broker.log.watermarks import Watch
 from firn_broker.log.writer import WalWriter
@@ -87,5 +88,5 @@ def test_whoever_does_not_keep_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     async def keep(self: Any, shard: Shard, group: StoredGroup) -> bool:
         return True
 
-    monkeypatch.setattr(GroupCoordinator, "_keep", keep)
+    monkeypatch.setattr(GroupStorage, "save", keep)
     assert "partition" in found_out()

@@ -12,9 +12,10 @@ from kio.static.primitive import i32Timedelta
 from prometheus_client import REGISTRY
 
 from firn.model.errors import UnavailableError
-from firn_broker.groups.coordinator import TICK_SECONDS, Shard
+from firn_broker.groups.expiry import TICK_SECONDS
 from firn_broker.groups.group import Group
 from firn_broker.groups.lag import SECONDS
+from firn_broker.groups.shards import Shard
 from firn_broker.log_types import NodeAddress
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
@@ -397,13 +398,13 @@ def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
         async with broker(groups={"initial_rebalance_ms": 0, "shards": 4}) as asked:
             await create(asked, "t")
             coordinator = asked.broker.groups
-            tick = coordinator._tick
+            tick = coordinator.expiry.tick
 
             def counted(shard: Shard, group: Group) -> bool:
                 looks.append(group.name)
                 return tick(shard, group)
 
-            monkeypatch.setattr(coordinator, "_tick", counted)
+            monkeypatch.setattr(coordinator.expiry, "tick", counted)
             for number in range(100):
                 if protocol == "consumer":
                     assert (await join(asked, f"g{number}", "m")).error_code is NONE
@@ -420,7 +421,7 @@ def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
             looks.clear()
             await asyncio.sleep(3600)
             assert not looks, "nobody is in them"
-            assert not any(shard.timers for shard in coordinator._shards.values())
+            assert not any(shard.timers for shard in coordinator.shards.owned())
 
     run(story())
 
@@ -571,14 +572,14 @@ def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tu
             saves.broken = True
             if protocols[0] == "sticky":
                 assert (await synced(asked, again)).error_code is ErrorCode.coordinator_not_available
-            asked.broker.groups._lose_all()
+            asked.broker.groups.shards.drop_all()
             saves.broken = False
             in_rebalance = ErrorCode.rebalance_in_progress if protocols[0] == "sticky" else NONE
             assert await heard(asked, again) is in_rebalance
             last = await come(asked, member=again.member_id, protocols=protocols)
             assert (last.error_code, last.member_id) == (NONE, again.member_id)
             assert (await synced(asked, last)).assignment == again.member_id.encode()
-            asked.broker.groups._lose_all()
+            asked.broker.groups.shards.drop_all()
             assert await heard(asked, last) is NONE
 
     run(story())
@@ -592,7 +593,7 @@ def test_who_may_have_lost_a_group_without_knowing_ends_nobody_s_client() -> Non
         async with broker(shared, groups=AT_ONCE) as asked:
             await synced(asked, await come(asked))
             groups = asked.broker.groups
-            shard = await groups._own(groups.shard("g"))
+            shard = await groups.shards.acquire(groups.shard("g"))
             other = await shared.store.nodes.join(NodeAddress("other", 1), 60_000)
             await shared.store.nodes.release(shard.lease, shard.node)
             assert await shared.store.nodes.acquire(f"groups/{shard.number}", other)
@@ -619,7 +620,7 @@ def test_a_static_member_that_was_out_is_no_stranger_after_an_outage() -> None:
             await asked.ask(LEAVE, 3, group_id="g", members=[{"member_id": "", "group_instance_id": other[0]}])
             back, _ = await asyncio.gather(come(asked, other[0]), come(asked, leader[0], leader[1].member_id))
             assert back.member_id != other[1].member_id
-            asked.broker.groups._lose_all()
+            asked.broker.groups.shards.drop_all()
             assert await heard(asked, back, other[0]) is ErrorCode.illegal_generation, "it joins again"
             assert await heard(asked, other[1], other[0]) is ErrorCode.fenced_instance_id
             again = await asyncio.gather(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.groups import coordinator
+from firn_broker.groups import expiry
 from firn_broker.log_types import CommittedOffset, Lease, Partition, StoredGroup
 from firn_broker.settings import GroupSettings
 from tests.fakes.virtual_time import run
@@ -34,7 +34,7 @@ OVER = RETENTION * 8 / 7 + 2 * EXPIRE_SECONDS
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "EXPIRE_SECONDS", EXPIRE_SECONDS)
+    monkeypatch.setattr(expiry, "EXPIRE_SECONDS", EXPIRE_SECONDS)
 
 
 async def stored(shared: Shared) -> tuple[list[str], list[str]]:
