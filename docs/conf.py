@@ -36,7 +36,10 @@ nitpicky = True
 
 html_theme = "furo"
 html_title = f"Firn {release}"
-html_extra_path = ["site"]
+html_extra_path = ["site/root"]
+html_static_path = ["site/static"]
+html_css_files = ["firn.css"]
+highlight_language = "text"
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
