@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from firn.model import durations, names
+from firn.model import names
 from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache import policies as policy_index
@@ -20,20 +20,19 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports, RunMeter
 from firn_controllers.queue import Key, Outcome, ReconcileMeter, WorkQueue
-from firn_controllers.reconcilers import orphans
 from firn_controllers.reconcilers.catalog import CatalogReconciler
+from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.fleet import FleetReconciler
 from firn_controllers.reconcilers.ingestion_group import GroupReconciler
-from firn_controllers.reconcilers.policy import PolicyReconciler
-from firn_controllers.reconcilers.topic import TopicReconciler
+from firn_controllers.reconcilers.orphans import OrphanReconciler
+from firn_controllers.reconcilers.policy.reconciler import PolicyReconciler
+from firn_controllers.reconcilers.topic.reconciler import TopicReconciler
 
 log = logging.getLogger(__name__)
 
 TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
 TOGETHER = 2.0
 """Seconds in which changes of debt are gathered before a policy is looked at for them."""
-ENDING = 5.0
-"""Seconds between looks at drivers that have been told to end."""
 
 
 class Controllers:
@@ -49,35 +48,41 @@ class Controllers:
         run_meter: RunMeter | None = None,
     ) -> None:
         self.queue = WorkQueue(ports.clock, jitter, meter)
-        self.index = TopicCache()
+        self.topics = TopicCache()
         self.policies = PolicyCache()
         self.board = Board()
         self._config = config
-        self._ports = ports
-        self._owner = owner = Owner(config.namespace, owner_uid)
         self._synced = asyncio.Event()
         self._stopped = False
         self._announcements: list[Announcement] = []
-        tell = self._announcements.append
-        self._topics = TopicReconciler(config, owner, ports, self.index, self.policies, self.board, jitter, self._wake)
-        self._policies = PolicyReconciler(
-            config, owner, ports, self.index, self.policies, self.board, self._wake, jitter, run_meter
+        self._context = context = Context(
+            config=config,
+            owner=Owner(config.namespace, owner_uid),
+            ports=ports,
+            topics=self.topics,
+            policies=self.policies,
+            board=self.board,
+            wake_topic=self._wake,
+            wake_topic_after=lambda name, seconds: self.queue.add_after((TOPIC, *name), seconds),
+            announce=self._announcements.append,
+            jitter=jitter,
         )
-        self._fleets = FleetReconciler(config, owner, ports, self.board, self._fleet_changed, tell)
-        self._catalogs = CatalogReconciler(ports, self.board, self._catalog_changed)
-        self._groups = GroupReconciler(
-            config, owner, ports, self.index, self.board, self._group_changed, self._wake, self._counted, tell
-        )
+        self._topic_reconciler = TopicReconciler(context)
+        self._policy_reconciler = PolicyReconciler(context, run_meter)
+        self._fleet_reconciler = FleetReconciler(context)
+        self._catalog_reconciler = CatalogReconciler(context)
+        self._group_reconciler = GroupReconciler(context)
+        self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
 
     # What the watches show
 
     def topic_seen(self, manifest: Manifest) -> None:
         """An IcebergTopic as a list or a watch shows it."""
         new = topic_entry(manifest, self._config)
-        old = self.index.get(new.name)
+        old = self.topics.get(new.name)
         if old is not None and old.uid == new.uid and _older(new, old):
             return
-        affected = self.index.put(new)
+        affected = self.topics.put(new)
         for name in affected:
             self._wake(name)
         if old is None or old.policy_trigger != new.policy_trigger:
@@ -90,8 +95,8 @@ class Controllers:
         """An IcebergTopic that the watch says is deleted."""
         metadata = manifest["metadata"]
         name = (metadata["namespace"], metadata["name"])
-        old = self.index.get(name)
-        for affected in self.index.remove(name, metadata["uid"]):
+        old = self.topics.get(name)
+        for affected in self.topics.remove(name, metadata["uid"]):
             self._wake(affected)
         self._wake_policies(name[0])
         if old is not None and old.group in self._config.groups:
@@ -115,10 +120,10 @@ class Controllers:
 
     def debt_changed(self, name: Name) -> None:
         """The board knows something new of what the table of this topic waits for."""
-        found = self.index.get(name)
+        found = self.topics.get(name)
         if found is None:
             return
-        self._counted(name)
+        self._context.refresh_topic(name)
         for kind in KINDS:
             policy = self.policies.resolve(kind, found).policy
             if policy is not None:
@@ -174,20 +179,17 @@ class Controllers:
         """One look at one key."""
         match key:
             case (kind, namespace, name) if kind == TOPIC:
-                outcome = await self._topics.reconcile((namespace, name))
+                outcome = await self._topic_reconciler.reconcile((namespace, name))
             case (kind, policy_kind, namespace, name) if kind == POLICY and policy_kind in KINDS:
-                outcome = await self._policies.reconcile(policy_kind, (namespace, name))
+                outcome = await self._policy_reconciler.reconcile(policy_kind, (namespace, name))
             case (kind, name) if kind == FLEET:
-                outcome = await self._fleets.reconcile(name)
+                outcome = await self._fleet_reconciler.reconcile(name)
             case (kind, name) if kind == CATALOG:
-                outcome = await self._catalogs.reconcile(name)
+                outcome = await self._catalog_reconciler.reconcile(name)
             case (kind, name) if kind == GROUP:
-                outcome = await self._groups.reconcile(name)
+                outcome = await self._group_reconciler.reconcile(name)
             case _:
-                await orphans.prune_contracts(self._ports, self._owner, self.index)
-                await orphans.prune_runs(self._ports, self._owner, self._policies.making)
-                ending = await orphans.prune_groups(self._ports, self._owner, self._config.groups)
-                outcome = Outcome(after=ENDING if ending else durations.milliseconds(self._config.resync) / 1000)
+                outcome = await self._orphan_reconciler.reconcile()
         await self._announce()
         return outcome
 
@@ -195,10 +197,10 @@ class Controllers:
         """Record the Events of fleets and groups, on the object that owns their children."""
         while self._announcements:
             item = self._announcements.pop(0)
-            await self._ports.cluster.event(
-                self._owner.namespace,
+            await self._context.ports.cluster.event(
+                self._context.owner.namespace,
                 names.CONFIG_OBJECT,
-                self._owner.uid,
+                self._context.owner.uid,
                 "ConfigMap",
                 item.type,
                 str(item.reason),
@@ -221,25 +223,8 @@ class Controllers:
         self.queue.add((POLICY, kind, *name))
         for other in self.policies.in_namespace(kind, name[0]):
             self.queue.add((POLICY, kind, *other.name))
-        for topic in self.index.in_namespace(name[0]):
+        for topic in self.topics.in_namespace(name[0]):
             self._wake(topic.name)
-
-    def _counted(self, name: Name) -> None:
-        self.queue.add_after((TOPIC, *name), self._topics.refresh_interval)
-
-    def _wake_where(self, concerned: Callable[[TopicEntry], bool]) -> None:
-        for found in self.index.all():
-            if concerned(found):
-                self._wake(found.name)
-
-    def _fleet_changed(self, profile: str) -> None:
-        self._wake_where(lambda found: found.profile == profile)
-
-    def _group_changed(self, group: str) -> None:
-        self._wake_where(lambda found: found.group == group)
-
-    def _catalog_changed(self, catalog: str) -> None:
-        self._wake_where(lambda found: found.table_claim is not None and found.table_claim[1] == catalog)
 
 
 def _older(new: TopicEntry | PolicyEntry, old: TopicEntry | PolicyEntry) -> bool:

@@ -13,12 +13,10 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
-from firn.tables import rows, transforms
-from firn.tables.types import ListOf, MapOf, Primitive, Struct
 from firn_controllers.cache.topics import EPOCH, Name, TopicEntry
 from firn_controllers.ports import Manifest
-from firn_controllers.specs import columns as table_columns
 from firn_controllers.specs import terms as policy_terms
+from firn_controllers.specs.policy_fit import misfit
 from firn_controllers.specs.terms import Policy, PolicyTerms
 
 Kind = Literal["CompactionPolicy", "RetentionPolicy"]
@@ -29,7 +27,6 @@ MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
 }
 LONGEST_REQUEST = 128
 _MISFITS_KEPT = 20_000
-_TIMES = ("date", "timestamp", "timestamptz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,52 +178,10 @@ class PolicyCache:
         if key not in self._misfits:
             if len(self._misfits) >= _MISFITS_KEPT:
                 self._misfits.clear()
-            self._misfits[key] = _misfit(policy.resource, topic) if policy.resource is not None else None
+            self._misfits[key] = misfit(policy.resource, topic.resource) if policy.resource and topic.resource else None
         return self._misfits[key]
 
 
 def _precedence(policy: PolicyEntry) -> tuple[int, datetime, str]:
     assert policy.resource is not None
     return (-policy.resource.spec.priority, policy.created, policy.name[1])
-
-
-def _misfit(policy: Policy, topic: TopicEntry) -> InvalidSpecError | None:
-    try:
-        _fit(policy, topic)
-    except InvalidSpecError as error:
-        return error
-    return None
-
-
-def _fit(policy: Policy, topic: TopicEntry) -> None:
-    """Raises InvalidSpecError where the policy names a column that the topic's table lacks, or that has an unfit type."""
-    resource = topic.resource
-    assert resource is not None
-    try:
-        columns = rows.table_columns(resource.record_schema(), resource.spec.table.metadata_columns)
-    except InvalidSpecError:
-        return  # what is wrong with the topic is said elsewhere
-    if isinstance(policy, RetentionPolicy):
-        if policy.spec.rows is not None:
-            column = policy.spec.rows.column
-            kind = _named("spec.rows.column", column, columns)
-            if not isinstance(kind, Primitive) or kind.name not in _TIMES:
-                raise InvalidSpecError(f"spec.rows.column: {column} is {kind}, not a timestamp, timestamptz or date")
-        return
-    if policy.spec.strategy == "Sort" and not policy.spec.columns and not resource.spec.table.sort_by:
-        raise InvalidSpecError("spec.columns: strategy Sort needs them where the topic's table has no sortBy")
-    for column in policy.spec.columns:
-        try:
-            if policy.spec.strategy == "Sort":
-                table_columns.check_term(transforms.parse_sort(column).term, columns)
-            elif isinstance(_named("spec.columns", column, columns), Struct | ListOf | MapOf):
-                raise InvalidSpecError(f"{column} is no single value, which a Z-order needs")
-        except InvalidSpecError as error:
-            raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
-
-
-def _named(field: str, column: str, columns: tuple[Any, ...]) -> object:
-    try:
-        return table_columns.column_type(column, columns)
-    except InvalidSpecError as error:
-        raise InvalidSpecError(f"{field}: {error}") from error

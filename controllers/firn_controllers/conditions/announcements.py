@@ -1,6 +1,6 @@
 """Kubernetes Events: transitions only, each with one fixed reason. They are for people; nothing depends on them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -55,55 +55,80 @@ class Announcement:
     message: str
 
 
+Conditions = Mapping[str, Mapping[str, Any]]
+"""The conditions of a status by type."""
+Rule = Callable[[Conditions, Conditions], Announcement | None]
+"""Compares the conditions before and after a change of status."""
+
+
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
-    """What to announce when a status goes from ``before`` to ``after``."""
+    """Return what to announce when a status changes from ``before`` to ``after``."""
     old = {item["type"]: item for item in before.get("conditions") or []}
     new = {item["type"]: item for item in after.get("conditions") or []}
-
-    def flipped(kind: ConditionType, status: str) -> str | None:
-        now = new.get(kind)
-        if now is None or now["status"] != status or old.get(kind, {}).get("status") == status:
-            return None
-        message: str = now["message"]
-        return message
-
-    found: list[Announcement] = []
-    if (message := flipped(ConditionType.READY, "True")) is not None:
-        found.append(Announcement("Normal", EventReason.READY, message))
-    was_ready = old.get(ConditionType.READY, {}).get("status") == "True"
-    ready = new.get(ConditionType.READY)
-    if was_ready and ready is not None and ready["status"] != "True":
-        found.append(Announcement("Warning", EventReason.NOT_READY, ready["message"]))
-    if (message := flipped(ConditionType.SPEC_VALID, "False")) is not None:
-        found.append(Announcement("Warning", EventReason.SPEC_REFUSED, message))
-    ingestion, earlier = new.get(ConditionType.INGESTION_READY), old.get(ConditionType.INGESTION_READY, {})
-    if (
-        ingestion is not None
-        and ingestion["reason"] == Reason.BAD_RECORD_HALT
-        and (earlier.get("reason") != Reason.BAD_RECORD_HALT or earlier.get("message") != ingestion["message"])
-    ):
-        found.append(Announcement("Warning", EventReason.HALTED, ingestion["message"]))
-    if (message := flipped(ConditionType.FRESH, "False")) is not None:
-        found.append(Announcement("Warning", EventReason.FELL_BEHIND, message))
-    was_behind = old.get(ConditionType.FRESH, {}).get("status") == "False"
-    if was_behind and (message := flipped(ConditionType.FRESH, "True")) is not None:
-        found.append(Announcement("Normal", EventReason.CAUGHT_UP, message))
-    if (message := flipped(ConditionType.PAUSED, "True")) is not None:
-        found.append(Announcement("Normal", EventReason.PAUSED, message))
-    if ConditionType.PAUSED in old and ConditionType.PAUSED not in new:
-        found.append(Announcement("Normal", EventReason.UNPAUSED, "reconciliation goes on"))
-    if (message := flipped(ConditionType.DELETION_BLOCKED, "True")) is not None:
-        found.append(Announcement("Warning", EventReason.DELETION_BLOCKED, message))
-    healthy = new.get(ConditionType.MAINTENANCE_HEALTHY, {})
-    if (message := flipped(ConditionType.MAINTENANCE_HEALTHY, "False")) and healthy["reason"] == Reason.RUN_OVERDUE:
-        found.append(Announcement("Warning", EventReason.RUN_OVERDUE, message))
+    announcements = [item for rule in _RULES if (item := rule(old, new)) is not None]
     for section in ("compaction", "retention"):
-        last, earlier_run = (
-            ((it.get("maintenance") or {}).get(section) or {}).get("lastRun") for it in (after, before)
-        )
-        if last is not None and (earlier_run is None or earlier_run["name"] != last["name"]):
-            found += run_ended(last)
-    return found
+        last, earlier = (((it.get("maintenance") or {}).get(section) or {}).get("lastRun") for it in (after, before))
+        if last is not None and (earlier is None or earlier["name"] != last["name"]):
+            announcements += run_ended(last)
+    return announcements
+
+
+def _turns(
+    kind: ConditionType, status: str, type_: Literal["Normal", "Warning"], reason: EventReason, *, only_from: str = ""
+) -> Rule:
+    """Announce that the condition gets this status, with the condition's message. ``only_from``: the status that it had."""
+
+    def rule(old: Conditions, new: Conditions) -> Announcement | None:
+        now, earlier = new.get(kind), old.get(kind, {}).get("status")
+        if now is None or now["status"] != status or earlier == status:
+            return None
+        if only_from and earlier != only_from:
+            return None
+        return Announcement(type_, reason, now["message"])
+
+    return rule
+
+
+def _ready_lost(old: Conditions, new: Conditions) -> Announcement | None:
+    ready = new.get(ConditionType.READY)
+    if ready is None or ready["status"] == "True" or old.get(ConditionType.READY, {}).get("status") != "True":
+        return None
+    return Announcement("Warning", EventReason.NOT_READY, ready["message"])
+
+
+def _halted(old: Conditions, new: Conditions) -> Announcement | None:
+    ingestion, earlier = new.get(ConditionType.INGESTION_READY, {}), old.get(ConditionType.INGESTION_READY, {})
+    if ingestion.get("reason") != Reason.BAD_RECORD_HALT:
+        return None
+    if earlier.get("reason") == Reason.BAD_RECORD_HALT and earlier.get("message") == ingestion["message"]:
+        return None
+    return Announcement("Warning", EventReason.HALTED, ingestion["message"])
+
+
+def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:
+    if ConditionType.PAUSED not in old or ConditionType.PAUSED in new:
+        return None
+    return Announcement("Normal", EventReason.UNPAUSED, "reconciliation goes on")
+
+
+def _overdue(old: Conditions, new: Conditions) -> Announcement | None:
+    if new.get(ConditionType.MAINTENANCE_HEALTHY, {}).get("reason") != Reason.RUN_OVERDUE:
+        return None
+    return _turns(ConditionType.MAINTENANCE_HEALTHY, "False", "Warning", EventReason.RUN_OVERDUE)(old, new)
+
+
+_RULES: tuple[Rule, ...] = (
+    _turns(ConditionType.READY, "True", "Normal", EventReason.READY),
+    _ready_lost,
+    _turns(ConditionType.SPEC_VALID, "False", "Warning", EventReason.SPEC_REFUSED),
+    _halted,
+    _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND),
+    _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
+    _turns(ConditionType.PAUSED, "True", "Normal", EventReason.PAUSED),
+    _unpaused,
+    _turns(ConditionType.DELETION_BLOCKED, "True", "Warning", EventReason.DELETION_BLOCKED),
+    _overdue,
+)
 
 
 def run_ended(run: Mapping[str, Any]) -> list[Announcement]:

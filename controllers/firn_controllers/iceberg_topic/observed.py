@@ -66,6 +66,22 @@ class LiveJob:
         )
 
 
+def schema_of(resource: IcebergTopic) -> RecordSchema | InvalidSpecError:
+    """Return the schema of the spec, or why it is none."""
+    try:
+        return resource.record_schema()
+    except InvalidSpecError as error:
+        return error
+
+
+def target_of(resource: IcebergTopic, default_catalog: str) -> TableTarget | InvalidSpecError:
+    """Return the table of the spec, or why it is none."""
+    try:
+        return resource.table_target(default_catalog)
+    except InvalidSpecError as error:
+        return error
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedTopic:
     """One IcebergTopic and what surrounds it, at one moment. ``schema`` and ``target`` are the errors where they cannot be told."""
@@ -87,6 +103,16 @@ class ObservedTopic:
     now: datetime
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """Policies that govern it, and what its table waits for."""
+
+    @property
+    def profile_dependency(self) -> str:
+        """Name of the brokers, as a dependency that may fail the topic."""
+        return f"profile {self.entry.profile}"
+
+    @property
+    def catalog_dependency(self) -> str:
+        """Name of the catalog, as a dependency that may fail the topic; empty if the spec does not say which."""
+        return f"catalog {self.target.catalog}" if isinstance(self.target, TableTarget) else ""
 
     @property
     def annotations(self) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ times or ids of attempts. So a second look at an unchanged world comes out at th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, No
 from firn.model.jobs import TableTarget
 from firn.model.progress import TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
@@ -51,6 +52,8 @@ class TopicFindings:
     job: LiveJob | None = None
     blocked: Verdict | None = None
     """Why a deletion waits."""
+    announcements: tuple[Announcement, ...] = ()
+    """Events of what was done."""
 
 
 def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
@@ -316,14 +319,14 @@ def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditio
     found = {}
     resolved = policies_resolved(observed.maintenance)
     if resolved is not None:
-        status, reason, message = resolved
         if isinstance(findings.topic, TopicState):
             proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
-            message += f"; DryRun {proposal} on the Kafka topic" if proposal else ""
-        found[ConditionType.POLICIES_RESOLVED] = Verdict(status, reason, message)
+            suffix = f"; DryRun {proposal} on the Kafka topic" if proposal else ""
+            resolved = replace(resolved, message=resolved.message + suffix)
+        found[ConditionType.POLICIES_RESOLVED] = resolved
     healthy = maintenance_healthy(observed.maintenance)
     if healthy is not None:
-        found[ConditionType.MAINTENANCE_HEALTHY] = Verdict(*healthy)
+        found[ConditionType.MAINTENANCE_HEALTHY] = healthy
     elif awaits_policy(observed.maintenance):
         before = as_before(observed, ConditionType.MAINTENANCE_HEALTHY)
         if before is not None:

@@ -1,4 +1,4 @@
-"""What topics need to know of their driver, from its pod and from what it says of itself."""
+"""The health of an ingestion group, as its topics need it: from the pods of the driver and from its progress report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,70 +10,83 @@ from firn_controllers.conditions import pods as pod_troubles
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.ports import PodState
 
-Said = tuple[GroupProgress, datetime]
+DriverReport = tuple[GroupProgress, datetime]
 """A progress document and when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupHealth(DependencyHealth):
-    """``executors``: the problem is that none of them runs; the driver does."""
+    """Health of a driver. ``executors``: the driver runs, but none of its executors does."""
 
     executors: bool = False
 
     @property
     def heard(self) -> bool:
-        """What the driver says of topics can be believed."""
+        """The driver's report about topics is current."""
         return self.problem is None or self.executors
 
 
 UNSEEN = GroupHealth(Reason.STARTING, "the ingestion application has not been looked at yet")
 
 
-def group_health(
-    group: str,
-    pods: Sequence[PodState],
-    said: Said | None,
-    *,
-    executors: Sequence[PodState] | None = None,
-    image: str,
-    memory_hint: str = "",
-    namespace: str,
-    now: datetime,
-    stale_after: timedelta,
-    rolling: bool,
-) -> GroupHealth:
-    """The health of ``group``: of its driver, and of its ``executors`` where it is to have any. ``stale_after``: a document older than that
-    says nothing any more."""
-    trouble = pod_troubles.worst_trouble(pods, image, namespace)
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """One ingestion group, as its pods and its driver show it."""
+
+    name: str
+    namespace: str
+    image: str
+    pods: Sequence[PodState]
+    report: DriverReport | None
+    now: datetime
+    stale_after: timedelta
+    """An older report no longer counts."""
+    rolling: bool = False
+    """The driver's pod is being replaced."""
+    executors: Sequence[PodState] | None = None
+    """Pods of the group's Spark executors. None if the configuration gives it none."""
+    memory_hint: str = ""
+    """Added to a message about missing memory."""
+
+
+def group_health(group: ObservedGroup) -> GroupHealth:
+    """Return the health of the group's driver, and of its executors if it has any."""
+    prefix = f"ingestion group {group.name}"
+    rolling = group.rolling
+    trouble = pod_troubles.worst_trouble(group.pods, group.image, group.namespace)
     if trouble is not None:
-        hint = memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
-        message = f"ingestion group {group}: {trouble.message}{hint}"
-        return GroupHealth(trouble.reason, message, rolling, trouble.stalled)
-    running = [pod for pod in pods if pod.running and not pod.deleting]
-    current = said is not None and now - said[1] <= stale_after
+        hint = group.memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
+        return GroupHealth(trouble.reason, f"{prefix}: {trouble.message}{hint}", rolling, trouble.stalled)
+    running = [pod for pod in group.pods if pod.running and not pod.deleting]
+    current = group.report is not None and group.now - group.report[1] <= group.stale_after
     if running and current:
-        missing = pod_troubles.executor_trouble(executors, image, namespace, group) if executors is not None else None
+        missing = _missing_executors(group)
         if missing is None:
             return GroupHealth(rolling=rolling)
-        message = f"ingestion group {group}: {missing.message}"
-        return GroupHealth(missing.reason, message, rolling, missing.stalled, executors=True)
+        return GroupHealth(missing.reason, f"{prefix}: {missing.message}", rolling, missing.stalled, executors=True)
     if any(pod.ready for pod in running):
-        return GroupHealth(
-            Reason.BACKING_OFF,
-            f"ingestion group {group}: pod {running[0].name} is ready but does not answer on /progress",
-            rolling=rolling,
-        )
-    return GroupHealth(Reason.STARTING, f"ingestion group {group}: the driver is starting", rolling=rolling)
+        message = f"{prefix}: pod {running[0].name} is ready but does not answer on /progress"
+        return GroupHealth(Reason.BACKING_OFF, message, rolling)
+    return GroupHealth(Reason.STARTING, f"{prefix}: the driver is starting", rolling)
 
 
-def released(uid: str, pods: Sequence[PodState], said: Said | None, since: datetime, grace: timedelta) -> bool:
-    """No driver lands records of the topic resource ``uid`` any more, whose contract has been gone ``since`` then.
+def _missing_executors(group: ObservedGroup) -> pod_troubles.Trouble | None:
+    if group.executors is None:
+        return None
+    return pod_troubles.executor_trouble(group.executors, group.image, group.namespace, group.name)
 
-    Either nothing runs (a driver that starts again reads the contracts afresh), or it has said so itself, ``grace`` after.
+
+def released(
+    uid: str, pods: Sequence[PodState], report: DriverReport | None, since: datetime, grace: timedelta
+) -> bool:
+    """Return whether no driver lands records any more of the topic ``uid``, whose contract was removed at ``since``.
+
+    That is so if no driver runs, because a driver that starts reads the contracts again. It is also so if the driver reported,
+    ``grace`` after the removal or later, that it does not have the topic.
     """
     if not any(pod.running for pod in pods):
         return True
-    if said is None:
+    if report is None:
         return False
-    document, read = said
+    document, read = report
     return read >= since + grace and all(topic.uid != uid for topic in document.topics)

@@ -3,7 +3,7 @@
 What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say; after a run
 for it that failed it is tried again like all else. A slot of the schedule stays due until a run has answered it: one that nobody was there
 for is made up for, once. Slots that were past when policy or schedule took the topic over are nobody's
-(`firn_controllers.policies.runs.History.under`). Triggers wait for ``minInterval`` from the end of the last run. After a failure, all of
+(`firn_controllers.policies.runs.RunHistory.governed_by`). Triggers wait for ``minInterval`` from the end of the last run. After a failure, all of
 them wait, each time twice as long, unless the policy is another one since. What a run left unfinished waits for nothing but the policy of
 the other kind, which may want the table too.
 """
@@ -22,7 +22,7 @@ BUSY_RETRY = timedelta(seconds=30)
 """Another run, perhaps of a process that is gone, has the table's lease."""
 TURN = timedelta(seconds=15)
 """After a run that was left unfinished, the table is free for so long: who waits for it looks more often than that
-(`firn_controllers.reconcilers.policy.BLOCKED`). Otherwise work that is never done would keep it for ever."""
+(`firn_controllers.reconcilers.policy.reconciler.BLOCKED`). Otherwise work that is never done would keep it for ever."""
 _PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
 
 
@@ -61,43 +61,53 @@ def decide_table(
     """Whether a table is due. ``generation``: of the policy's spec; ``requests``: values of run-now of topic and policy."""
     if terms.idle or terms.suspended:
         return TableDecision()
-    asked = {who: value for who, value in requests.items() if value != history.requests.get(who)}
-    slot = terms.slots.last(now) if terms.slots is not None else None
-    if slot is not None and (history.slot is None or slot <= history.slot):
-        slot = None
-    left = history.finished + _PAUSES.get(history.result or "", timedelta()) if history.finished is not None else now
-    ready = max(left, _retry(history, generation, now))
+    asked = {source: value for source, value in requests.items() if value != history.requests.get(source)}
+    slot = _unanswered_slot(terms, history, now)
+    free = history.finished + _PAUSES.get(history.result or "", timedelta()) if history.finished is not None else now
+    ready = max(free, _retry(history, generation, now))
     next_slot = terms.windows.first(max(ready, terms.slots.next(now))) if terms.slots is not None else None
-    new = any(value != history.failed.get(who) for who, value in asked.items())
+    new = any(value != history.failed.get(source) for source, value in asked.items())
     if asked and (new or ready <= now):
-        if now < left:
-            return TableDecision(next=left)
+        if now < free:
+            return TableDecision(next=free)
         return TableDecision(Due(now, "a run was asked for", slot, asked), next_slot)
-    found: list[Due] = []
-    times = [] if next_slot is None else [next_slot]
-    if asked:
-        times.append(ready)
-    if slot is not None:
-        assert terms.slots is not None
-        found.append(Due(terms.slots.due(slot), "the schedule is due", slot))
-    if terms.triggers is not None and debt is not None:
-        rested = ready
-        if history.finished is not None and history.result != "Unfinished":
-            rested = max(ready, history.finished + terms.triggers.min_interval)
-        triggered = _triggered(terms.triggers, debt, now)
-        if triggered is not None and rested <= now:
-            found.append(triggered)
-        elif triggered is not None:
-            times.append(terms.windows.first(rested))
-        elif debt.oldest_due is not None and terms.triggers.max_age is not None:
-            times.append(terms.windows.first(max(rested, debt.oldest_due + terms.triggers.max_age)))
+    by_schedule = None
+    if slot is not None and terms.slots is not None:
+        by_schedule = Due(terms.slots.due(slot), "the schedule is due", slot)
+    by_debt, debt_time = _due_by_debt(terms, history, debt, ready, now)
+    reasons = [it for it in (by_schedule, by_debt) if it is not None]
+    times = [it for it in (next_slot, ready if asked else None, debt_time) if it is not None]
     opened = terms.windows.opened(now)
-    if found and ready <= now and opened is not None:
-        first = min(found, key=lambda due: due.since)
+    if reasons and ready <= now and opened is not None:
+        first = min(reasons, key=lambda due: due.since)
         return TableDecision(Due(max(first.since, opened), first.why, slot), min(times, default=None))
-    if found:
+    if reasons:
         times.append(terms.windows.first(max(ready, now)))
     return TableDecision(next=min(times, default=None))
+
+
+def _unanswered_slot(terms: PolicyTerms, history: RunHistory, now: datetime) -> datetime | None:
+    """Return the newest slot of the schedule, unless a run has answered it or it was past when the schedule took the topic over."""
+    slot = terms.slots.last(now) if terms.slots is not None else None
+    return slot if slot is not None and history.slot is not None and slot > history.slot else None
+
+
+def _due_by_debt(
+    terms: PolicyTerms, history: RunHistory, debt: TableDebt | None, ready: datetime, now: datetime
+) -> tuple[Due | None, datetime | None]:
+    """Return whether triggers make the table due now, or else when they may."""
+    triggers = terms.triggers
+    if triggers is None or debt is None:
+        return None, None
+    rested = ready
+    if history.finished is not None and history.result != "Unfinished":
+        rested = max(ready, history.finished + triggers.min_interval)
+    due = _triggered(triggers, debt, now)
+    if due is not None:
+        return (due, None) if rested <= now else (None, terms.windows.first(rested))
+    if debt.oldest_due is not None and triggers.max_age is not None:
+        return None, terms.windows.first(max(rested, debt.oldest_due + triggers.max_age))
+    return None, None
 
 
 def _retry(history: RunHistory, generation: int, now: datetime) -> datetime:

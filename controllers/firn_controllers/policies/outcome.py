@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from firn.model.conditions import Reason
 from firn_controllers.cache.policies import KINDS, Kind, Resolution
-from firn_controllers.policies.runs import RunHistory, time_text
+from firn_controllers.conditions.render import Verdict, timestamp
+from firn_controllers.policies.runs import RunHistory
 from firn_controllers.ports import Manifest, TableDebt
 
 SECTIONS: Mapping[Kind, str] = {"CompactionPolicy": "compaction", "RetentionPolicy": "retention"}
@@ -23,9 +24,6 @@ FIGURES = (
 )
 """Keys of ``status.maintenance`` that are written at most once a minute."""
 UNFINISHED = "a run ended before all of its work was done; the rest is due again"
-
-Said = tuple[Literal["True", "False"], Reason, str]
-"""Status, reason and message of a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, An
         }
         governing = maintenance.bindings.get("CompactionPolicy", PolicyBinding()).resolution
         if debt.oldest_due is not None and governing.policy is not None and governing.followed:
-            found["oldestUncompactedTime"] = time_text(max(debt.oldest_due, governing.policy.created))
+            found["oldestUncompactedTime"] = timestamp(max(debt.oldest_due, governing.policy.created))
     for kind, binding in maintenance.bindings.items():
         section = _section(binding, previous.get(SECTIONS[kind]) or {})
         if section:
@@ -87,11 +85,11 @@ def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
     outcome = binding.outcome
     if outcome is None or outcome.policy != policy.name[1]:
         # Not looked at yet. What became of the table stays true, whichever policy it was under.
-        kept = RunHistory.of(before).section()
+        kept = RunHistory.from_status(before).to_status()
         if "nextRunTime" in before and before.get("policy") == policy.name[1]:
             kept["nextRunTime"] = before["nextRunTime"]
         return found | kept
-    found |= outcome.history.section()
+    found |= outcome.history.to_status()
     if outcome.next is not None:
         found["nextRunTime"] = _next_text(outcome.next)
     return found
@@ -100,7 +98,7 @@ def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
 def _next_text(moment: datetime) -> str:
     """Whole minutes, rounded up: who reads it has no use for more, and status is written less often."""
     whole = moment.astimezone(UTC).replace(second=0, microsecond=0)
-    return time_text(whole if whole == moment else whole + timedelta(minutes=1))
+    return timestamp(whole if whole == moment else whole + timedelta(minutes=1))
 
 
 def significant_section(section: Mapping[str, Any]) -> Manifest:
@@ -119,21 +117,21 @@ def awaits_policy(maintenance: TopicMaintenance) -> bool:
     )
 
 
-def policies_resolved(maintenance: TopicMaintenance) -> Said | None:
+def policies_resolved(maintenance: TopicMaintenance) -> Verdict | None:
     """What PoliciesResolved says; None while nothing is known."""
     if not maintenance.bindings:
         return None
     resolutions = [maintenance.bindings[kind].resolution for kind in KINDS]
     for found in resolutions:
         if found.reason is not None:
-            return "False", found.reason, found.message
+            return Verdict("False", found.reason, found.message)
     governing = [found.policy for found in resolutions if found.policy is not None]
     if not governing:
-        return "True", Reason.NO_POLICY, "no policy names or selects the topic"
-    return "True", Reason.RESOLVED, " and ".join(f"{it.kind} {it.name[1]}" for it in governing) + " governs"
+        return Verdict("True", Reason.NO_POLICY, "no policy names or selects the topic")
+    return Verdict("True", Reason.RESOLVED, " and ".join(f"{it.kind} {it.name[1]}" for it in governing) + " governs")
 
 
-def maintenance_healthy(maintenance: TopicMaintenance) -> Said | None:
+def maintenance_healthy(maintenance: TopicMaintenance) -> Verdict | None:
     """What MaintenanceHealthy says; None where no policy governs, or nothing is known yet."""
     followed = {kind: it for kind, it in maintenance.bindings.items() if it.resolution.followed}
     if not followed or awaits_policy(maintenance):
@@ -142,13 +140,13 @@ def maintenance_healthy(maintenance: TopicMaintenance) -> Said | None:
     for part, outcome in outcomes:
         if outcome.history.failures:
             message = outcome.history.message or "see the Job's log"
-            return "False", Reason.RUN_FAILED, f"{part} by policy {outcome.policy} failed: {message}"
+            return Verdict("False", Reason.RUN_FAILED, f"{part} by policy {outcome.policy} failed: {message}")
     for part, outcome in outcomes:
         if outcome.overdue:
-            return "False", Reason.RUN_OVERDUE, f"{part} by policy {outcome.policy}: {outcome.overdue}"
+            return Verdict("False", Reason.RUN_OVERDUE, f"{part} by policy {outcome.policy}: {outcome.overdue}")
     results = {outcome.history.result for _, outcome in outcomes}
     if "Unfinished" in results:
-        return "True", Reason.SUCCEEDED, UNFINISHED
+        return Verdict("True", Reason.SUCCEEDED, UNFINISHED)
     if "Succeeded" in results:
-        return "True", Reason.SUCCEEDED, "the last runs succeeded"
-    return "True", Reason.NOT_DUE, "no run has been due yet"
+        return Verdict("True", Reason.SUCCEEDED, "the last runs succeeded")
+    return Verdict("True", Reason.NOT_DUE, "no run has been due yet")

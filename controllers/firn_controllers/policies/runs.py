@@ -6,7 +6,7 @@ starts again knows which tables are being worked on and what has been answered.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from firn.model import names
 from firn.model.jobs import Contract
 from firn.model.maintenance import Removed, RunReport, TableReport, unpack
+from firn_controllers.conditions.render import timestamp
 from firn_controllers.conditions.stable_text import steady
 from firn_controllers.ports import JobState, Manifest, PodState
 
@@ -21,6 +22,8 @@ MARK = f"{names.GROUP}/run"
 """Annotation of a run's Job: a `RunMark`."""
 COMPONENT_RUN = "maintenance"
 """Label ``app.kubernetes.io/component`` of runs."""
+REPORT_GRACE = timedelta(seconds=15)
+"""So long after a Job ended its pod's report may still be on its way."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 _SETTLED = ("Done", "Nothing", "Gone")
 
@@ -72,7 +75,12 @@ class PolicyRun:
         """It works, or may still."""
         return self.job.finished is None
 
-    def outcome(self, uid: str) -> TableReport:
+    def settled(self, now: datetime) -> bool:
+        """Return whether the run ended and its report is here, or is not waited for any more."""
+        ended = self.job.finished
+        return ended is not None and (self.reported or now >= ended + REPORT_GRACE)
+
+    def table_report(self, uid: str) -> TableReport:
         """What came of one table. Unfinished is one that there is nothing wrong with: some of its work was committed, or the run was
         at work on others until it ended. One that was begun in vain, or of which no report tells, has failed, and so have all
         where the run came to none: it would come to none again."""
@@ -163,7 +171,7 @@ class RunHistory:
     schedule: str = ""
 
     @classmethod
-    def of(cls, section: Mapping[str, Any]) -> "RunHistory":
+    def from_status(cls, section: Mapping[str, Any]) -> "RunHistory":
         """The history in ``status.maintenance.compaction`` or ``.retention``."""
         slot = section.get("lastScheduleTime")
         return cls(
@@ -195,19 +203,19 @@ class RunHistory:
         found: str = (self.last or {}).get("message", "")
         return found
 
-    def under(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "RunHistory":
+    def governed_by(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "RunHistory":
         """The history as it counts under the policy of this uid, with this schedule, whose slot ``past`` is behind. To a topic that it has
         just taken over, past slots and what it has ``answered`` for all before are nothing that is owed; a changed schedule begins anew."""
         found = self
         if found.policy != policy:
             theirs = {who: value for who, value in found.requests.items() if who != "policy"}
             requests = theirs if answered is None else {**theirs, "policy": answered}
-            found = replace(found.spared(), policy=policy, schedule="", slot=None, requests=requests)
+            found = replace(found.without_failures(), policy=policy, schedule="", slot=None, requests=requests)
         if found.schedule != schedule or (found.slot is None) != (past is None):
             found = replace(found, schedule=schedule, slot=past)
         return found
 
-    def after(self, run: PolicyRun, uid: str) -> "RunHistory":
+    def after_run(self, run: PolicyRun, uid: str) -> "RunHistory":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
         finished = run.job.finished
         if finished is None:
@@ -217,14 +225,14 @@ class RunHistory:
         marked = next((table for table in run.mark.tables if table.uid == uid), None)
         if marked is None:
             return self
-        report = run.outcome(uid)
+        report = run.table_report(uid)
         last = run_status(run, [report])
         found = replace(self, last=last)
         if last["result"] == "Busy":
             return found
         if last["result"] == "Unfinished":
             # What it was to answer is not answered yet.
-            return found.spared() if report.commits else found
+            return found.without_failures() if report.commits else found
         if last["result"] == "Failed":
             before = self.failures if self.generation == run.mark.generation else 0
             failed = {**self.failed, **marked.requests}
@@ -232,13 +240,13 @@ class RunHistory:
         # A run of an earlier schedule answers none of the slots of this one that came later.
         slots = (marked.slot, self.slot) if self.schedule else ()
         slot = max((it for it in slots if it is not None), default=None)
-        return replace(found.spared(), slot=slot, requests={**self.requests, **marked.requests})
+        return replace(found.without_failures(), slot=slot, requests={**self.requests, **marked.requests})
 
-    def spared(self) -> "RunHistory":
+    def without_failures(self) -> "RunHistory":
         """The same without the failures."""
         return replace(self, failures=0, generation=0, failed={})
 
-    def section(self) -> Manifest:
+    def to_status(self) -> Manifest:
         """As ``status`` keeps it."""
         found: Manifest = {}
         if self.last is not None:
@@ -253,27 +261,22 @@ class RunHistory:
         if self.schedule:
             found["schedule"] = self.schedule
         if self.slot is not None:
-            found["lastScheduleTime"] = time_text(self.slot)
+            found["lastScheduleTime"] = timestamp(self.slot)
         if self.requests:
             found["lastRequest"] = dict(self.requests)
         return found
-
-
-def time_text(moment: datetime) -> str:
-    """As Kubernetes writes times: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
     """A run as ``status`` has it, summed over these tables."""
     failed = [report for report in reports if report.outcome == "Failed"]
     unfinished = [report for report in reports if report.outcome == "Unfinished"]
-    found: Manifest = {"name": run.name, "startTime": time_text(run.job.created)}
+    found: Manifest = {"name": run.name, "startTime": timestamp(run.job.created)}
     if run.mark.mode is not None:
         found["mode"] = run.mark.mode
     if run.job.finished is None:
         return found | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
-    found["finishTime"] = time_text(run.job.finished)
+    found["finishTime"] = timestamp(run.job.finished)
     busy = all(report.outcome == "Busy" for report in reports)
     found["result"] = "Failed" if failed else "Unfinished" if unfinished else "Busy" if busy else "Succeeded"
     told = failed or unfinished or [report for report in reports if report.message]

@@ -1,138 +1,155 @@
-"""The status document of one policy, computed whole from what was observed, written only when it says something new."""
+"""The status document of one policy, computed whole from what was observed and decided. It is written only when it says something new."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn_controllers.cache.policies import PolicyEntry
-from firn_controllers.conditions.render import Verdict, paused_over, rendered
+from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.policies.decision import PolicyDecision
+from firn_controllers.policies.observed import ObservedPolicy
 from firn_controllers.policies.outcome import UNFINISHED, PolicyOutcome
-from firn_controllers.policies.runs import EARLIEST, PolicyRun, run_status, time_text
+from firn_controllers.policies.runs import EARLIEST, PolicyRun, run_status
 from firn_controllers.ports import Manifest
 
 TROUBLED_AFTER = timedelta(minutes=2)
 """So long a run's pod may take to start before the policy says why it does not."""
+LISTED = 20
+"""Topics and runs that a status lists at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """One policy and what it came to, at one moment."""
+class PolicyReport:
+    """Everything that the status of a policy is computed from."""
 
-    policy: PolicyEntry
-    governed: Mapping[str, PolicyOutcome]
-    """By ``namespace/name`` of the topic; those for which the policy is followed."""
-    bound: Mapping[str, str]
-    """By name of the topic, of all that it governs: because of what."""
-    refused: int
-    """Topics that it governs but does not fit."""
+    observed: ObservedPolicy
+    decision: PolicyDecision
     runs: Sequence[PolicyRun]
-    """Of this policy, those whose Jobs are still there, and that either work or have said their last word."""
+    """Runs of this policy that are active or settled, those included that were just started."""
     now: datetime
 
+    @property
+    def policy(self) -> PolicyEntry:
+        """The policy."""
+        return self.observed.policy
 
-def of(observed: Observed) -> Manifest:
-    """The whole status."""
-    policy = observed.policy
-    previous = policy.status
-    found: Manifest = {
+    @property
+    def outcomes(self) -> dict[str, PolicyOutcome]:
+        """Outcomes by ``NAMESPACE/NAME`` of the topic, for the topics for which the policy is followed."""
+        return {"/".join(it.topic.entry.name): it.outcome for it in self.decision.topics}
+
+
+def policy_status(report: PolicyReport) -> Manifest:
+    """Compute the whole status."""
+    policy = report.policy
+    status: Manifest = {
         "observedGeneration": policy.generation,
-        "conditions": rendered(conditions(observed), previous, policy.generation, observed.now),
+        "conditions": rendered(conditions(report), policy.status, policy.generation, report.now),
     }
     if policy.resource is not None:
-        found["topics"] = len(observed.bound)
-        if observed.bound:
-            first = sorted(observed.bound.items())[:20]
-            found["governs"] = [{"topic": name, "because": because} for name, because in first]
-        if observed.refused:
-            found["topicsRefused"] = observed.refused
-    active = sorted((it for it in observed.runs if it.active), key=lambda it: (it.job.created, it.name))
+        status |= _topics(report)
+    active = sorted((run for run in report.runs if run.active), key=lambda run: (run.job.created, run.name))
     if active:
-        found["activeRuns"] = [run_status(it, []) | {"tables": len(it.uids)} for it in active[:20]]
-    request = _answered(observed)
+        status["activeRuns"] = [run_status(run, []) | {"tables": len(run.uids)} for run in active[:LISTED]]
+    request = _answered_request(report)
     if request is not None:
-        found["lastRequest"] = request
-    last = _last_run(observed)
+        status["lastRequest"] = request
+    last = _last_run(report)
     if last is not None:
-        found["lastRun"] = last
+        status["lastRun"] = last
     terms = policy.terms
     if terms is not None and terms.slots is not None and not terms.suspended and not terms.idle:
-        found["nextRunTime"] = time_text(terms.windows.first(terms.slots.next(observed.now)))
-    return found
+        status["nextRunTime"] = timestamp(terms.windows.first(terms.slots.next(report.now)))
+    return status
 
 
-def paused(policy: PolicyEntry, now: datetime) -> Manifest:
-    """The status while reconciliation is paused: as it was, and that it is paused."""
+def paused_status(policy: PolicyEntry, now: datetime) -> Manifest:
+    """Compute the status while reconciliation is paused: unchanged, with the condition Paused."""
     message = f"nothing is looked at or started while annotation {names.PAUSE} is true"
     return paused_over(policy.status, policy.generation, message, now)
 
 
-def _answered(observed: Observed) -> str | None:
-    """The last value of run-now that was answered for every topic governed then: who comes later has no part in it. One that nobody
-    was there for is for who comes first, as topics may be made after their policy."""
-    policy = observed.policy
-    answers = {outcome.history.requests.get("policy") for outcome in observed.governed.values()}
+def ended_run_status(run: PolicyRun) -> Manifest:
+    """Return a run that ended as ``status`` lists it, summed over all of its tables."""
+    reports = [run.table_report(uid) for uid in sorted(run.uids)]
+    status = run_status(run, reports) | {"tables": len(reports)}
+    failed = sum(report.outcome == "Failed" for report in reports)
+    return status | ({"tablesFailed": failed} if failed else {})
+
+
+def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
+    """Compute each condition. Stalled exists only while it is True."""
+    policy = report.policy
+    if policy.problem is not None:
+        message = steady(str(policy.problem))
+        reasons = {str(reason): reason for reason in Reason}
+        reason = reasons.get(policy.problem.reason, Reason.INVALID_SPEC)
+        return {
+            ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
+            ConditionType.SPEC_VALID: Verdict("False", reason, message),
+            ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
+        }
+    verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec can be followed")}
+    if policy.terms is not None and policy.terms.suspended:
+        verdicts[ConditionType.READY] = Verdict("False", Reason.SUSPENDED, "spec.suspend is true: no run starts")
+    else:
+        verdicts[ConditionType.READY] = Verdict("True", Reason.ALL_READY, "the policy is followed")
+    verdicts[ConditionType.MAINTENANCE_HEALTHY] = _maintenance_healthy(report)
+    return verdicts
+
+
+def _topics(report: PolicyReport) -> Manifest:
+    topics = sorted(report.observed.topics, key=lambda topic: topic.entry.name)
+    status: Manifest = {"topics": len(topics)}
+    if topics:
+        status["governs"] = [{"topic": it.entry.name[1], "because": it.because} for it in topics[:LISTED]]
+    refused = sum(not topic.followed for topic in topics)
+    return status | ({"topicsRefused": refused} if refused else {})
+
+
+def _answered_request(report: PolicyReport) -> str | None:
+    """Return the last value of ``firn.dev/run-now`` that was answered for every topic governed at that time.
+
+    A topic that comes later has no part in it. A request made while the policy governed no topic waits for the first topic,
+    because a policy may be created before its topics.
+    """
+    policy = report.policy
+    answers = {outcome.history.requests.get("policy") for outcome in report.outcomes.values()}
     if policy.request is not None and answers == {policy.request}:
         return policy.request
     before: str | None = policy.status.get("lastRequest")
     return before
 
 
-def _last_run(observed: Observed) -> Manifest | None:
-    """The run that ended last: of those that are there, or the one that status remembers."""
-    previous: Manifest | None = observed.policy.status.get("lastRun")
-    ended = [it for it in observed.runs if it.job.finished is not None]
+def _last_run(report: PolicyReport) -> Manifest | None:
+    """Return the run that ended last, of those whose Jobs exist and the one in status."""
+    previous: Manifest | None = report.policy.status.get("lastRun")
+    ended = [run for run in report.runs if run.job.finished is not None]
     if not ended:
         return previous
-    newest = max(ended, key=lambda it: (it.job.finished or EARLIEST, it.name))
+    newest = max(ended, key=lambda run: (run.job.finished or EARLIEST, run.name))
     assert newest.job.finished is not None
-    if previous is not None and previous.get("finishTime", "") > time_text(newest.job.finished):
+    if previous is not None and previous.get("finishTime", "") > timestamp(newest.job.finished):
         return previous
-    return run(newest)
+    return ended_run_status(newest)
 
 
-def run(ended: PolicyRun) -> Manifest:
-    """A run that ended as status has it, all of its tables together."""
-    reports = [ended.outcome(uid) for uid in sorted(ended.uids)]
-    found = run_status(ended, reports) | {"tables": len(reports)}
-    failed = sum(report.outcome == "Failed" for report in reports)
-    return found | ({"tablesFailed": failed} if failed else {})
-
-
-def conditions(observed: Observed) -> dict[ConditionType, Verdict]:
-    """What each condition says; Stalled is there only while True."""
-    policy = observed.policy
-    if policy.problem is not None:
-        message = steady(str(policy.problem))
-        known = {str(reason): reason for reason in Reason}
-        return {
-            ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
-            ConditionType.SPEC_VALID: Verdict("False", known.get(policy.problem.reason, Reason.INVALID_SPEC), message),
-            ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
-        }
-    found = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec can be followed")}
-    if policy.terms is not None and policy.terms.suspended:
-        found[ConditionType.READY] = Verdict("False", Reason.SUSPENDED, "spec.suspend is true: no run starts")
-    else:
-        found[ConditionType.READY] = Verdict("True", Reason.ALL_READY, "the policy is followed")
-    found[ConditionType.MAINTENANCE_HEALTHY] = _healthy(observed)
-    return found
-
-
-def _healthy(observed: Observed) -> Verdict:
-    for it in observed.runs:
-        if it.active and it.trouble and observed.now >= it.job.created + TROUBLED_AFTER:
-            return Verdict("False", Reason.RUN_OVERDUE, f"run {it.name} does not start: {it.trouble}")
-    failing = sorted(name for name, outcome in observed.governed.items() if outcome.history.failures)
+def _maintenance_healthy(report: PolicyReport) -> Verdict:
+    for run in report.runs:
+        if run.active and run.trouble and report.now >= run.job.created + TROUBLED_AFTER:
+            return Verdict("False", Reason.RUN_OVERDUE, f"run {run.name} does not start: {run.trouble}")
+    outcomes = report.outcomes
+    failing = sorted(name for name, outcome in outcomes.items() if outcome.history.failures)
     if failing:
-        message = observed.governed[failing[0]].history.message or "see the Job's log"
-        return Verdict("False", Reason.RUN_FAILED, f"{_some(failing)}: {message}")
-    overdue = sorted(name for name, outcome in observed.governed.items() if outcome.overdue)
+        message = outcomes[failing[0]].history.message or "see the Job's log"
+        return Verdict("False", Reason.RUN_FAILED, f"{_named(failing)}: {message}")
+    overdue = sorted(name for name, outcome in outcomes.items() if outcome.overdue)
     if overdue:
-        return Verdict("False", Reason.RUN_OVERDUE, f"{_some(overdue)}: {observed.governed[overdue[0]].overdue}")
-    results = {outcome.history.result for outcome in observed.governed.values()}
+        return Verdict("False", Reason.RUN_OVERDUE, f"{_named(overdue)}: {outcomes[overdue[0]].overdue}")
+    results = {outcome.history.result for outcome in outcomes.values()}
     if "Unfinished" in results:
         return Verdict("True", Reason.SUCCEEDED, UNFINISHED)
     if "Succeeded" in results:
@@ -140,5 +157,5 @@ def _healthy(observed: Observed) -> Verdict:
     return Verdict("True", Reason.NOT_DUE, "no run has been due yet")
 
 
-def _some(topics: Sequence[str]) -> str:
+def _named(topics: Sequence[str]) -> str:
     return f"topic {topics[0]}" if len(topics) == 1 else f"topic {topics[0]} and others"

@@ -1,16 +1,12 @@
 """One profile: applies its fleet's objects, rolls it one broker at a time, and tells the board whether topics can be managed."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
-from firn_controllers.board import Board
-from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.health import FleetHealth
@@ -19,8 +15,9 @@ from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
-from firn_controllers.ports import FleetState, Ports
+from firn_controllers.ports import FleetState
 from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -28,33 +25,21 @@ INTERVAL = 10.0
 INTERVAL_BUSY = 3.0
 """Seconds between looks while the fleet rolls, is being upgraded, or has a problem."""
 
-Announce = Callable[[Announcement], None]
-
 
 class FleetReconciler:
-    """Reconciles profiles; ``changed`` is told the profile whose health changed, ``announce`` what is worth an Event."""
+    """Reconciles profiles: keeps their health on the board, and wakes their topics when it changes."""
 
-    def __init__(
-        self,
-        config: Config,
-        owner: Owner,
-        ports: Ports,
-        board: Board,
-        changed: Callable[[str], None],
-        announce: Announce,
-    ) -> None:
-        self._config = config
-        self._owner = owner
-        self._ports = ports
-        self._board = board
-        self._changed = changed
-        self._announce = announce
-        self._scale_down_told: set[tuple[str, int]] = set()
-        self._waits_told: dict[str, str | None] = {}
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config
+        self._owner = context.owner
+        self._cluster = context.ports.cluster
+        self._scale_downs_refused: set[tuple[str, int]] = set()
+        self._waits_logged: dict[str, str | None] = {}
         self._pruned: set[str] = set()
-        """Profiles whose old configurations this process has removed; it makes no other ones, as its own configuration is one for life."""
+        """Profiles whose old configurations this process has removed. It makes no others: its own configuration never changes."""
         self._closed: set[str] = set()
-        """Profiles whose Services for clients outside, as far as no longer configured, this process has removed."""
+        """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
@@ -62,12 +47,12 @@ class FleetReconciler:
             found, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
             found, busy = await self._fleet(profile)
-        self._tell(profile, found)
+        self._publish(profile, found)
         return Outcome(after=INTERVAL_BUSY if busy or found.problem else INTERVAL)
 
     async def _fleet(self, profile: str) -> tuple[FleetHealth, bool]:
         """Its health, and whether something is under way that the next look may take further."""
-        cluster = self._ports.cluster
+        cluster = self._cluster
         live = await cluster.stateful_set(names.fleet(profile))
         fleet = kinds.managed_fleet(self._config, profile, self._owner, live)
         pods = await cluster.pods(fleet.labels)
@@ -96,7 +81,7 @@ class FleetReconciler:
 
     async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
         """The fleet with the metadata version that is in force by now; the one that is still to be, if any; why it cannot be, if so."""
-        cluster = self._ports.cluster
+        cluster = self._cluster
         version = metadata_version.pending(fleet)
         if version is None or not settled:
             return fleet, version, None
@@ -107,26 +92,26 @@ class FleetReconciler:
             return fleet, version, None
         if metadata_version.succeeded(job):
             text = f"brokers of profile {fleet.name} have metadata version {version}: there is no way back to an older Kafka"
-            self._announce(Announcement("Normal", EventReason.FINALISED, text))
+            self._context.announce(Announcement("Normal", EventReason.FINALISED, text))
             return replace(fleet, metadata_version=version), None, None
         return fleet, version, metadata_version.failure(job, version)
 
     async def _apply(self, fleet: AnyFleet, step: Step) -> None:
-        cluster = self._ports.cluster
+        cluster = self._cluster
         await cluster.apply(kinds.config_map(fleet))
         await cluster.apply(builders.headless_service(fleet))
         await cluster.apply(builders.bootstrap_service(fleet))
         await self._apply_external(fleet)
         await cluster.apply(builders.disruption_budget(fleet))
         await cluster.apply(kinds.stateful_set(fleet, step.partition))
-        if step.waits != self._waits_told.get(fleet.name):
-            self._waits_told[fleet.name] = step.waits
+        if step.waits != self._waits_logged.get(fleet.name):
+            self._waits_logged[fleet.name] = step.waits
             if step.waits is not None:
                 log.info("replacing brokers of profile %s waits %s", fleet.name, step.waits)
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Services for clients outside: those of the configuration, and no others. A way in that was taken out of it is closed at once."""
-        cluster, wanted = self._ports.cluster, builders.external_services(fleet)
+        cluster, wanted = self._cluster, builders.external_services(fleet)
         for service in wanted:
             await cluster.apply(service)
         if fleet.name in self._closed:
@@ -142,7 +127,7 @@ class FleetReconciler:
         """Remove the configurations that no broker starts from any more."""
         if fleet.name in self._pruned:
             return
-        kept, cluster = kinds.config_map(fleet)["metadata"]["name"], self._ports.cluster
+        kept, cluster = kinds.config_map(fleet)["metadata"]["name"], self._cluster
         for name in await cluster.list_names("v1", "ConfigMap", fleet.labels):
             if name != kept:
                 await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)
@@ -150,37 +135,37 @@ class FleetReconciler:
 
     async def _ask(self, profile: str) -> FleetState | FirnError:
         try:
-            return await self._ports.topics.fleet(profile)
+            return await self._context.ports.topics.fleet(profile)
         except FirnError as error:
             return error
 
-    def _tell(self, profile: str, found: FleetHealth) -> None:
-        before = self._board.fleets.get(profile)
+    def _publish(self, profile: str, found: FleetHealth) -> None:
+        before = self._context.board.fleets.get(profile)
         if found == before:
             return
-        self._board.fleets[profile] = found
-        self._changed(profile)
+        self._context.board.fleets[profile] = found
+        self._context.wake_topics(lambda entry: entry.profile == profile)
         what = f"brokers of profile {profile}"
         if found.problem is None and (before is None or before.problem is not None):
-            self._announce(Announcement("Normal", EventReason.AVAILABLE, f"{what} answer"))
+            self._context.announce(Announcement("Normal", EventReason.AVAILABLE, f"{what} answer"))
         elif found.problem is not None and before is not None and before.problem is None:
-            self._announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
+            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
         was_degraded = before.degraded if before is not None else ""
         if found.degraded and found.degraded != was_degraded:
-            self._announce(Announcement("Warning", EventReason.DEGRADED, found.degraded))
+            self._context.announce(Announcement("Warning", EventReason.DEGRADED, found.degraded))
         elif was_degraded and not found.degraded and found.problem is None:
-            self._announce(Announcement("Normal", EventReason.RECOVERED, f"{what} are all well again"))
+            self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"{what} are all well again"))
         was_rolling = before is not None and before.rolling
         if found.rolling and not was_rolling:
-            self._announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are replaced one by one"))
+            self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are replaced one by one"))
         elif was_rolling and not found.rolling:
-            self._announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} are all replaced"))
+            self._context.announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} are all replaced"))
 
     def _refuse_scale_down(self, fleet: Fleet) -> None:
         asked = fleet.profile.replicas
-        if asked < fleet.replicas and (fleet.name, asked) not in self._scale_down_told:
-            self._scale_down_told.add((fleet.name, asked))
-            self._announce(
+        if asked < fleet.replicas and (fleet.name, asked) not in self._scale_downs_refused:
+            self._scale_downs_refused.add((fleet.name, asked))
+            self._context.announce(
                 Announcement(
                     "Warning",
                     EventReason.SCALE_DOWN_REFUSED,

@@ -1,55 +1,35 @@
 """One ingestion group: applies the driver's objects, and tells the board how it is and what it says of each topic."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from firn.model import durations, names
 from firn.model.conditions import Reason
-from firn.model.config import Config
 from firn.model.progress import TopicProgress
 from firn_controllers import children
-from firn_controllers.board import Board
-from firn_controllers.cache.topics import Name, TopicCache
-from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import status
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
-from firn_controllers.ingestion_group.health import GroupHealth, Said
+from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels
-from firn_controllers.ports import PodState, Ports
+from firn_controllers.ports import PodState
 from firn_controllers.queue import Outcome
-
-Announce = Callable[[Announcement], None]
+from firn_controllers.reconcilers.context import Context
 
 
 class GroupReconciler:
-    """Reconciles groups; ``changed`` is told the group whose health changed, ``progressed`` each topic with news that may change a
-    condition, ``counted`` each one of which only times or counts have changed."""
+    """Reconciles groups: keeps their health and their driver's report on the board, and wakes the topics that either concerns."""
 
-    def __init__(
-        self,
-        config: Config,
-        owner: Owner,
-        ports: Ports,
-        index: TopicCache,
-        board: Board,
-        changed: Callable[[str], None],
-        progressed: Callable[[Name], None],
-        counted: Callable[[Name], None],
-        announce: Announce,
-    ) -> None:
-        self._config = config
-        self._owner = owner
-        self._ports = ports
-        self._index = index
-        self._board = board
-        self._changed = changed
-        self._progressed = progressed
-        self._counted = counted
-        self._announce = announce
-        self._interval = durations.milliseconds(config.progress_interval) / 1000
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config
+        self._owner = context.owner
+        self._ports = context.ports
+        self._board = context.board
+        self._topics = context.topics
+        self._interval = durations.milliseconds(context.config.progress_interval) / 1000
         self._stale_after = timedelta(seconds=max(15.0, 3 * self._interval))
-        self._started = ports.clock.monotonic()
+        self._started = context.ports.clock.monotonic()
         self._digests: dict[str, dict[str, tuple[object, ...]]] = {}
 
     async def reconcile(self, group: str) -> Outcome:
@@ -57,7 +37,7 @@ class GroupReconciler:
         cluster = self._ports.cluster
         labels = group_labels(group)
         live = await cluster.stateful_set(names.ingestion(group))
-        in_use = self._index.group_in_use(group)
+        in_use = self._topics.group_in_use(group)
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
@@ -67,75 +47,73 @@ class GroupReconciler:
         await cluster.apply(service.build(group, self._owner, labels))
         await cluster.apply(wanted)
         if not in_use:
-            self._hear(group, None)
-            self._tell(group, health.UNSEEN)
+            self._publish_progress(group, None)
+            self._publish_health(group, health.UNSEEN)
             return Outcome()
         pods = await cluster.pods(labels)
         mates = names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}
         executors = await cluster.pods(mates) if configured.executors is not None else None
-        said = await self._ports.progress.read(group)
-        if said is None and group not in self._board.groups and self._first_reading_due(pods):
+        report = await self._ports.progress.read(group)
+        if report is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
         template = children.template_hash(wanted)
         rolling = live is not None and any(pod.template_hash != template or pod.deleting for pod in pods)
-        self._hear(group, said)
-        self._tell(
-            group,
-            health.group_health(
-                group,
-                pods,
-                said,
-                executors=executors,
-                image=(configured.image or self._config.images.spark).image,
-                memory_hint=settings.memory_hint(configured),
-                namespace=self._owner.namespace,
-                now=self._ports.clock.now(),
-                stale_after=self._stale_after,
-                rolling=rolling,
-            ),
+        self._publish_progress(group, report)
+        observed = ObservedGroup(
+            name=group,
+            namespace=self._owner.namespace,
+            image=(configured.image or self._config.images.spark).image,
+            pods=pods,
+            report=report,
+            now=self._ports.clock.now(),
+            stale_after=self._stale_after,
+            rolling=rolling,
+            executors=executors,
+            memory_hint=settings.memory_hint(configured),
         )
+        self._publish_health(group, health.group_health(observed))
         return Outcome(after=self._interval)
 
     def _first_reading_due(self, pods: Sequence[PodState]) -> bool:
-        """This process has only just started, and the driver is there: its word is waited for before anything is said of it."""
+        """This process has only just started, and the driver is there: its word is waited for before anything is report of it."""
         young = self._ports.clock.monotonic() - self._started < self._stale_after.total_seconds()
         return young and any(pod.ready for pod in pods)
 
-    def _hear(self, group: str, said: Said | None) -> None:
+    def _publish_progress(self, group: str, report: DriverReport | None) -> None:
         """Keep what the driver says; wake the topics of which it says something new."""
-        topics: dict[str, TopicProgress] = {item.uid: item for item in said[0].topics} if said else {}
+        topics: dict[str, TopicProgress] = {item.uid: item for item in report[0].topics} if report else {}
         earlier = self._board.progress.get(group, {})
         self._board.progress[group] = topics
         before = self._digests.get(group, {})
         digests: dict[str, tuple[object, ...]] = {}
         for uid, progress in topics.items():
-            entry = self._index.by_uid(uid)
+            entry = self._topics.by_uid(uid)
             if entry is None or entry.resource is None:
                 continue
             digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
             if digests[uid] != before.get(uid):
-                self._progressed(entry.name)
+                self._context.wake_topic(entry.name)
             elif progress != earlier.get(uid) and _counts(progress) != _counts(earlier[uid]):
-                self._counted(entry.name)
+                self._context.refresh_topic(entry.name)
         for uid in before.keys() - digests.keys():
-            entry = self._index.by_uid(uid)
+            entry = self._topics.by_uid(uid)
             if entry is not None:
-                self._progressed(entry.name)
+                self._context.wake_topic(entry.name)
         self._digests[group] = digests
 
-    def _tell(self, group: str, found: GroupHealth) -> None:
+    def _publish_health(self, group: str, found: GroupHealth) -> None:
         before = self._board.groups.get(group)
         if found == before:
             return
         self._board.groups[group] = found
-        self._changed(group)
+        self._context.wake_topics(lambda entry: entry.group == group)
         what = f"ingestion group {group}"
         if found.problem is None and (before is None or before.problem is not None):
-            self._announce(Announcement("Normal", EventReason.AVAILABLE, f"{what}: the driver answers"))
+            self._context.announce(Announcement("Normal", EventReason.AVAILABLE, f"{what}: the driver answers"))
         elif found.problem not in (None, Reason.STARTING) and (before is None or before.problem != found.problem):
-            self._announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
+            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
         if found.rolling and not (before is not None and before.rolling):
-            self._announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
+            self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
 
 
 def _counts(progress: TopicProgress) -> tuple[object, ...]:

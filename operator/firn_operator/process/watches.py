@@ -275,7 +275,7 @@ class Watches:
                     present.add((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
                     self._feed_topic(trimmed(manifest), gone=False)
             self.deliveries.listed("IcebergTopic", namespace, newest, version)
-            for known in list(self._controllers.index.all()):
+            for known in list(self._controllers.topics.all()):
                 listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
                 if listed and known.name not in present:
                     log.warning("missed the deletion of topic %s/%s", *known.name)

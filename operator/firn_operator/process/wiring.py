@@ -88,7 +88,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         telemetry.watch_fleets(config.profiles, controllers.board)
         owed = debts(config)
         survey = Survey(
-            config, owed, controllers.index, controllers.policies, controllers.board, controllers.debt_changed
+            config, owed, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
         )
         figures = telemetry.DebtMetrics(lambda: list(survey.findings.values()))
         watches = Watches(config, api, configuration, controllers, workloads)

@@ -124,8 +124,8 @@ async def test_a_contract_of_a_live_resource_is_not_an_orphan_though_the_index_l
     created(world)
     await world.settle()
     before = copy.deepcopy(world.cluster.contracts())
-    world.operator.index.remove(("demo", "flights"), "uid-demo-flights")
-    world.operator.index.clear_deleted(("demo", "flights"), "uid-demo-flights")
+    world.operator.topics.remove(("demo", "flights"), "uid-demo-flights")
+    world.operator.topics.clear_deleted(("demo", "flights"), "uid-demo-flights")
     await world.operator.reconcile(("orphans",))
     assert world.cluster.contracts() == before
 

@@ -15,6 +15,7 @@ from firn.model.progress import GroupProgress
 from firn_controllers import children
 from firn_controllers.children import Owner
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
+from firn_controllers.ingestion_group.health import ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import Manifest, PodState
 from tests import gen
@@ -218,10 +219,8 @@ STALE = timedelta(seconds=15)
 def said(pods: list[PodState], age: float | None) -> Reason | None:
     document = GroupProgress(group="default", started=1.0)
     read = None if age is None else (document, gen.NOW - timedelta(seconds=age))
-    found = health.group_health(
-        "default", pods, read, image="i", namespace="n", now=gen.NOW, stale_after=STALE, rolling=False
-    )  # fmt: skip
-    return found.problem
+    observed = ObservedGroup("default", "n", image="i", pods=pods, report=read, now=gen.NOW, stale_after=STALE)
+    return health.group_health(observed).problem
 
 
 @pytest.mark.parametrize(

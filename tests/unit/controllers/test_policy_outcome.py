@@ -3,8 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
+from firn.model.conditions import Reason
 from firn_controllers.cache.policies import PolicyCache, Resolution
 from firn_controllers.cache.policies import policy_entry as policy_entry
+from firn_controllers.conditions.render import Verdict
 from firn_controllers.policies.outcome import (
     PolicyBinding,
     PolicyOutcome,
@@ -59,11 +61,11 @@ def test_without_a_policy_nothing_is_said_of_one() -> None:
 
 def test_history_comes_back_from_status_as_it_was_written() -> None:
     kept = {key: it for key, it in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
-    assert RunHistory.of(SECTION).section() == kept
+    assert RunHistory.from_status(SECTION).to_status() == kept
     whole: Manifest = {"policyUid": "uid-1", "schedule": "0 3 * * * Etc/UTC", "failures": 3, "failedGeneration": 7}
     whole["failedRequest"] = {"topic": "2"}
-    assert RunHistory.of({**SECTION, **whole}).section() == kept | whole
-    assert RunHistory.of({}).section() == {}
+    assert RunHistory.from_status({**SECTION, **whole}).to_status() == kept | whole
+    assert RunHistory.from_status({}).to_status() == {}
 
 
 def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
@@ -94,16 +96,12 @@ def test_the_next_time_is_told_in_whole_minutes() -> None:
 
 def test_failures_go_before_what_is_overdue() -> None:
     failed = PolicyOutcome("policy", RunHistory({**RUN, "result": "Failed", "message": "no"}, 2), overdue="waits")
-    assert maintenance_healthy(maintenance(looked_at=failed)) == (
-        "False",
-        "RunFailed",
-        "compaction by policy policy failed: no",
+    assert maintenance_healthy(maintenance(looked_at=failed)) == Verdict(
+        "False", Reason.RUN_FAILED, "compaction by policy policy failed: no"
     )
     late = PolicyOutcome("policy", RunHistory(RUN), overdue="waits")
-    assert maintenance_healthy(maintenance(looked_at=late)) == (
-        "False",
-        "RunOverdue",
-        "compaction by policy policy: waits",
+    assert maintenance_healthy(maintenance(looked_at=late)) == Verdict(
+        "False", Reason.RUN_OVERDUE, "compaction by policy policy: waits"
     )
 
 

@@ -16,7 +16,7 @@ from firn_controllers.policies import due
 from firn_controllers.policies.due import TableDecision
 from firn_controllers.policies.runs import RunHistory
 from firn_controllers.ports import TableDebt
-from firn_controllers.reconcilers.policy import BLOCKED
+from firn_controllers.reconcilers.policy.reconciler import BLOCKED
 from firn_controllers.specs import terms
 from firn_controllers.specs.calendar import CronExpression, Slots, Windows
 from firn_controllers.specs.terms import PolicyTerms
@@ -232,29 +232,35 @@ def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
 def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
     assert decide(retention(), RunHistory()).due is None
     past = at("2026-03-01T03:15:00")
-    begun = RunHistory().under("uid-1", "15 3 * * * Etc/UTC", past, None)
+    begun = RunHistory().governed_by("uid-1", "15 3 * * * Etc/UTC", past, None)
     assert decide(retention(), begun).due is None
     assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
-    assert begun.under("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, "what a run has answered is not forgotten"
+    assert begun.governed_by("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, (
+        "what a run has answered is not forgotten"
+    )
 
 
 def test_a_schedule_that_is_changed_and_another_policy_s_begin_anew() -> None:
     night = at("2026-02-27T03:15:00")
     known = RunHistory(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
     late = at("2026-03-01T11:00:00")
-    changed = known.under("uid-1", "0 11 * * * Etc/UTC", late, None)
+    changed = known.governed_by("uid-1", "0 11 * * * Etc/UTC", late, None)
     assert (changed.slot, changed.failures) == (late, 3)
     assert decide(retention(schedule={"cron": "0 11 * * *"}), changed, generation=9).due is None
-    moved = known.under("uid-2", "15 3 * * * Etc/UTC", at("2026-03-01T03:15:00"), None)
+    moved = known.governed_by("uid-2", "15 3 * * * Etc/UTC", at("2026-03-01T03:15:00"), None)
     assert (moved.slot, moved.failures) == (at("2026-03-01T03:15:00"), 0)
-    assert known.under("uid-1", "", None, None).slot is None
+    assert known.governed_by("uid-1", "", None, None).slot is None
 
 
 def test_what_another_policy_asked_for_and_what_this_one_asked_for_before_is_not_owed_to_a_newcomer() -> None:
     known = RunHistory(policy="uid-1", requests={"topic": "t", "policy": "1"})
-    assert known.under("uid-2", "", None, None).requests == {"topic": "t"}, "this one's request is not answered yet"
-    assert known.under("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
-    assert known.under("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, "it was under it already"
+    assert known.governed_by("uid-2", "", None, None).requests == {"topic": "t"}, (
+        "this one's request is not answered yet"
+    )
+    assert known.governed_by("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
+    assert known.governed_by("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, (
+        "it was under it already"
+    )
 
 
 def test_outside_its_windows_a_table_waits_for_the_next() -> None:

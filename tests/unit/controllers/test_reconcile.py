@@ -66,7 +66,7 @@ def test_an_event_that_comes_late_does_not_bring_back_an_older_state(controllers
     older = gen.topic("flights", gen.generation(1))
     older["metadata"]["resourceVersion"] = "9"
     controllers.topic_seen(older)
-    found = controllers.index.get(("demo", "flights"))
+    found = controllers.topics.get(("demo", "flights"))
     assert found is not None
     assert found.generation == 2
 

@@ -1,0 +1,185 @@
+"""What a policy means for its topics now: which tables are due, which are late, and what became of its runs. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from firn.model.config import Config
+from firn_controllers.cache.policies import PolicyEntry
+from firn_controllers.policies import plan, runs
+from firn_controllers.policies.due import TableDecision, decide_table
+from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
+from firn_controllers.policies.outcome import SECTIONS, PolicyOutcome
+from firn_controllers.policies.plan import DueTable, PlannedRun
+from firn_controllers.policies.runs import PolicyRun, RunHistory
+from firn_controllers.ports import TableDebt
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """The decision about one topic for which the policy is followed."""
+
+    topic: GovernedTopic
+    outcome: PolicyOutcome
+    due: DueTable | None = None
+    """Its table, if a run is due and no other run holds the table."""
+    due_since: datetime | None = None
+    """Since when a run is due that has not started."""
+    held: bool = False
+    """A run is due, but a run of another policy holds the table."""
+    deadline: datetime | None = None
+    """When the due run is overdue."""
+    debt_outdated: bool = False
+    """The debt was measured before a run that ended since, so it is no reason for another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """The decisions about all topics for which the policy is followed."""
+
+    topics: tuple[TopicDecision, ...]
+
+    @property
+    def due(self) -> tuple[DueTable, ...]:
+        """Tables that a run may start on now."""
+        return tuple(it.due for it in self.topics if it.due is not None)
+
+    @property
+    def held(self) -> bool:
+        """A run of another policy holds a table that is due."""
+        return any(it.held for it in self.topics)
+
+    @property
+    def next(self) -> datetime | None:
+        """When the next table may be due or overdue."""
+        times = [it.outcome.next for it in self.topics] + [it.deadline for it in self.topics]
+        return min((it for it in times if it is not None), default=None)
+
+
+def decide(observed: ObservedPolicy) -> PolicyDecision:
+    """Decide about every topic for which the policy is followed."""
+    ended = _ended_runs(observed)
+    unsettled = [run for run in observed.runs if not run.settled(observed.now)]
+    own = frozenset[str]().union(*(run.uids for run in unsettled))
+    busy = own.union(observed.claimed, *(run.uids for run in observed.active))
+    return PolicyDecision(
+        tuple(
+            _decide_topic(observed, topic, ended.get(topic.entry.uid, ()), own, busy)
+            for topic in observed.topics
+            if topic.followed
+        )
+    )
+
+
+def planned_runs(
+    observed: ObservedPolicy, decision: PolicyDecision, making: frozenset[str], config: Config
+) -> list[PlannedRun]:
+    """Choose the runs to start now, within the limits of the policy and of the configuration. ``making``: names of runs being made."""
+    terms = observed.policy.terms
+    if terms is None or not decision.due:
+        return []
+    at_work = making.union(run.name for run in observed.active)
+    own_room = terms.max_concurrent - sum(run.active for run in observed.runs)
+    room = min(own_room, config.maintenance.max_runs - len(at_work))
+    return plan.planned_runs(observed.policy, decision.due, config, room)
+
+
+def is_unwanted(policy: PolicyEntry, run: PolicyRun, workable: frozenset[str]) -> bool:
+    """Return whether the policy does not want this active run of its own any more.
+
+    Deleting data needs an explicit spec. So a run that deletes is stopped as soon as the spec wants something else deleted, or no
+    longer governs all tables of the run. Its other tables have not failed: they are due at once. ``workable``: uids of the topics
+    that the policy governs and whose tables runs may work on.
+    """
+    if policy.terms is not None and policy.terms.suspended:
+        return True
+    if run.mark.mode != "Enforce":
+        return False
+    return run.mark.work != plan.work_hash(policy) or not run.uids <= workable
+
+
+def _ended_runs(observed: ObservedPolicy) -> Mapping[str, Sequence[PolicyRun]]:
+    """Return the settled runs of each topic, by uid, in the order in which they ended."""
+    ended: defaultdict[str, list[PolicyRun]] = defaultdict(list)
+    settled = [run for run in observed.runs if run.settled(observed.now)]
+    for run in sorted(settled, key=lambda run: (run.job.finished, run.name)):
+        for uid in run.uids:
+            ended[uid].append(run)
+    return ended
+
+
+def _decide_topic(
+    observed: ObservedPolicy,
+    topic: GovernedTopic,
+    ended: Sequence[PolicyRun],
+    own: frozenset[str],
+    busy: frozenset[str],
+) -> TopicDecision:
+    """Decide about one topic. ``own`` and ``busy``: uids of topics that a run of this policy, or any run, has not finished with."""
+    policy, uid, now = observed.policy, topic.entry.uid, observed.now
+    history = _history(policy, topic, now)
+    for run in ended:
+        history = history.after_run(run, uid)
+    outdated = topic.outcome is not None and topic.outcome.history.finished != history.finished
+    debt = None if outdated else topic.debt
+    decision, table = _decide_table(policy, topic, history, debt, now)
+    outcome = PolicyOutcome(policy.name[1], history, decision.next)
+    if table is None or policy.terms is None or uid in own:
+        return TopicDecision(topic, outcome, debt_outdated=outdated)
+    held = uid in busy
+    since = topic.due_since or now
+    deadline = since + policy.terms.deadline
+    late = now > deadline
+    if late:
+        cause = "other runs hold the table" if held else "more run.maxConcurrent may help"
+        outcome = replace(outcome, overdue=f"a run is due, and has not started within run.deadline: {cause}")
+    return TopicDecision(
+        topic,
+        outcome,
+        due=None if held else table,
+        due_since=since,
+        held=held,
+        deadline=None if late else deadline,
+        debt_outdated=outdated,
+    )
+
+
+def _decide_table(
+    policy: PolicyEntry, topic: GovernedTopic, history: RunHistory, debt: TableDebt | None, now: datetime
+) -> tuple[TableDecision, DueTable | None]:
+    """Return when the topic's table is due, and the table if that is now."""
+    terms, table = policy.terms, topic.table
+    if terms is None or table is None:
+        return TableDecision(), None
+    decision = decide_table(
+        terms,
+        now,
+        history=history,
+        generation=policy.generation,
+        debt=debt if debt is not None and debt.table_uuid == table.uuid else None,
+        requests=plan.run_requests(policy, topic.entry),
+    )
+    if decision.due is None:
+        return decision, None
+    last_run = (history.last or {}).get("name", "")
+    return decision, DueTable(topic.entry, table.target, table.uuid, debt, decision.due, last_run)
+
+
+def _history(policy: PolicyEntry, topic: GovernedTopic, now: datetime) -> RunHistory:
+    """Return the topic's history as it counts under the policy.
+
+    It is the newer one of status and of the last reconcile's outcome, because the status may not be written yet.
+    """
+    section = (topic.entry.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {}
+    history = RunHistory.from_status(section)
+    if topic.outcome is not None:
+        known = topic.outcome.history
+        if (known.finished or runs.EARLIEST) >= (history.finished or runs.EARLIEST):
+            history = known
+    slots = policy.terms.slots if policy.terms is not None else None
+    request = plan.run_requests(policy, topic.entry).get("policy")
+    answered = request if request == policy.status.get("lastRequest") else None
+    if slots is None:
+        return history.governed_by(policy.uid, "", None, answered)
+    return history.governed_by(policy.uid, slots.cron.text, slots.last(now), answered)

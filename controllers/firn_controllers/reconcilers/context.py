@@ -1,0 +1,63 @@
+"""The state and services that all reconcilers of one operator process share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firn.model import durations
+from firn.model.config import Config
+from firn_controllers.board import Board
+from firn_controllers.cache.policies import PolicyCache
+from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
+from firn_controllers.children import Owner
+from firn_controllers.conditions.announcements import Announcement
+from firn_controllers.ports import Ports
+from firn_controllers.queue import Outcome
+
+REFRESH = 60.0
+"""Seconds at least between two writes of a status in which only times and counts differ."""
+REFRESHES_PER_SECOND = 10
+"""Such writes a second, of all topics together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything that a reconciler needs beside its key."""
+
+    config: Config
+    owner: Owner
+    ports: Ports
+    topics: TopicCache
+    policies: PolicyCache
+    board: Board
+    wake_topic: Callable[[Name], None]
+    """Puts a topic into the queue."""
+    wake_topic_after: Callable[[Name, float], None]
+    """Puts a topic into the queue after so many seconds."""
+    announce: Callable[[Announcement], None]
+    """Records an Event on the ConfigMap ``firn-config``, for objects that have no resource of their own."""
+    jitter: Callable[[], float]
+    """Random numbers in [0, 1)."""
+
+    @property
+    def resync_interval(self) -> float:
+        """Seconds after which every resource is reconciled again, whatever happens."""
+        return durations.milliseconds(self.config.resync) / 1000
+
+    @property
+    def refresh_interval(self) -> float:
+        """Seconds at least between two writes of a status in which only times and counts differ."""
+        return max(REFRESH, len(self.topics) / REFRESHES_PER_SECOND)
+
+    def resync(self) -> Outcome:
+        """Return the outcome that repeats a reconcile after the resync interval, shortened by up to a fifth at random."""
+        return Outcome(after=self.resync_interval * (0.8 + 0.2 * self.jitter()))
+
+    def refresh_topic(self, name: Name) -> None:
+        """Reconcile a topic of which only times and counts changed, at the next refresh."""
+        self.wake_topic_after(name, self.refresh_interval)
+
+    def wake_topics(self, concerned: Callable[[TopicEntry], bool]) -> None:
+        """Reconcile every topic for which ``concerned`` is true."""
+        for entry in self.topics.all():
+            if concerned(entry):
+                self.wake_topic(entry.name)

@@ -1,0 +1,1 @@
+"""The reconciler of policies: observe, decide, start, report."""

@@ -1,0 +1,181 @@
+"""The reconcile of one policy: observe -> decide -> start -> report, from the top each time."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn_controllers.cache.policies import Kind, PolicyEntry
+from firn_controllers.cache.topics import Name, TopicEntry
+from firn_controllers.policies.decision import PolicyDecision, decide, is_unwanted, planned_runs
+from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy, TargetTable
+from firn_controllers.policies.runs import PolicyRun
+from firn_controllers.policies.status import TROUBLED_AFTER, paused_status
+from firn_controllers.ports import NoRunMeter, RunMeter
+from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.policy.reporting import PolicyReports
+from firn_controllers.reconcilers.policy.runs import PolicyRuns
+
+LISTEN = 1.0
+"""Seconds until the next look for the report of a run that ended."""
+BLOCKED = 5.0
+"""Seconds until the next look for room to run."""
+
+
+class PolicyReconciler:
+    """Reconciles policies of both kinds."""
+
+    def __init__(self, context: Context, meter: RunMeter | None = None) -> None:
+        self._context = context
+        self._reports = PolicyReports(context, meter or NoRunMeter())
+        self.runs = PolicyRuns(context)
+        self._governed: dict[tuple[Kind, Name], frozenset[str]] = {}
+        self._due_since: dict[tuple[Kind, str], datetime] = {}  # by uid of the topic
+
+    async def reconcile(self, kind: Kind, name: Name) -> Outcome:
+        """Bring the policy's runs and status closer to its spec."""
+        policy = self._context.policies.get(kind, name)
+        runs = await self.runs.read(kind, name)
+        if policy is None:
+            return await self._end(kind, name, runs)
+        self._reports.note_policy(policy)
+        # Also while paused: a paused policy starts no run, and deletes nothing that its spec does not want deleted any more.
+        runs = await self._stop_unwanted(policy, runs)
+        if policy.paused:
+            await self._reports.write(policy, paused_status(policy, self._context.ports.clock.now()))
+            return Outcome()
+        observed = await self._observe(policy, runs)
+        decision = decide(observed)
+        self._publish(policy, decision)
+        planned = planned_runs(observed, decision, self.runs.making, self._context.config)
+        started = await self.runs.start(policy, planned)
+        if started:
+            self._forget_due(kind, [table.topic.uid for run in planned for table in run.tables])
+            runs = await self.runs.read(kind, name)
+        await self._reports.report(observed, decision, runs, started)
+        no_room = sum(len(run.tables) for run in planned) < len(decision.due)
+        return self._next_look(decision, runs, blocked=decision.held or no_room)
+
+    async def _end(self, kind: Kind, name: Name, runs: Sequence[PolicyRun]) -> Outcome:
+        """Stop the runs of a policy that is gone, and forget it."""
+        for run in runs:
+            await self.runs.stop(run)
+        self._release(kind, name, frozenset())
+        self._reports.forget(kind, name)
+        self.runs.forget(kind, name)
+        return Outcome()
+
+    async def _stop_unwanted(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> list[PolicyRun]:
+        """Stop the runs that the policy does not want any more. Returns its other runs."""
+        workable = frozenset[str]()
+        if any(run.active and run.mark.mode == "Enforce" for run in runs):
+            topics = self._governed_topics(policy)
+            workable = frozenset(topic.entry.uid for topic in topics if topic.followed and topic.table is not None)
+        kept = []
+        for run in runs:
+            # A policy that was deleted and created again under its name has another uid.
+            another = run.job.labels.get(names.LABEL_POLICY_UID) != policy.uid
+            if run.active and (another or is_unwanted(policy, run, workable)):
+                await self.runs.stop(run)
+            elif not another:
+                kept.append(run)
+        return kept
+
+    # Observe
+
+    async def _observe(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> ObservedPolicy:
+        active = await self.runs.active()
+        return ObservedPolicy(
+            policy=policy,
+            topics=tuple(self._governed_topics(policy)),
+            runs=tuple(runs),
+            active=tuple(active),
+            claimed=self.runs.claimed,
+            now=self._context.ports.clock.now(),
+        )
+
+    def _governed_topics(self, policy: PolicyEntry) -> list[GovernedTopic]:
+        context, board = self._context, self._context.board
+        topics = []
+        for entry in context.topics.in_namespace(policy.name[0]):
+            resolution = context.policies.resolve(policy.kind, entry)
+            if resolution.policy is None or resolution.policy.uid != policy.uid:
+                continue
+            topics.append(
+                GovernedTopic(
+                    entry=entry,
+                    because=str(resolution.because),
+                    followed=resolution.followed,
+                    table=self._table(entry),
+                    debt=board.debts.get(entry.uid),
+                    outcome=board.outcomes.get((entry.uid, policy.kind)),
+                    due_since=self._due_since.get((policy.kind, entry.uid)),
+                )
+            )
+        return topics
+
+    def _table(self, entry: TopicEntry) -> TargetTable | None:
+        """Return the topic's table, if it exists and runs may work on it."""
+        resource, config = entry.resource, self._context.config
+        if resource is None or resource.metadata.deletion_timestamp is not None:
+            return None
+        if resource.metadata.annotations.get(names.PAUSE) == "true":
+            return None
+        holder = self._context.topics.holder(entry.table_claim) if entry.table_claim else None
+        uuid = (entry.status.get("table") or {}).get("uuid")
+        if holder is None or holder.uid != entry.uid or not uuid:
+            return None
+        try:
+            target = resource.table_target(config.default_catalog)
+        except InvalidSpecError:
+            return None
+        return TargetTable(target, uuid) if target.catalog in config.catalogs else None
+
+    # Publish
+
+    def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:
+        """Put outcomes on the board, and wake the topics whose outcome changed."""
+        board, kind = self._context.board, policy.kind
+        self._release(kind, policy.name, frozenset(it.topic.entry.uid for it in decision.topics))
+        for it in decision.topics:
+            entry = it.topic.entry
+            if it.debt_outdated:
+                board.debts.pop(entry.uid, None)
+            if it.due_since is None:
+                self._due_since.pop((kind, entry.uid), None)
+            else:
+                self._due_since[kind, entry.uid] = it.due_since
+            if board.outcomes.get((entry.uid, kind)) != it.outcome:
+                board.outcomes[entry.uid, kind] = it.outcome
+                self._context.wake_topic(entry.name)
+
+    def _release(self, kind: Kind, name: Name, uids: frozenset[str]) -> None:
+        """Forget topics that the policy governs no more, and remove their outcomes unless another policy has replaced them."""
+        outcomes = self._context.board.outcomes
+        released = self._governed.pop((kind, name), frozenset()) - uids
+        self._forget_due(kind, released)
+        for uid in released:
+            outcome = outcomes.get((uid, kind))
+            if outcome is not None and outcome.policy == name[1]:
+                del outcomes[uid, kind]
+        if uids:
+            self._governed[kind, name] = uids
+
+    def _forget_due(self, kind: Kind, uids: Collection[str]) -> None:
+        for uid in uids:
+            self._due_since.pop((kind, uid), None)
+
+    def _next_look(self, decision: PolicyDecision, runs: Sequence[PolicyRun], *, blocked: bool) -> Outcome:
+        now = self._context.ports.clock.now()
+        times = [self._context.resync().after or 0.0]
+        if decision.next is not None:
+            # A little later than the very moment: clocks differ, and a look that comes too early is in vain.
+            times.append(max(0.0, (decision.next - now).total_seconds()) + 0.1)
+        if blocked:
+            times.append(BLOCKED)
+        if any(run.trouble for run in runs):
+            times.append(TROUBLED_AFTER.total_seconds())
+        if any(run.job.finished is not None and not run.settled(now) for run in runs):
+            times.append(LISTEN)
+        return Outcome(after=min(times))

@@ -1,0 +1,73 @@
+"""Writes the statuses of policies, announces what their runs did, and counts runs that ended."""
+
+from collections.abc import Sequence
+
+from firn_controllers.cache.policies import Kind, PolicyEntry, policy_entry
+from firn_controllers.cache.topics import Name
+from firn_controllers.conditions import announcements
+from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.policies.decision import PolicyDecision
+from firn_controllers.policies.observed import ObservedPolicy
+from firn_controllers.policies.runs import PolicyRun
+from firn_controllers.policies.status import PolicyReport, ended_run_status, policy_status
+from firn_controllers.ports import Manifest, RunMeter
+from firn_controllers.reconcilers.context import Context
+
+
+class PolicyReports:
+    """Says each thing once: to the API server, in Events and in metrics."""
+
+    def __init__(self, context: Context, meter: RunMeter) -> None:
+        self._context = context
+        self._meter = meter
+        self._started = context.ports.clock.now()
+        self._counted: dict[tuple[Kind, Name], frozenset[str]] = {}  # names of runs that ended and were counted
+
+    def note_policy(self, policy: PolicyEntry) -> None:
+        """Make the policy's metrics exist before its first run ends."""
+        self._meter.known(policy.kind, *policy.name)
+
+    async def report(
+        self, observed: ObservedPolicy, decision: PolicyDecision, runs: Sequence[PolicyRun], started: Sequence[str]
+    ) -> None:
+        """Write the status if it says something new, and announce and count the runs that started or ended."""
+        policy, now = observed.policy, self._context.ports.clock.now()
+        reported = [run for run in runs if run.active or run.settled(now)]
+        status = policy_status(PolicyReport(observed, decision, reported, now))
+        namespace = self._context.owner.namespace
+        done = [Announcement("Normal", EventReason.RUN_STARTED, f"Job {namespace}/{name} was made") for name in started]
+        done += self._ended(policy, [run for run in reported if not run.active])
+        await self.write(policy, status, done)
+
+    async def write(self, policy: PolicyEntry, status: Manifest, done: Sequence[Announcement] = ()) -> None:
+        """Write the status if it differs, and announce ``done`` and the transitions."""
+        cluster, policies = self._context.ports.cluster, self._context.policies
+        items = list(done)
+        if status != policy.status:
+            live = await cluster.patch_status(*policy.name, status, policy.resource_version, policy.kind)
+            if live is not None:
+                policies.put(policy_entry(live, self._context.config))
+            else:
+                policies.remove(policy.kind, policy.name, policy.uid)
+            items += announcements.transitions(policy.status, status)
+        for item in items:
+            await cluster.event(*policy.name, policy.uid, policy.kind, item.type, str(item.reason), item.message)
+
+    def forget(self, kind: Kind, name: Name) -> None:
+        """Forget a policy that is gone."""
+        self._counted.pop((kind, name), None)
+
+    def _ended(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[Announcement]:
+        """Count the runs that ended since this process started, and return the Events of those that status does not show yet."""
+        shown = (policy.status.get("lastRun") or {}).get("finishTime", "")
+        key = (policy.kind, policy.name)
+        counted = self._counted.get(key, frozenset())
+        self._counted[key] = frozenset(run.name for run in ended)
+        done = []
+        for run in ended:
+            status = ended_run_status(run)
+            if status["finishTime"] > shown:
+                done += announcements.run_ended(status)
+            if run.name not in counted and run.job.finished is not None and run.job.finished >= self._started:
+                self._meter.ended(policy.kind, *policy.name, status)
+        return done

@@ -1,0 +1,1 @@
+"""The reconciler of IcebergTopics: its story, and one module for each part of it."""

@@ -1,0 +1,219 @@
+"""Brings Kafka topic, table and job contract into agreement with the spec of an IcebergTopic, in this order.
+
+A step that fails stops the steps that need it. `TopicFindings` says how far the agreement came.
+"""
+
+from dataclasses import replace
+
+from firn.model.conditions import ConditionType, Reason
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.iceberg_topic import checks, plan, status
+from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.iceberg_topic.plan import TopicStep
+from firn_controllers.iceberg_topic.status import TopicFindings
+from firn_controllers.ports import TableState, TopicState
+from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic.contracts import JobContracts
+from firn_controllers.reconcilers.topic.failures import DependencyFailures
+from firn_controllers.reconcilers.topic.memory import Recollection, TopicMemory
+
+VISIBLE_WITHIN = 10.0
+"""Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
+
+
+class TopicAgreement:
+    """Makes the steps that the pure rooms plan."""
+
+    def __init__(
+        self, context: Context, memory: TopicMemory, failures: DependencyFailures, contracts: JobContracts
+    ) -> None:
+        self._context = context
+        self._memory = memory
+        self._failures = failures
+        self._contracts = contracts
+
+    async def reach(self, observed: ObservedTopic, recalled: Recollection) -> TopicFindings | None:
+        """Agree as far as possible. None while the brokers do not describe a topic yet that was created a moment ago."""
+        failure = checks.first_failure(observed)
+        findings = TopicFindings(failure=failure, job=observed.job)
+        if failure is None:
+            with_topic = await self._agree_topic(observed, recalled, findings)
+            if with_topic is None:
+                return None
+            findings = with_topic
+            if findings.failure is None:
+                findings = await self._agree_table(observed, recalled, findings)
+        return await self._agree_contract(observed, findings)
+
+    # Kafka topic
+
+    async def _agree_topic(
+        self, observed: ObservedTopic, recalled: Recollection, findings: TopicFindings
+    ) -> TopicFindings | None:
+        if observed.fleet.problem is not None:
+            return findings
+        origin = _origin(observed, ConditionType.TOPIC_READY)
+        if recalled.topic is not None:
+            return replace(findings, topic=recalled.topic, topic_origin=origin or Reason.ADOPTED)
+        try:
+            live, steps = await self._make_topic(observed)
+        except InvalidSpecError as error:
+            return replace(findings, failure=Failure(_refusal(error), str(error)))
+        except FirnError as error:
+            return replace(findings, topic=error)
+        uid, topic = observed.entry.uid, observed.resource.topic_name
+        if live is None:  # brokers hear of a new topic from their controller, a moment later
+            if self._memory.invisible_seconds(uid) < VISIBLE_WITHIN:
+                return None
+            unknown = NotReadyError(f"topic {topic} was created, and the brokers do not know it; see their logs")
+            return replace(findings, topic=unknown)
+        self._memory.note_visible(uid)
+        done: list[Announcement] = []
+        if self._memory.has_created(uid):
+            origin = Reason.CREATED
+        elif origin is None:
+            origin = Reason.ADOPTED
+            done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
+        done += _step_announcements(topic, steps, repaired=recalled.settled)
+        done += _dry_run_announcements(observed, live)
+        return replace(findings, topic=live, topic_origin=origin, announcements=(*findings.announcements, *done))
+
+    async def _make_topic(self, observed: ObservedTopic) -> tuple[TopicState | None, tuple[TopicStep, ...]]:
+        """Create or change the Kafka topic. Returns it, or None if the brokers do not describe it yet, and the steps made."""
+        spec, topics = observed.resource.spec, self._context.ports.topics
+        profile, topic = observed.entry.profile, observed.resource.topic_name
+        default = self._context.config.profiles[profile].default_partitions
+        live = await topics.describe(profile, topic)
+        steps = plan.topic(
+            live, spec.partitions, default, observed.log_retention.over(spec.config), observed.owned_config
+        )
+        for step in steps:
+            match step:
+                case plan.CreateTopic(partitions, configs):
+                    await topics.create(profile, topic, partitions, configs)
+                    self._memory.note_created(observed.entry.uid)
+                    live = await topics.describe(profile, topic)
+                case plan.GrowTopic(partitions):
+                    await topics.grow(profile, topic, partitions)
+                case plan.AlterConfigs(put, remove):
+                    await topics.alter_configs(profile, topic, put, remove)
+        return (plan.after(steps, live) if live is not None else None), steps
+
+    # Table
+
+    async def _agree_table(
+        self, observed: ObservedTopic, recalled: Recollection, findings: TopicFindings
+    ) -> TopicFindings:
+        if observed.catalog.problem is not None:
+            return findings
+        if recalled.table is not None:
+            origin = _origin(observed, ConditionType.TABLE_READY)
+            return replace(findings, table=recalled.table, table_origin=origin or Reason.ADOPTED)
+        target, schema = observed.target, observed.schema
+        if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
+            return findings
+        try:
+            with self._failures.turn(observed.entry.name, observed.catalog_dependency):
+                live = await self._context.ports.tables.ensure(target, schema, observed.entry.uid)
+        except InvalidSpecError as error:
+            if error.reason == Reason.SCHEMA_INCOMPATIBLE:
+                return replace(findings, table=error)
+            return replace(findings, failure=Failure(_refusal(error), str(error)))
+        except FirnError as error:
+            return replace(findings, table=error)
+        if live is None:
+            return replace(findings, table_missing=True)
+        return _with_table(observed, findings, target, live)
+
+    # Job contract
+
+    async def _agree_contract(self, observed: ObservedTopic, findings: TopicFindings) -> TopicFindings:
+        if findings.failure is not None and findings.failure.reason is Reason.RESOURCE_CONFLICT:
+            if observed.job is not None:
+                await self._contracts.remove(observed.entry.uid)
+            return replace(findings, job=None)
+        agreed = isinstance(findings.table, TableState) or findings.table_missing
+        wanted = plan.contract(
+            observed,
+            findings.topic.topic_id if isinstance(findings.topic, TopicState) else None,
+            table_agreed=findings.failure is None and agreed,
+            topic_origin=findings.topic_origin,
+            table_origin=findings.table_origin,
+        )
+        if wanted is None:
+            return findings
+        if observed.job != wanted:
+            await self._contracts.apply(wanted)
+        return replace(findings, job=wanted)
+
+
+def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:
+    """Return whether the resource created or adopted its topic or table, if an earlier reconcile settled that."""
+    job = observed.job
+    kept = (job.topic_origin if kind is ConditionType.TOPIC_READY else job.table_origin) if job else None
+    return Reason(kept) if kept in status.ORIGINS else status.origin_before(observed.entry.status, kind)
+
+
+def _refusal(error: InvalidSpecError) -> Reason:
+    """Return the error's reason if SpecValid has it. Any other is a config that the broker refused."""
+    reason = next((it for it in Reason if str(it) == error.reason), Reason.BAD_TOPIC_CONFIG)
+    return Reason.BAD_TOPIC_CONFIG if reason is Reason.INVALID_SPEC else reason
+
+
+def _with_table(
+    observed: ObservedTopic, findings: TopicFindings, target: TableTarget, live: TableState
+) -> TopicFindings:
+    """Return the findings with a table that agrees with the spec."""
+    table = f"table {target.identifier}"
+    origin = _origin(observed, ConditionType.TABLE_READY)
+    done: list[Announcement] = []
+    if live.created:
+        origin = Reason.CREATED
+        done.append(Announcement("Normal", EventReason.CREATED, f"created {table}"))
+    elif origin is None and live.owner == observed.entry.uid:
+        origin = Reason.CREATED
+    elif origin is None:
+        origin = Reason.ADOPTED
+        done.append(Announcement("Normal", EventReason.ADOPTED, f"took over {table}, which was there"))
+    if live.changed:
+        done.append(Announcement("Normal", EventReason.CHANGED, f"{table}: {'; '.join(live.changed)}"))
+    return replace(findings, table=live, table_origin=origin, announcements=(*findings.announcements, *done))
+
+
+def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: bool) -> list[Announcement]:
+    """Return the Events of the steps. ``repaired``: they undo a change from outside."""
+    done = []
+    for step in steps:
+        match step:
+            case plan.CreateTopic(partitions, _):
+                text = f"created Kafka topic {topic} with {partitions} partitions"
+                done.append(Announcement("Normal", EventReason.CREATED, text))
+            case plan.GrowTopic(partitions):
+                text = f"Kafka topic {topic} has {partitions} partitions now"
+                done.append(Announcement("Normal", EventReason.CHANGED, text))
+            case plan.AlterConfigs(put, remove) if repaired:
+                keys = ", ".join(sorted({*put, *remove}))
+                text = f"Kafka topic {topic}: {keys} had been changed from outside and is as the spec says again"
+                done.append(Announcement("Warning", EventReason.DRIFT_REPAIRED, text))
+            case plan.AlterConfigs(put, remove):
+                keys = ", ".join(sorted({*put, *remove}))
+                done.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: {keys} set"))
+    return done
+
+
+def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[Announcement]:
+    """Return the Event of configs that a RetentionPolicy would set, unless the condition has shown them before."""
+    proposal = observed.log_retention.proposal(observed.resource.spec.config, live.configs)
+    if not proposal or proposal in _message_before(observed.entry, ConditionType.POLICIES_RESOLVED):
+        return []
+    topic = observed.resource.topic_name
+    return [Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}")]
+
+
+def _message_before(entry: TopicEntry, kind: ConditionType) -> str:
+    conditions = entry.status.get("conditions") or []
+    return next((it["message"] for it in conditions if it["type"] == kind), "")

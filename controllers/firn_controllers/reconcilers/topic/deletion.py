@@ -1,0 +1,184 @@
+"""Deletes an IcebergTopic: stops ingestion, waits for its driver and its runs, deletes data if the spec says so, releases the finalizer.
+
+Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete what it should waits and says why in the
+condition DeletionBlocked. The annotation ``firn.dev/force-deletion`` ends the wait and leaves that data behind.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from firn.model import names
+from firn.model.conditions import ConditionType, Reason
+from firn.model.errors import FirnError
+from firn.model.jobs import TableTarget
+from firn_controllers.children import COMPONENT
+from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.conditions.render import Verdict
+from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic import checks, status
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.iceberg_topic.status import TopicFindings
+from firn_controllers.ingestion_group.health import released
+from firn_controllers.ingestion_group.layout import group_labels
+from firn_controllers.policies.runs import COMPONENT_RUN, read_run
+from firn_controllers.ports import TopicState
+from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic.contracts import JobContracts
+from firn_controllers.reconcilers.topic.memory import TopicMemory
+from firn_controllers.reconcilers.topic.reporting import TopicReports
+
+POLL = 2.0
+"""Seconds between two looks at a driver or run that still has the data."""
+GRACE = timedelta(seconds=3)
+"""A driver's report that it has dropped a topic counts from so long after its contract was removed."""
+BLOCKED_AFTER = timedelta(seconds=30)
+"""A deletion that waits longer for the driver says so in a condition."""
+
+
+class TopicDeletion:
+    """Takes deletions of topics further, one reconcile at a time."""
+
+    def __init__(self, context: Context, memory: TopicMemory, contracts: JobContracts, reports: TopicReports) -> None:
+        self._context = context
+        self._memory = memory
+        self._contracts = contracts
+        self._reports = reports
+        self._contract_removed: dict[str, datetime] = {}  # by uid
+
+    async def advance(self, observed: ObservedTopic) -> Outcome:
+        """Take the deletion of one topic as far as it goes now."""
+        entry = observed.entry
+        if entry.uid not in self._contract_removed:
+            await self._contracts.remove(entry.uid)
+            self._contract_removed[entry.uid] = observed.now
+            self._memory.forget_visit(entry.name)
+        finalizers = observed.resource.metadata.finalizers
+        if names.FINALIZER not in finalizers:
+            return await self._reports.report(entry, status.document(observed, TopicFindings()))
+        done: list[Announcement] = []
+        policy = observed.resource.spec.deletion_policy
+        if "Delete" in (policy.topic, policy.table):
+            waiting = await self._delete_data(observed, done)
+            if waiting is not None:
+                return waiting
+        await self._reports.set_finalizers(entry, tuple(it for it in finalizers if it != names.FINALIZER))
+        await self._reports.announce(entry, done)
+        return Outcome()
+
+    def forget(self, uid: str) -> None:
+        """Forget a resource that is gone."""
+        self._contract_removed.pop(uid, None)
+
+    async def _delete_data(self, observed: ObservedTopic, done: list[Announcement]) -> Outcome | None:
+        """Delete what the spec says, once nothing works on it. Returns None when the finalizer may go, else when to look again."""
+        forced = observed.annotations.get(names.FORCE_DELETION) == "true"
+        waited = observed.now - self._contract_removed[observed.entry.uid]
+        if not await self._driver_released(observed) and not (forced and waited > GRACE):
+            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still has the topic")
+            before = status.as_before(observed, ConditionType.DELETION_BLOCKED)
+            await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else before)
+            return Outcome(after=POLL)
+        deletes_table = observed.resource.spec.deletion_policy.table == "Delete"
+        if deletes_table and not forced and await self._maintenance_runs(observed.entry.uid):
+            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still has the table")
+            await self._report_blocked(observed, blocked)
+            return Outcome(after=POLL)
+        problem = await self._drop(observed, done)
+        if problem is None:
+            return None
+        if not forced:
+            await self._report_blocked(observed, problem, done)
+            return Outcome(failed=True)
+        text = f"{names.FORCE_DELETION} is set: {problem.message}"
+        done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+        return None
+
+    async def _report_blocked(
+        self, observed: ObservedTopic, blocked: Verdict | None, done: list[Announcement] | None = None
+    ) -> None:
+        document = status.document(observed, TopicFindings(blocked=blocked))
+        await self._reports.report(observed.entry, document, done or ())
+
+    async def _driver_released(self, observed: ObservedTopic) -> bool:
+        """Return whether no driver lands records of the topic any more."""
+        context = self._context
+        since = self._contract_removed[observed.entry.uid]
+        for group in {observed.entry.group} | ({observed.job.job.group} if observed.job else set()):
+            pods = await context.ports.cluster.pods(group_labels(group))
+            # The driver of a group that is no longer configured is ending, so only the absence of its pod counts.
+            report = await context.ports.progress.read(group) if group in context.config.groups else None
+            if not released(observed.entry.uid, pods, report, since, GRACE):
+                return False
+        return True
+
+    async def _maintenance_runs(self, uid: str) -> bool:
+        """Return whether a run works on the table. No run starts any more, because the resource is being deleted."""
+        jobs = await self._context.ports.cluster.jobs({COMPONENT: COMPONENT_RUN})
+        runs = (read_run(job, ()) for job in jobs)
+        return any(run is not None and run.active and uid in run.uids for run in runs)
+
+    async def _drop(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
+        """Delete table and topic if the spec says so and they are this resource's. Returns why that failed, or None.
+
+        Both are tried, so that a forced deletion leaves behind only what cannot be reached.
+        """
+        problems = [await self._drop_table(observed, done), await self._drop_topic(observed, done)]
+        failed = [problem for problem in problems if problem is not None]
+        if len(failed) < 2:
+            return failed[0] if failed else None
+        return replace(failed[0], message="; ".join(problem.message for problem in failed))
+
+    async def _drop_table(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
+        target = observed.target
+        if observed.resource.spec.deletion_policy.table != "Delete" or observed.table_rival is not None:
+            return None
+        if not isinstance(target, TableTarget):
+            return None
+        if target.catalog not in self._context.config.catalogs:
+            if "table" not in observed.entry.status:
+                return None  # no table was ever made
+            gone = f"catalog {target.catalog} is not in the configuration any more"
+            return _blocked(observed, Reason.CATALOG_UNREACHABLE, gone)
+        if observed.catalog.problem is not None:
+            return _blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
+        try:
+            dropped = await self._context.ports.tables.drop(target, observed.entry.uid)
+        except FirnError as error:
+            return _blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
+        if dropped:
+            done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
+        return None
+
+    async def _drop_topic(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
+        if observed.resource.spec.deletion_policy.topic != "Delete" or observed.topic_rival is not None:
+            return None
+        profile, topic = observed.entry.profile, observed.resource.topic_name
+        if profile not in self._context.config.profiles:
+            if "topicId" not in observed.entry.status:
+                return None  # no topic was ever made
+            gone = f"profile {profile} is not in the configuration any more"
+            return _blocked(observed, Reason.BROKER_UNREACHABLE, gone)
+        if observed.fleet.problem is not None:
+            return _blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
+        topics = self._context.ports.topics
+        try:
+            live = await topics.describe(profile, topic)
+            if live is not None and _topic_is_ours(observed, live):
+                await topics.delete(profile, topic)
+                done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
+        except FirnError as error:
+            return _blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
+        return None
+
+
+def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
+    """Return whether status names this topic. Without a topic in status, a valid spec would have created or adopted it."""
+    remembered = observed.entry.status.get("topicId")
+    return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
+
+
+def _blocked(observed: ObservedTopic, reason: Reason, problem: str) -> Verdict:
+    namespace, name = observed.entry.name
+    command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
+    return Verdict("True", reason, f"{steady(problem)}; to give up the data instead: {command}")

@@ -1,0 +1,139 @@
+"""The reconcile of one IcebergTopic: observe -> check -> agree -> report, from the top each time.
+
+Every step may fail or be the last one that this process makes. The next reconcile, in this or another process, finds its result.
+"""
+
+from dataclasses import replace
+
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import TableTarget
+from firn_controllers.cache.policies import KINDS
+from firn_controllers.cache.topics import Claim, Name, TopicEntry
+from firn_controllers.conditions.health import DependencyHealth
+from firn_controllers.iceberg_topic import plan, status
+from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
+from firn_controllers.ingestion_group.health import GroupHealth
+from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
+from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic.agreement import TopicAgreement
+from firn_controllers.reconcilers.topic.contracts import JobContracts
+from firn_controllers.reconcilers.topic.deletion import TopicDeletion
+from firn_controllers.reconcilers.topic.failures import DependencyFailures
+from firn_controllers.reconcilers.topic.memory import TopicMemory
+from firn_controllers.reconcilers.topic.reporting import TopicReports
+
+VISIBLE_SOON = 0.5
+"""Seconds until the next look at a topic that was created and that the brokers do not describe yet."""
+
+
+class TopicReconciler:
+    """Reconciles IcebergTopics."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._memory = TopicMemory(context.ports.clock, context.resync_interval)
+        self._failures = DependencyFailures(context.wake_topic)
+        self._contracts = JobContracts(context)
+        self._reports = TopicReports(context)
+        self._agreement = TopicAgreement(context, self._memory, self._failures, self._contracts)
+        self._deletion = TopicDeletion(context, self._memory, self._contracts, self._reports)
+
+    async def reconcile(self, name: Name) -> Outcome:
+        """Bring the world closer to the resource ``name``, and its status to the world."""
+        for uid in self._context.topics.deleted_uids(name):
+            await self._contracts.remove(uid)
+            self._forget(name, uid)
+            self._context.topics.clear_deleted(name, uid)
+        entry = self._context.topics.get(name)
+        if entry is None:
+            return Outcome()
+        if entry.resource is None:
+            problem = entry.problem or InvalidSpecError("cannot be read")
+            now = self._context.ports.clock.now()
+            return await self._reports.report(entry, status.unreadable(entry.status, entry.generation, problem, now))
+        if not self._dependencies_known(entry):
+            return Outcome()
+        observed = await self._observe(entry)
+        if observed.paused:
+            self._failures.forget(name)
+            return await self._reports.report(entry, status.paused(observed))
+        if observed.deleting:
+            self._failures.forget(name)
+            return await self._deletion.advance(observed)
+        return await self._converge(observed)
+
+    async def _converge(self, observed: ObservedTopic) -> Outcome:
+        """Make everything agree with the spec, as far as possible, and report how far that is."""
+        followed = await self._agree_finalizers(observed)
+        if followed is None:
+            return Outcome()
+        recalled = self._memory.recall(followed)
+        findings = await self._agreement.reach(followed, recalled)
+        if findings is None:
+            return Outcome(after=VISIBLE_SOON)
+        self._memory.remember(followed, recalled, findings)
+        document = status.document(followed, findings)
+        outcome = await self._reports.report(followed.entry, document, findings.announcements)
+        results = {followed.profile_dependency: findings.topic, followed.catalog_dependency: findings.table}
+        return self._failures.settle(followed.entry.name, results) or outcome
+
+    async def _agree_finalizers(self, observed: ObservedTopic) -> ObservedTopic | None:
+        """Set or remove our finalizer before anything is created. Returns None if the resource is gone."""
+        wanted = plan.finalizers(observed)
+        if wanted == observed.resource.metadata.finalizers:
+            return observed
+        live = await self._reports.set_finalizers(observed.entry, wanted)
+        if live is None or live.resource is None:
+            return None
+        return replace(observed, entry=live, resource=live.resource)
+
+    # Observe
+
+    def _dependencies_known(self, entry: TopicEntry) -> bool:
+        """Return whether configured fleet and group have been reconciled once. The board wakes the topic when they are."""
+        config, board = self._context.config, self._context.board
+        fleet_known = entry.profile not in config.profiles or entry.profile in board.fleets
+        group_known = entry.group not in config.groups or entry.group in board.groups
+        return fleet_known and group_known
+
+    async def _observe(self, entry: TopicEntry) -> ObservedTopic:
+        context, board, resource = self._context, self._context.board, entry.resource
+        assert resource is not None
+        schema = schema_of(resource)
+        target = target_of(resource, context.config.default_catalog)
+        return ObservedTopic(
+            config=context.config,
+            entry=entry,
+            resource=resource,
+            schema=schema,
+            target=target,
+            topic_rival=self._rival(entry, entry.topic_claim),
+            table_rival=self._rival(entry, entry.table_claim),
+            fleet=board.fleet(entry.profile),
+            catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
+            group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
+            progress=board.topic_progress(entry.group, entry.uid),
+            job=await self._contracts.read(entry.uid, cached=self._memory.is_recent(entry)),
+            now=context.ports.clock.now(),
+            maintenance=self._maintenance(entry),
+        )
+
+    def _maintenance(self, entry: TopicEntry) -> TopicMaintenance:
+        context = self._context
+        bindings = {
+            kind: PolicyBinding(context.policies.resolve(kind, entry), context.board.outcomes.get((entry.uid, kind)))
+            for kind in KINDS
+        }
+        return TopicMaintenance(bindings, context.board.debts.get(entry.uid))
+
+    def _rival(self, entry: TopicEntry, claim: Claim | None) -> TopicEntry | None:
+        """Return the older resource that has the topic or table."""
+        holder = self._context.topics.holder(claim) if claim is not None else None
+        return holder if holder is not None and holder.uid != entry.uid else None
+
+    def _forget(self, name: Name, uid: str) -> None:
+        self._memory.forget(name, uid)
+        self._failures.forget(name)
+        self._reports.forget(uid)
+        self._deletion.forget(uid)

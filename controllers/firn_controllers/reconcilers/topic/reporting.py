@@ -1,0 +1,73 @@
+"""Writes statuses and finalizers of IcebergTopics back, and announces their transitions as Events."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from firn_controllers.cache.topics import TopicEntry, topic_entry
+from firn_controllers.conditions import announcements
+from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.iceberg_topic import status
+from firn_controllers.ports import Manifest
+from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.context import Context
+
+
+class TopicReports:
+    """Writes to the API server only what is news, and puts what the API server answers into the cache."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._refreshed: dict[str, float] = {}  # by uid, when a status was last written, in monotonic seconds
+
+    async def report(self, entry: TopicEntry, document: Manifest, done: Sequence[Announcement] = ()) -> Outcome:
+        """Write the status if it differs, announce ``done`` and the transitions, and return when to reconcile again.
+
+        A status in which only times and counts differ waits for the next refresh.
+        """
+        context = self._context
+        now = context.ports.clock.monotonic()
+        resync = context.resync()
+        if document == entry.status:
+            await self.announce(entry, done)
+            return resync
+        if status.significant(document) == status.significant(entry.status):
+            wait = self._refreshed.setdefault(entry.uid, now) + context.refresh_interval - now
+            if wait > 0:
+                await self.announce(entry, done)
+                return Outcome(after=min(wait, resync.after or wait))
+        live = await context.ports.cluster.patch_status(*entry.name, document, entry.resource_version)
+        self._refreshed[entry.uid] = now
+        self._put(live)
+        await self.announce(entry, [*done, *announcements.transitions(entry.status, document)])
+        return resync
+
+    async def set_finalizers(self, entry: TopicEntry, finalizers: tuple[str, ...]) -> TopicEntry | None:
+        """Replace the finalizers. Returns the resource as it is then, or None if it is gone."""
+        cluster = self._context.ports.cluster
+        return self._put(await cluster.set_finalizers(*entry.name, finalizers, entry.resource_version))
+
+    async def announce(self, entry: TopicEntry, done: Sequence[Announcement]) -> None:
+        """Record one Event for each reason."""
+        for item in _merged(done):
+            await self._context.ports.cluster.event(
+                *entry.name, entry.uid, "IcebergTopic", item.type, str(item.reason), item.message
+            )
+
+    def forget(self, uid: str) -> None:
+        """Forget a resource that is gone."""
+        self._refreshed.pop(uid, None)
+
+    def _put(self, live: Manifest | None) -> TopicEntry | None:
+        if live is None:
+            return None
+        entry = topic_entry(live, self._context.config)
+        self._context.topics.put(entry)
+        return entry
+
+
+def _merged(items: Sequence[Announcement]) -> list[Announcement]:
+    merged: dict[EventReason, Announcement] = {}
+    for item in items:
+        before = merged.get(item.reason)
+        merged[item.reason] = replace(item, message=f"{before.message}; {item.message}") if before else item
+    return list(merged.values())

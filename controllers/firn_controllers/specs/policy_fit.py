@@ -1,0 +1,57 @@
+"""Checks whether a policy fits the table of a topic: the columns that it names exist and have suitable types."""
+
+from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column
+from firn.tables import rows, transforms
+from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
+from firn_controllers.specs.columns import check_term, column_type
+from firn_controllers.specs.terms import Policy
+
+_TIMES = ("date", "timestamp", "timestamptz")
+
+
+def misfit(policy: Policy, topic: IcebergTopic) -> InvalidSpecError | None:
+    """Return why the policy does not fit the topic, or None."""
+    try:
+        columns = rows.table_columns(topic.record_schema(), topic.spec.table.metadata_columns)
+    except InvalidSpecError:
+        return None  # the topic's own SpecValid says what is wrong
+    try:
+        if isinstance(policy, RetentionPolicy):
+            _check_retention(policy, columns)
+        else:
+            _check_compaction(policy, topic, columns)
+    except InvalidSpecError as error:
+        return error
+    return None
+
+
+def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> None:
+    if policy.spec.rows is None:
+        return
+    column = policy.spec.rows.column
+    kind = _type_of("spec.rows.column", column, columns)
+    if not isinstance(kind, Primitive) or kind.name not in _TIMES:
+        raise InvalidSpecError(f"spec.rows.column: {column} is {kind}, not a timestamp, timestamptz or date")
+
+
+def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tuple[Column, ...]) -> None:
+    if policy.spec.strategy == "Sort" and not policy.spec.columns and not topic.spec.table.sort_by:
+        raise InvalidSpecError("spec.columns: strategy Sort needs them where the topic's table has no sortBy")
+    for column in policy.spec.columns:
+        try:
+            if policy.spec.strategy == "Sort":
+                check_term(transforms.parse_sort(column).term, columns)
+            elif isinstance(_type_of("spec.columns", column, columns), Struct | ListOf | MapOf):
+                raise InvalidSpecError(f"{column} is no single value, which a Z-order needs")
+        except InvalidSpecError as error:
+            raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
+
+
+def _type_of(field: str, column: str, columns: tuple[Column, ...]) -> Type:
+    try:
+        return column_type(column, columns)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{field}: {error}") from error
