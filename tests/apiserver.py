@@ -45,7 +45,7 @@ class ApiServer:
         content: str = "application/json",
         accept: str = "application/json",
     ) -> Manifest:
-        """One request. Raises Refused."""
+        """Send one request and return the object. Raises Refused."""
         answer = self.http.request(
             method,
             self.url + path,

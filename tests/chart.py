@@ -34,7 +34,8 @@ def helm() -> str:
 def render(
     values: Mapping[str, Any] | None = None, *, files: tuple[str, ...] = (), namespace: str = "firn-system"
 ) -> str:
-    """What `helm template` prints for these values over those of the chart and its ``files``. Raises ChartError."""
+    """Return what `helm template` prints for these values over those of the chart and its ``files``. Raises
+    ChartError."""
     command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
     for file in files:
         command += ["--values", str(CHART / file)]

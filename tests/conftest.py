@@ -50,7 +50,7 @@ LONGEST_FIRST = (
 
 
 def group(nodeid: str) -> str:
-    """What the test shares with others."""
+    """Return the name of the servers that a test shares with other tests."""
     module = nodeid.partition("::")[0]
     return next((name for path, name in GROUPS.items() if PurePosixPath(module).is_relative_to(path)), module)
 
@@ -90,7 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """One for all tests of a process; names of topics are theirs to keep apart."""
+    """Run one Kafka for all tests of a process. Each test uses topic names of its own."""
     directory = tmp_path_factory.mktemp("kafka") / "broker"
     with kafka(directory, secure=True, message__max__bytes="2000000", log__cleaner__backoff__ms="500") as server:
         yield server

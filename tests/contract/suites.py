@@ -1,4 +1,5 @@
-"""What `Topics`, `Tables` and `Debts` promise, whoever keeps the promise: the adapter of the operator, or the fake that unit tests rely on."""
+"""The promises of `Topics`, `Tables` and `Debts`. The operator's adapters and the fakes of unit tests pass the same
+suites."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ PROFILE, CATALOG = "classic", "lake"
 async def until(
     look: Callable[[], Awaitable[TopicState | None]], fits: Callable[[TopicState | None], bool]
 ) -> TopicState | None:
-    """What ``look`` sees, once it fits: brokers hear of changes a moment after they were made."""
+    """Return the first result of ``look`` that fits. Brokers learn of a change a moment after it."""
     while not fits(found := await look()):
         pass
     return found
@@ -182,15 +183,15 @@ class Writers(Protocol):
         ...
 
     def append(self, target: TableTarget, sizes: Sequence[int], partition: int = 0) -> None:
-        """One commit of files of these sizes."""
+        """Append files of these sizes in one commit."""
         ...
 
     def replace(self, target: TableTarget, sizes: Sequence[int]) -> None:
-        """One commit of all files replaced by these, as a compaction does."""
+        """Replace all files by files of these sizes in one commit, as a compaction does."""
         ...
 
     def delete_rows(self, target: TableTarget, rows: int) -> None:
-        """One commit of one delete file for all older files of partition 0, which have 100 rows each."""
+        """Commit one delete file for all older files of partition 0, which have 100 rows each."""
         ...
 
     def drop(self, target: TableTarget) -> None:

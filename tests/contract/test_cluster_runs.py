@@ -73,7 +73,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         server.call("POST", path(made["apiVersion"], made["kind"], made["metadata"]["namespace"]), made)
 
     def end(name: str, message: str | None = "", *, failure: str = "") -> None:
-        """What the Job controller and the kubelet write, and the watch shows."""
+        """Write the end of a Job as the Job controller and the kubelet do, and pass it to the watch."""
         place = path("batch/v1", "Job", SYSTEM, name)
         live = server.call("GET", place)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

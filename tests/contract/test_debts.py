@@ -161,7 +161,7 @@ async def test_a_partition_that_goes_quiet_is_seen(
 async def test_a_partition_is_not_quiet_while_large_files_come(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
 ) -> None:
-    """A large file is nothing to rewrite, but it says that somebody writes there."""
+    """A large file needs no rewrite, but it shows that the partition is still written."""
     work = CompactionWork(open_grace_ms=0, target_file_bytes=100 * MIB)
     writers.create(target)
     writers.append(target, [MIB, 4 * MIB, 16 * MIB, 64 * MIB])

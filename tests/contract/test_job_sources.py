@@ -1,4 +1,4 @@
-"""What `JobSource` promises, kept by a directory of files and by ConfigMaps of a real API server."""
+"""Check the promises of `JobSource` with a directory of files and with ConfigMaps of a real API server."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What `Store` promises of leases, kept by files and by Leases of a real API server; and what `Leases` make of it."""
+"""Check the promises of lease stores with files and with Leases of a real API server, and `Leases` on top of them."""
 
 import itertools
 import threading

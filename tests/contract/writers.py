@@ -1,4 +1,4 @@
-"""Writers of a real table's metadata: files that are only named, as nobody reads them to measure debt."""
+"""Write the metadata of real tables. The data files exist by name only, because measuring debt reads none."""
 
 import contextlib
 import itertools
@@ -47,7 +47,7 @@ class _Deletes(_FastAppendFiles):
 
 
 class CatalogWriters:
-    """See `tests.contract.suites.Writers`."""
+    """Writers over a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog

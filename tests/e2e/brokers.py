@@ -127,7 +127,7 @@ class _Talking(AbstractContextManager["_Talking"]):
 
 
 class Producing(_Talking):
-    """Numbered records, about 400 a second, with ``acks=all``, until told to stop."""
+    """Produce numbered records with ``acks=all``, about 400 a second, until `stop`."""
 
     def __init__(self, topic: Manifest, client: str) -> None:
         status = topic["status"]
@@ -157,7 +157,7 @@ class Producing(_Talking):
 
 
 class Consuming(_Talking):
-    """A consumer group of one, which reads the topic from its beginning and commits, until told to stop."""
+    """Read a topic from its beginning in a group of one member, and commit, until `stop`."""
 
     def __init__(self, topic: Manifest, client: str) -> None:
         status = topic["status"]
@@ -181,7 +181,7 @@ class Consuming(_Talking):
 
 
 class Partitions(_Talking):
-    """What Kafka says of brokers and partitions, about twice a second."""
+    """Sample Kafka's description of brokers and partitions about twice a second."""
 
     def __init__(self, bootstrap: str, client: str) -> None:
         super().__init__("kubectl", "-n", client, "exec", "-i", "client", "--", "python", "-c", LOOK, bootstrap)
@@ -223,7 +223,7 @@ class Pods(_Talking):
         self._up: dict[str, bool] = {}
         self._uids: dict[str, str] = {}
         self.replaced: list[str] = []
-        """Names of the pods that were made anew, in that order."""
+        """Names of the pods that were replaced, in order."""
         self.most_down = 0
 
     def stop(self) -> None:

@@ -26,7 +26,7 @@ def run_now(kind: str, name: str, namespace: str, value: str) -> None:
 
 
 def last_run(topic: str, namespace: str, kind: str) -> Manifest | None:
-    """What became of the topic's last run under a policy of this kind."""
+    """Return the result of the topic's last run under a policy of this kind."""
     status = (get("icebergtopic", topic, namespace) or {}).get("status", {})
     found: Manifest | None = status.get("maintenance", {}).get(SECTIONS[kind], {}).get("lastRun")
     return found

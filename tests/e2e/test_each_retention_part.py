@@ -14,7 +14,7 @@ PARTS = {
 
 
 def storage(command: str) -> str:
-    """What a shell beside the bucket's files says."""
+    """Run a shell command in the pod of the S3 server and return its output."""
     return kubectl("-n", SYSTEM, "exec", "firn-s3-0", "--", "sh", "-c", command)
 
 

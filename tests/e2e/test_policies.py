@@ -1,4 +1,4 @@
-"""Policies on the cluster: small files become large ones, old rows go when they are told to, and nobody else's do."""
+"""Policies on the cluster: compaction merges small files, and retention deletes old rows only where it is enforced."""
 
 from concurrent.futures import ThreadPoolExecutor
 

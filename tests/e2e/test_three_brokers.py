@@ -98,7 +98,7 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partition
 
 
 def in_broker(number: int, *command: str) -> str:
-    """What a command in a broker's pod prints."""
+    """Run a command in a broker's pod and return its output."""
     return kubectl("-n", SYSTEM, "exec", f"{BROKERS}-{number}", "--", *command)
 
 

@@ -76,8 +76,9 @@ def rows(sql: str) -> list[dict[str, Any]]:
 
 
 def landing(table: str) -> bool:
-    """Whether the driver still has records for the table or its dead letters, or is not there to say. Asking it costs little;
-    ``firn sql`` loads a query engine each time."""
+    """Return True while the driver still lands records into the table or its dead letters, or does not answer.
+
+    This question costs little. ``firn sql`` loads a query engine each time."""
     for topic in json.loads(quickstart.read("/apis/firn.dev/v1alpha1/icebergtopics")[1])["items"]:
         status = topic.get("status") or {}
         if (status.get("table") or {}).get("identifier") == table.removesuffix("__dlq"):

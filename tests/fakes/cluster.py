@@ -1,4 +1,5 @@
-"""Port `Cluster` in memory: objects, resource versions, finalizers, and StatefulSets whose pods come and go when told."""
+"""Port `Cluster` in memory: objects, resource versions, finalizers, and StatefulSets whose pods a test starts and
+ends."""
 
 import copy
 import json
@@ -20,7 +21,8 @@ KIND = "IcebergTopic"
 
 
 class FakeCluster:
-    """``watch`` is told of every change of a resource of ours or a Job, as ``("seen" | "gone", manifest)``."""
+    """The cluster in memory. It calls ``watch`` for each change of a Firn resource or a Job, with ``("seen" |
+    "gone", manifest)``."""
 
     def __init__(self, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
         self.faults = faults or Faults()
@@ -195,8 +197,9 @@ class FakeCluster:
     # What Kubernetes does
 
     def run_pods(self) -> None:
-        """One step of the StatefulSet controller and the kubelet: pods as wanted, all ready at once; one old pod replaced; those end that
-        were to."""
+        """Do one step of the StatefulSet controller and the kubelet.
+
+        Missing pods start and are ready at once, one pod of an old template is replaced, and deleted pods end."""
         for ending in [it.name for it in self.pod_states.values() if it.deleting]:
             del self.pod_states[ending]
         for place, live in list(self.objects.items()):

@@ -1,4 +1,4 @@
-"""What maintenance runs do, without Spark: each Job ends with a report, as its ConfigMap says or as it is told."""
+"""Maintenance runs without Spark: each Job ends with a report that follows its ConfigMap or the test."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,7 +37,7 @@ class FakeMaintainer:
                 self.end(manifest["metadata"]["name"])
 
     def end(self, name: str) -> None:
-        """One run ends."""
+        """End one run with its report."""
         run = self.contract(name)
         if self.failure:
             self._cluster.end_job(name, self.last_words, failure=self.failure, exit_code=1)
@@ -48,7 +48,7 @@ class FakeMaintainer:
         self.ended(run)
 
     def contract(self, name: str) -> MaintenanceRun:
-        """What a run is to do."""
+        """Return the contract of a run."""
         (found,) = (it for it in self._cluster.all("ConfigMap") if it["metadata"]["name"] == name)
         return MaintenanceRun.model_validate_json(found["data"]["run.json"])
 

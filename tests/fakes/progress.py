@@ -17,7 +17,7 @@ class FakeProgress:
 
 
 class FakeDriver:
-    """What the drivers of all groups say, given the contracts; ``says`` overrides it for a uid."""
+    """Progress reports of the drivers of all groups, made from the contracts. ``says`` overrides them for a uid."""
 
     def __init__(self, progress: FakeProgress, tables: FakeTables, clock: Clock) -> None:
         self._progress = progress
@@ -26,7 +26,7 @@ class FakeDriver:
         self.says: dict[str, dict[str, object]] = {}
 
     def run(self, running: set[str], jobs: list[IngestJob]) -> None:
-        """One poll of every group in ``running``."""
+        """Update the report of every group in ``running``."""
         self._progress.documents = {
             group: (
                 GroupProgress(

@@ -27,7 +27,7 @@ class FakeTables:
         self.problem: dict[str, FirnError] = {}
         """Catalog -> what every call raises."""
         self.store_problem: FirnError | None = None
-        """What every call for a table raises, while the catalog itself answers."""
+        """The error of every call for a table, while the catalog itself answers."""
         self._ids = 0
 
     @effect

@@ -71,7 +71,7 @@ def embedded(directory: Path, **environment: str) -> Iterator[FirnBroker]:
 
 
 def of_fleet(directory: Path, name: str, settings: Mapping[str, Any]) -> FirnBroker:
-    """One broker of a fleet, not started."""
+    """Return a broker of a fleet that has not started."""
     config = directory / f"{name}.yaml"
     config.write_text(json.dumps(settings))
     return FirnBroker(["--config", str(config)], free_port(), directory / f"{name}.log")

@@ -157,8 +157,10 @@ def _security(directory: Path) -> dict[str, str]:
 
 
 def certificates(directory: Path, host: str) -> None:
-    """A CA (``ca.crt``), ``server.pem`` with key and certificate of ``host``, key and certificate of a client, `USER`; and another CA
-    (``other-ca.crt``) that signed nothing, with the certificate of a client that nobody trusts: its own."""
+    """Write certificates for tests into a directory.
+
+    ``ca.crt`` is a CA. ``server.pem`` has key and certificate of ``host``. The client `USER` has a key and a certificate.
+    ``other-ca.crt`` is a CA that signed neither of them, with a client certificate of its own that no server trusts."""
     openssl = shutil.which("openssl")
     assert openssl, "openssl is missing"
     directory.mkdir()

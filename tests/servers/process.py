@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -19,7 +19,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections on 127.0.0.1:port."""
+    """Return True if a server accepts connections on 127.0.0.1:port."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex(("127.0.0.1", port)) == 0
@@ -67,7 +67,7 @@ def running(
 
 
 def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
-    """End the process, for good if it does not go by itself."""
+    """End the process, and kill it if it does not end in time."""
     if process.poll() is not None:
         return
     process.send_signal(how)
@@ -84,5 +84,5 @@ def tail(log: Path, lines: int = 20) -> str:
 
 
 def cache() -> Path:
-    """Where `make` keeps jars and tools."""
+    """Return the directory in which `make` caches jars and tools."""
     return Path(os.environ.get("FIRN_CACHE", str(Path.home() / ".cache" / "firn")))

@@ -1,4 +1,4 @@
-"""What all suites of the metadata store build on: a topic, a node, and the batches of objects."""
+"""Builders that all suites of the metadata store use: topics, nodes, and the batches of objects."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID

@@ -12,7 +12,7 @@ from tests.contract.metadata_store.topics import TopicContract
 
 
 class MetadataStoreContract(NodeContract, TopicContract, CommitContract, RunContract, RetentionContract, GroupContract):
-    """What every implementation passes."""
+    """The tests that every metadata store passes."""
 
 
 async def check_all_ports(store: MetadataStore, cluster: str) -> None:

@@ -1,4 +1,4 @@
-"""What `firn_broker.ports.ObjectStore` promises: in memory, in a directory, in a bucket."""
+"""Check the promises of `firn_broker.ports.ObjectStore` in memory, in a directory and in a bucket."""
 
 import itertools
 from collections.abc import AsyncIterator

@@ -60,7 +60,7 @@ class Cluster:
         return done.stdout
 
     def processes(self) -> dict[int, str]:
-        """What runs of it."""
+        """Return the cluster's processes: id and command line."""
         return processes_of(self.layout.control_group, str(self.layout.directory))
 
 

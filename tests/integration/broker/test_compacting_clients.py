@@ -1,5 +1,6 @@
-"""What keeps its own state in compacted topics: Kafka Streams with a changelog, and Kafka Connect in distributed mode. Topics are compacted
-all the time meanwhile, and the broker is killed in between."""
+"""Clients that store their state in compacted topics: Kafka Streams with a changelog, and distributed Kafka Connect.
+
+The broker compacts the topics all the time, and the tests kill it in between."""
 
 import asyncio
 import itertools
@@ -67,7 +68,7 @@ def records(firn: FirnBroker, topic: str) -> list[tuple[int, int, bytes | None, 
 
 
 def distinct(found: list[tuple[int, int, bytes | None, bytes | None]]) -> bool:
-    """Whether no partition has a key twice."""
+    """Return True if no partition has a key twice."""
     return len({(it[0], it[2]) for it in found}) == len(found)
 
 
@@ -76,7 +77,7 @@ def values(firn: FirnBroker, topic: str) -> dict[str, str]:
 
 
 def configs(admin: AdminClient, topic: str) -> dict[str, str]:
-    """What was said when it was created."""
+    """Return the configs that were set when the topic was created."""
     (found,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
     return {name: it.value for name, it in found.result(10).items() if not it.is_default}
 
@@ -208,7 +209,7 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
         return sink.read_text().splitlines() if sink.exists() else []
 
     def position() -> int:
-        """Where the source is, as it is remembered."""
+        """Return the position of the source that Connect has stored."""
         return max(
             (json.loads(it[3] or b"{}").get("position", 0) for it in records(firn, "connect-offsets")), default=0
         )

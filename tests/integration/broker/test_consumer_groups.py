@@ -216,7 +216,7 @@ def coordinator_of(broker: FirnBroker, name: str) -> int:
 
 
 def committed(one: Consumer) -> bool:
-    """Whether something can be committed."""
+    """Return True if the consumer can commit offsets."""
     try:
         one.commit(offsets=[TopicPartition(it.topic, it.partition, 0) for it in one.assignment()], asynchronous=False)
     except KafkaException:

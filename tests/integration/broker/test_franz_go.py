@@ -1,4 +1,4 @@
-"""What franz-go can do with our broker: tests/clients/franz does it and ends with the first thing that is wrong."""
+"""franz-go against the broker: tests/clients/franz runs the steps and ends at the first error."""
 
 import os
 import subprocess

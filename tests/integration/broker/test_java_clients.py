@@ -1,4 +1,5 @@
-"""What Apache Kafka's own tools, from the published jars, can do with our broker. Each call is a JVM: a test makes few."""
+"""Apache Kafka's own tools, from the published jars, against the broker. Each call starts a JVM, so a test makes
+few."""
 
 import json
 import re
@@ -31,7 +32,7 @@ def attempt(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> 
 
 
 def call(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> str:
-    """What the tool prints; it has to succeed."""
+    """Run a tool that must succeed, and return its output."""
     ended = attempt(broker, tool, *arguments, stdin=stdin)
     # Several tools print their error and end with 0.
     assert ended.returncode == 0, ended.stdout + ended.stderr

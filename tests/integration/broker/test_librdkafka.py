@@ -1,4 +1,4 @@
-"""What librdkafka (confluent-kafka) can do with our broker."""
+"""librdkafka (confluent-kafka) against the broker."""
 
 import time
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def take(consumer: Consumer, count: int, seconds: float = 40) -> list[Any]:
 
 
 def admin(broker: FirnBroker) -> AdminClient:
-    """One for each broker: futures of a client that is collected fail."""
+    """Return the admin client of a broker. It stays referenced, because the futures of a collected client fail."""
     return _admin(broker.bootstrap)
 
 

@@ -1,4 +1,4 @@
-"""What the clients in Python can do with our broker: aiokafka (old versions of messages only) and kafka-python (the newest)."""
+"""Python clients against the broker: aiokafka (old message versions only) and kafka-python (the newest)."""
 
 import asyncio
 import threading
@@ -209,7 +209,7 @@ def test_kafka_python_moves_nulls_and_large_records(firn: FirnBroker, name: str,
 
 
 class Member(threading.Thread):
-    """A consumer that polls until it is told to end."""
+    """A consumer that polls until the test ends it."""
 
     def __init__(self, bootstrap: str, topic: str, **config: Any) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""One API server with the chart's rights in it, for all tests of this folder."""
+"""Run one API server with the chart's rights for all tests of this folder."""
 
 from collections.abc import Iterator
 

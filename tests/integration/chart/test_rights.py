@@ -1,4 +1,4 @@
-"""What the chart's service accounts may do, asked of a real API server."""
+"""Rights of the chart's service accounts, checked with a real API server."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.apiserver import ApiServer
 def allowed(
     api: ApiServer, account: str, verb: str, resource: str, namespace: str = "", group: str = "", name: str = ""
 ) -> bool:
-    """Whether the API server lets the service account of firn-system do this."""
+    """Return True if the API server allows this to the service account of firn-system."""
     plain, _, subresource = resource.partition("/")
     attributes = {"verb": verb, "resource": plain, "subresource": subresource, "namespace": namespace}
     review = {

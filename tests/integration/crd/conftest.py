@@ -1,4 +1,4 @@
-"""One API server with the CRDs for all tests of a module."""
+"""Run one API server with the CRDs for all tests of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path

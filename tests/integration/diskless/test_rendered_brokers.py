@@ -1,4 +1,6 @@
-"""What the operator renders for a diskless fleet, run: real brokers over PostgreSQL and a bucket, started by the script that their pods run."""
+"""Run what the operator renders for a diskless fleet.
+
+Real brokers over PostgreSQL and a bucket are started by the script that their pods run."""
 
 import itertools
 import os
@@ -32,7 +34,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Pod:
-    """One broker as its pod would run it, on loopback and ports of its own."""
+    """A broker as its pod runs it, on the loopback interface and its own ports."""
 
     process: "subprocess.Popen[bytes]"
     port: int
@@ -175,6 +177,6 @@ async def test_brokers_start_scale_and_drain_as_rendered(
 
 
 def nodes(bootstrap: str) -> dict[int, int]:
-    """Port by node id, as a client is told."""
+    """Return the port of each node id that Metadata names."""
     found = Producer({"bootstrap.servers": bootstrap}).list_topics(timeout=10)
     return {node.id: node.port for node in found.brokers.values()}

@@ -1,4 +1,4 @@
-"""The same path through every kind of catalog."""
+"""Land records through every kind of catalog."""
 
 from pathlib import Path
 

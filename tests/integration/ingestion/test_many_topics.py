@@ -1,4 +1,4 @@
-"""Many topics in one group: they come and go without a restart, and one in trouble holds up nobody else."""
+"""Many topics in one group: adding or removing one restarts nothing, and a failing topic does not delay the others."""
 
 from collections import Counter
 

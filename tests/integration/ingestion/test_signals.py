@@ -1,4 +1,4 @@
-"""A driver that is told to end, or stopped, in the middle of something."""
+"""A driver that receives SIGTERM, or is frozen, in the middle of its work."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What the tests of ingestion are told in: topics with records, contracts, drivers, and what the tables then hold."""
+"""The world of the ingestion tests: topics with records, contracts, drivers, and the content of the tables."""
 
 import json
 import os

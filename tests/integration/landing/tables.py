@@ -1,4 +1,4 @@
-"""What a driver does around a landing, at its simplest: read the table, commit the files."""
+"""The simplest form of what a driver does around a landing: read the table and commit the files."""
 
 import json
 

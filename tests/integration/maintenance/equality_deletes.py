@@ -11,7 +11,7 @@ from tests.integration.maintenance.lake import CATALOG, Topic
 
 
 def delete_values(topic: Topic, ids: list[int]) -> None:
-    """One commit of one equality delete file by column ``id``."""
+    """Commit one equality delete file by column ``id``."""
     table = topic.fresh()
     field = table.schema().findField("id")
     number = int(field.fieldId())

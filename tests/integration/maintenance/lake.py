@@ -1,4 +1,4 @@
-"""What the tests of maintenance are told in: tables that the real ingestion's writer and committer fill, runs, and what is there then."""
+"""The world of the maintenance tests: tables that ingestion's writer and committer fill, runs, and their results."""
 
 import json
 import os
@@ -148,7 +148,7 @@ class Topic:
 
 
 class Lake:
-    """One test's view of the lake."""
+    """The lake as a single test sees it."""
 
     def __init__(self, contract: MaintenanceRun, spark: Any, storage: S3, directory: Path) -> None:
         self.contract = contract.model_copy(
@@ -163,7 +163,7 @@ class Lake:
         return Topic(self, **changes)
 
     def path(self, location: str) -> Path:
-        """Where the S3 server keeps an object."""
+        """Return the path of the file in which the S3 server stores an object."""
         return self.storage.directory / "buckets" / location.removeprefix("s3://")
 
     def leases(self, holder: str | None = None) -> Leases:

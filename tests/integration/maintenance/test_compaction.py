@@ -157,7 +157,8 @@ def test_rows_deleted_while_their_files_are_rewritten_stay_deleted(lake: Lake, m
 def test_values_deleted_while_their_files_are_rewritten_stay_deleted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equality deletes say nothing of files, so nobody is in the way: the new files have to be as old as what they replace."""
+    """Equality deletes name no files, so nothing conflicts. The new files need the sequence number of the files that
+    they replace."""
     topic = lake.topic()
     topic.ingest(4)
     while_rewriting(monkeypatch, lambda: delete_values(topic, [3, 33]))

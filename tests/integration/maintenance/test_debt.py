@@ -1,4 +1,5 @@
-"""What the operator takes for due is what a run does, whatever wrote the table's metadata: position deletes, vectors, equality deletes."""
+"""Files that the operator counts as due are those that a run rewrites, also with position deletes, vectors and
+equality deletes."""
 
 import asyncio
 

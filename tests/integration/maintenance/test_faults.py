@@ -134,7 +134,7 @@ OTHERS: dict[str, tuple[Callable[[Lake, Topic], None], list[int]]] = {
 def test_others_are_at_work_while_rows_are_dropped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, whole: bool
 ) -> None:
-    """What is dropped was planned before, and is committed after, what the others do: whole files, or files written anew."""
+    """Rows are planned before, and dropped after, the commits of other writers: whole files, or rewritten files."""
     topic = old_and_young(lake)
     act, deleted = OTHERS[what]
     if whole:
@@ -363,7 +363,7 @@ def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) 
 
 
 def test_age_keeps_what_running_work_needs(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expiry by somebody who knows no lease, while files are being rewritten: the rewrite gives up, and nothing is lost."""
+    """Another engine expires snapshots during a rewrite without a lease: the rewrite gives up, and nothing is lost."""
     topic = lake.topic()
     topic.ingest(4)
 

@@ -29,7 +29,7 @@ def put(topic: Topic, name: str, old: bool = True) -> str:
 
 
 def orphans(lake: Lake, topic: Topic, enforce: bool = True, age_ms: int = 3 * DAY) -> set[str]:
-    """What a run removed."""
+    """Run orphan removal and return the removed files."""
     before = topic.objects()
     report = lake.run(topic.work(retention=RetentionWork(enforce=enforce, orphan_min_age_ms=age_ms)))
     assert report.orphans is not None

@@ -40,14 +40,14 @@ class Running:
     probes: int
 
     def probe(self, name: str) -> httpx.Response | None:
-        """Answer of a probe, None while nobody listens."""
+        """Return the answer of a probe, None while the port is closed."""
         try:
             return httpx.get(f"http://127.0.0.1:{self.probes}/{name}", timeout=5)
         except httpx.TransportError:
             return None
 
     def ready(self) -> bool:
-        """Whether it says so; fails when the process has ended."""
+        """Return True if the process reports ready. Fails if the process has ended."""
         assert self.process.poll() is None, tail(self.log)
         answer = self.probe("readyz")
         return answer is not None and answer.status_code == 200

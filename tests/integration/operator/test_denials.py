@@ -1,4 +1,4 @@
-"""What a real PostgreSQL says to credentials that may not, and to names that are not there."""
+"""Errors of a real PostgreSQL for missing rights and missing names."""
 
 from collections.abc import Iterator
 

@@ -48,7 +48,7 @@ def policy(world: "World", made: list[str], kind: str, name: str, **spec: Any) -
 
 
 def commit(world: "World", name: str, files: int, size: int = MIB) -> None:
-    """A commit of files that are only named: nobody reads them here."""
+    """Commit files that exist by name only. This test reads no data file."""
     properties = {"user": world.database.user, "password": world.database.password}
     connection = CatalogConnection(
         type="sql", uri=world.database.uri, warehouse=f"file://{world.directory}/warehouse", properties=properties

@@ -56,7 +56,7 @@ def jobs(world: "World", policy: str) -> list[Manifest]:
 
 
 def end(world: "World", job: Manifest, **said: Any) -> None:
-    """What kubelet and Job controller write when the run ends: there are no nodes here."""
+    """Write the end of a run as kubelet and Job controller do. This API server has no nodes."""
     name = job["metadata"]["name"]
     contract = world.find(f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
     assert contract is not None

@@ -16,7 +16,7 @@ SYSTEM = "firn-system"
 
 
 def settled(world: "World") -> dict[str, str]:
-    """What there is once two looks see the same."""
+    """Return the versions of all objects after two looks found the same."""
     seen: list[dict[str, str]] = [{}]
 
     def same() -> bool:

@@ -98,7 +98,7 @@ class Producer:
             await asyncio.sleep(0.2)
 
     async def _send(self, window: list[tuple[Sent, memoryview]], acks: int) -> list[tuple[Sent, memoryview]]:
-        """What is left to send."""
+        """Send the window and return the batches that are left to send."""
         world = self._world
         host, client = await somewhere(world), Client("peer")
         if len(window) == 5 and world.chance.random() < 0.3:
@@ -135,7 +135,8 @@ class Producer:
 
 
 class Consumer:
-    """Reads a partition to its end, from whatever broker, again and again, at most ``pace`` seconds apart, until it is told to stop."""
+    """Reads a partition to its end from any broker, repeatedly, at most ``pace`` seconds apart, until the story
+    stops it."""
 
     def __init__(self, world: World, history: History, name: str, log: Log, pace: float = 0.8) -> None:
         self._world = world
@@ -153,7 +154,7 @@ class Consumer:
             await self.read(await somewhere(self._world), wait_ms=wait)
 
     async def read(self, host: Host, *, wait_ms: int = 0) -> bool:
-        """One answer; whether the end is reached."""
+        """Fetch once, and return True if the end is reached."""
         world, history = self._world, self._history
         began = world.now()
         try:
@@ -329,7 +330,7 @@ class Member:
 
 
 class Admin:
-    """Moves the start of one topic's logs, and deletes another topic and makes it anew by the same name."""
+    """Moves the log start of one topic, and deletes and re-creates another topic under the same name."""
 
     def __init__(self, world: World, history: History, trimmed: str, partitions: int, remade: str) -> None:
         self._world = world

@@ -25,7 +25,8 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that a producer sent, perhaps more than once, last at ``began``. ``offset`` is what it was told, at ``acknowledged``."""
+    """A batch that a producer sent, perhaps more than once, last at ``began``. ``offset`` was acknowledged at
+    ``acknowledged``."""
 
     log: Log
     producer: int
@@ -39,7 +40,7 @@ class Sent:
 
 
 class Bounds(NamedTuple):
-    """Log start and high watermark (-1 if not) that an answer told, asked for at ``began``."""
+    """Log start and high watermark of an answer (-1 without one), requested at ``began``."""
 
     log: Log
     began: float
@@ -59,7 +60,7 @@ class OffsetCommit:
 
 
 class OffsetRead(NamedTuple):
-    """A group's offset as it was told; -1 for none."""
+    """A group's offset that a broker returned; -1 for none."""
 
     log: Log
     offset: int
@@ -82,9 +83,10 @@ class History:
 
     sent: list[Sent] = field(default_factory=list)
     seen: list[tuple[str, Log, list[Batch]]] = field(default_factory=list)
-    """(reader, partition, batches), in each reader's order. A reader goes on where it stopped, or at a log start that it was told."""
+    """(reader, partition, batches), in each reader's order. A reader continues where it stopped, or at a log start
+    from a broker."""
     skipped: list[tuple[str, Log, int, int]] = field(default_factory=list)
-    """(reader, partition, where it wanted to read, the log start it was told)."""
+    """(reader, partition, requested offset, log start that the broker returned)."""
     bounds: list[Bounds] = field(default_factory=list)
     commits: list[OffsetCommit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
@@ -93,7 +95,7 @@ class History:
     """Offsets that members of the group were given."""
     producer_ids: list[int] = field(default_factory=list)
     made_anew: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Topics that were deleted and made anew: when each deletion began, and when the new one was there."""
+    """Topics that were deleted and created again: start of each deletion, and time at which the new topic existed."""
     logs: dict[Log, tuple[int, list[Batch]]] = field(default_factory=dict)
     """(log start, batches) of each partition in the end."""
 
@@ -131,7 +133,7 @@ def _logs(history: History) -> Iterator[str]:
 
 
 def _acknowledged(history: History) -> Iterator[str]:
-    """What a producer was told is there, at the offset that it was told, unless it lies below the log start."""
+    """Every acknowledged batch is at its acknowledged offset, unless it lies below the log start."""
     places = {log: {it.offset: it for it in batches} for log, (_, batches) in history.logs.items()}
     for sent in history.sent:
         if sent.offset is None:

@@ -1,4 +1,4 @@
-"""One story: clients of all kinds at work while everything that can fail does, then peace, and a look at what is there."""
+"""A story: clients of all kinds work while faults happen, then the faults end, and the log is checked."""
 
 import asyncio
 import traceback
@@ -23,12 +23,12 @@ PEACE_SECONDS = 240
 """Everything has to have come to rest so long after the last fault."""
 HOUR = 3600.0
 OPERATIONS, FAULTS, ACKNOWLEDGED = 2000, 30, 80
-"""What a story has at least, or it would prove too little."""
+"""Lower bounds of a story. A shorter story would prove too little."""
 
 
 @dataclass
 class Told:
-    """What became of one seed."""
+    """The outcome of a seed."""
 
     history: History
     operations: int
@@ -174,7 +174,7 @@ async def _chaos(world: World) -> None:
 
 
 async def _kill(world: World) -> None:
-    """At a step, if it comes to that one soon, and another is started in its place."""
+    """Kill a broker at a step, if it reaches the step soon, and start another broker in its place."""
     if not world.hosts:
         return
     host = world.chance.choice(world.hosts)

@@ -21,7 +21,7 @@ SEEDS = range(12)
 
 
 def found_out() -> str:
-    """What the first story that fails says; nothing if none does."""
+    """Return the first violation of the first failing story, or an empty text."""
     for seed in SEEDS:
         if wrong := tell(seed).wrong:
             return wrong[0]

@@ -58,7 +58,7 @@ class Producer:
                 window = await self._send(window)
 
     async def _send(self, window: Window) -> Window:
-        """What is left to send."""
+        """Send the window and return the records that are left to send."""
         if not self.world.hosts:
             await asyncio.sleep(0.1)
             return window
@@ -98,7 +98,7 @@ class Consumer:
         self.seen: list[tuple[int, bytes, bytes | None]] = []
 
     async def read(self) -> bool:
-        """Whether all that there was has been read."""
+        """Fetch once, and return True if the end is reached."""
         await asyncio.sleep(self.world.chance.random())
         if not self.world.hosts:
             return False
@@ -139,7 +139,7 @@ def final(producers: list[Producer], partition: int) -> Iterator[tuple[bytes, by
 
 
 def check_order(producers: list[Producer], consumer: Consumer) -> None:
-    """What was read was written there, and offsets only rise."""
+    """Check that every read record was written at its offset, and that offsets only rise."""
     there = {
         offset: (key, value)
         for one in producers
@@ -154,7 +154,9 @@ def check_order(producers: list[Producer], consumer: Consumer) -> None:
 
 
 async def newcomers(world: World, producers: list[Producer]) -> None:
-    """Who reads a partition from its beginning finds what was acknowledged before, as long as that takes no longer than tombstones stay."""
+    """Start readers at the beginning of a partition, and check that they find all records acknowledged before.
+
+    This holds while reading takes less time than tombstones stay."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(world.chance.random() * 10)

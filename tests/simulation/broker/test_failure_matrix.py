@@ -1,4 +1,4 @@
-"""What breaks, what that does, and how it ends: a test a row of the broker's failure matrix (docs/operations/diskless-brokers.md)."""
+"""The failure table of docs/operations/diskless-brokers.md, with a test for each row."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -51,7 +51,7 @@ async def send(world: World, host: Host, number: int, *, producer: int = PRODUCE
 
 
 async def numbers(world: World, host: Host) -> list[int]:
-    """What is in the log."""
+    """Read the log and return the numbers of its batches."""
     found, offset = [], 0
     while True:
         answer = await wire.fetch(world, host, Client("reader"), TOPIC, 0, offset)
@@ -214,7 +214,7 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
 
 
 async def served_by(world: World, host: Host) -> tuple[set[int], set[int]]:
-    """Whom this broker tells a client to go to: (brokers, leaders), by their ids."""
+    """Return the ids of the brokers and of the leaders that this broker names in Metadata."""
     found = await wire.call(world, host, 3, 12, topics=None, allow_auto_topic_creation=False)
     return {it.node_id for it in found.brokers}, {part.leader_id for topic in found.topics for part in topic.partitions}
 

@@ -34,7 +34,7 @@ OUT = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}
 
 
 class Member:
-    """Does what it is told after a while. What it was not heard of for a session, it gives up by itself."""
+    """A member that follows its assignment after a while, and gives it up after a session without an answer."""
 
     def __init__(self, world: World, topic: UUID, members: list["Member"]) -> None:
         self.world = world
@@ -74,7 +74,7 @@ class Member:
                 self.check()
 
     async def beat(self) -> bool:
-        """Whether it was answered by the group's broker."""
+        """Send a heartbeat and return True if the group's broker answered."""
         if not self.world.hosts:
             return False
         sent, host = now(), self.world.chance.choice(self.world.hosts)

@@ -21,7 +21,7 @@ AHEAD = 2 * 64
 
 
 def counts(shared: Shared) -> dict[str, int]:
-    """What is kept, by its name."""
+    """Return how many rows and objects exist, by kind."""
     tables = {
         "runs": "run", "objects known": "wal", "replies": "wal WHERE reply IS NOT NULL", "producers": "producer",
     }  # fmt: skip

@@ -21,7 +21,7 @@ FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
 
 
 class Look:
-    """What a client of a zone was told of leaders."""
+    """The leaders that brokers named to clients of a zone."""
 
     def __init__(self, world: World, died: dict[int, tuple[str, float]]) -> None:
         self._world = world

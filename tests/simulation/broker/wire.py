@@ -56,7 +56,7 @@ async def produce(
 
 
 class Fetched(NamedTuple):
-    """What a fetch told."""
+    """The answer of a fetch for a partition."""
 
     error: int
     start: int
@@ -75,7 +75,7 @@ async def fetch(
 async def fetch_bytes(
     world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
 ) -> tuple[int, int, int, memoryview]:
-    """The same: (error, log start, high watermark, batches as they came). Raises Dead."""
+    """Fetch, and return (error, log start, high watermark, batches as bytes). Raises Dead."""
     name = topic.encode()
     body = struct.pack(
         f">iiiibiiih{len(name)}siiiqqiih", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, 0, -1, 1, len(name), name, 1, partition, -1,

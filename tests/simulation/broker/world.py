@@ -44,7 +44,7 @@ SETTINGS = BrokerSettings(
     groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),
 )
 AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})
-"""Calls that may also be done late, after the caller was told that they failed, or a second time."""
+"""Calls that may also take effect late, after the caller received an error, or twice."""
 LATE_SECONDS = 4.0
 COORDINATOR, OBJECTS = "coordinator", "objects"
 PARTS = ("nodes", "topics", "log", "retention", "groups")
@@ -56,7 +56,8 @@ STEPS = (
     ("acquire", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_runs", AFTER), ("withdraw_reservations", AFTER), ("dead_objects", AFTER),
     ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
 )  # fmt: skip
-"""Where a broker may die: before or after a call of a port. All come to the first `OFTEN` of them now and then."""
+"""Steps at which a broker may die: before or after a call of a port. Every broker reaches the first `OFTEN` of them
+regularly."""
 OFTEN = 10
 
 
@@ -66,7 +67,7 @@ class Dead(Exception):
 
 @dataclass(eq=False)
 class Host:
-    """One process and its machine."""
+    """A broker process and its machine."""
 
     number: int
     zone: str
@@ -81,7 +82,7 @@ class Host:
     doom: tuple[str, str] | None = None
     """The step at which it dies."""
     open: dict[asyncio.Future[bytes], None] = field(default_factory=dict)
-    """What clients wait for, in order: nothing here may depend on the order of a set, or a seed would not always tell the same story."""
+    """Answers that clients wait for, in order. A set would make the story of a seed depend on hashes."""
 
     async def running(self) -> None:
         """Nothing happens in a process that stands still, nor in one that is gone."""
@@ -97,7 +98,7 @@ class Host:
 
 
 class Outside:
-    """One broker's view of one port: every call goes through here and may fail."""
+    """A port as a broker sees it: every call goes through here and may fail."""
 
     def __init__(self, port: str, host: Host, world: "World", part: str = "") -> None:
         """``part`` names one of the metadata store's ports."""
@@ -183,7 +184,7 @@ class Outside:
 
 
 class OutsideStore(Outside):
-    """One broker's view of the metadata store."""
+    """The metadata store as a broker sees it."""
 
     def __init__(self, host: Host, world: "World") -> None:
         super().__init__(COORDINATOR, host, world)
@@ -203,7 +204,7 @@ class World:
         self.life = 0
         """Which one of the coordinator's lives it is."""
         self.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
-        """Until when nobody reaches it."""
+        """The time until which no broker reaches it."""
         self.trouble = 0.0
         self.slowness = 0.01
         self.hosts: list[Host] = []
@@ -213,7 +214,7 @@ class World:
         self.requests = 0
         self.faults: Counter[str] = Counter()
         self.errors: list[Any] = []
-        """What went wrong in ways that nobody expected."""
+        """Errors that no fault explains."""
         self._count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -241,7 +242,7 @@ class World:
     # Processes
 
     async def start(self, zone: str = "") -> Host:
-        """One more broker."""
+        """Start another broker."""
         self._count += 1
         host = Host(self._count, zone, LoopClock(), Random(self.chance.random()))
         ports: Any = Ports(
@@ -254,7 +255,7 @@ class World:
         return host
 
     def kill(self, host: Host) -> None:
-        """Nothing that it began comes to anything that was not done already."""
+        """End a broker. Calls that it began and that have not taken effect never will."""
         if host.dead:
             return
         host.dead = True
@@ -267,7 +268,7 @@ class World:
                 answer.set_exception(Dead())
 
     async def step(self, host: Host, name: str, when: str) -> None:
-        """A broker comes to a step, which may be its last."""
+        """Let a broker reach a step, and kill it there if the step is its last."""
         if host.doom == (name, when):
             host.doom = None
             self.faults[f"death {when} {name}"] += 1
@@ -355,7 +356,7 @@ def _late(answer: "asyncio.Future[bytes]") -> None:
 
 @contextmanager
 def only_errors(found: list[Any]) -> Iterator[None]:
-    """What brokers log as an error is kept in ``found``, all else is dropped."""
+    """Collect the error logs of brokers in ``found``, and drop all other logs."""
 
     def keep(_: Any, __: str, event: Any) -> Any:
         found.append(dict(event))

@@ -1,4 +1,4 @@
-"""What is made from the models stands in the repository as the models say it now."""
+"""The generated files in the repository match the models."""
 
 import os
 import shutil

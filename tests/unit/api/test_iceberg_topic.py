@@ -1,4 +1,4 @@
-"""What an IcebergTopic comes out at: names, schema, table."""
+"""Values that follow from an IcebergTopic: names, schema, table."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What policies come out at: triggers, work, selectors."""
+"""Values that follow from policies: triggers, work, selectors."""
 
 from datetime import timedelta
 from pathlib import Path

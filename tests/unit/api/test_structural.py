@@ -1,4 +1,4 @@
-"""One test a rule: from what pydantic writes to what the API server asks for."""
+"""Rules that turn pydantic's schema into a structural schema, with a test for each rule."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from firn.api.structural import StructuralError, structural
 
 
 class Inner(ApiModel):
-    """What is inside."""
+    """The nested model."""
 
     size: Literal["Small", "Large"] = "Small"
     note: str | None = None

@@ -41,7 +41,7 @@ def family(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def used(family: subprocess.Popen[str]) -> float:
-    """What the family says that it has used; waits until all have said it."""
+    """Return the CPU seconds that the process family reports. Waits for all reports."""
     assert family.stdout is not None
     return sum(float(family.stdout.readline()) for _ in range(GENERATIONS))
 

@@ -1,4 +1,4 @@
-"""A broker's parts over memory, whose object store and metadata store can be told to misbehave."""
+"""The parts of a broker over memory. Tests can make the object store and the metadata store fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

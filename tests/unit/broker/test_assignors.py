@@ -1,4 +1,4 @@
-"""Who gets which partitions: even, sticky, within subscriptions."""
+"""Assignments of partitions are even, sticky and within subscriptions."""
 
 from random import Random
 from uuid import UUID
@@ -20,7 +20,7 @@ def parts(topic: UUID, *indexes: int) -> frozenset[Partition]:
 
 
 def after(members: list[Subscriber], found: Assignment) -> list[Subscriber]:
-    """The same members, who have what was found."""
+    """Return the members with the partitions of an assignment."""
     return [Subscriber(it.id, it.order, it.topics, found[it.id]) for it in members]
 
 

@@ -1,4 +1,4 @@
-"""Readers of old records while the store is slow: they wait for each other, and nobody else waits for them."""
+"""Readers of old records while the store is slow: they wait for each other, and no other client waits for them."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a broker does for ever goes on, whatever the coordinator answers."""
+"""Background tasks of a broker continue, whatever the coordinator answers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Connections: answers in the order of requests, reading ahead within bounds, and nobody's end but one's own."""
+"""Connections: answers in the order of requests, bounded reading ahead, and no effect of one client's end on others."""
 
 import asyncio
 import socket
@@ -79,7 +79,7 @@ async def closed(reader: asyncio.StreamReader) -> None:
 
 
 async def free(budget: Budget) -> None:
-    """Until all is given back and nobody waits."""
+    """Wait until the budget is free and no request waits."""
     async with asyncio.timeout(5):
         while budget.used or budget.waiting:
             await asyncio.sleep(0.001)

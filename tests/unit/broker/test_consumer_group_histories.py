@@ -20,7 +20,7 @@ NOTHING: Partitions = frozenset()
 
 @dataclass
 class Client:
-    """A consumer: what it reads from (``owned``), and what it was last told to."""
+    """A consumer with the partitions that it reads (``owned``) and its last assignment."""
 
     id: str
     instance: str | None
@@ -137,7 +137,7 @@ class World:
                     assert owned.setdefault(partition, client.id) == client.id, (partition, owned[partition], client)
 
     def settle(self) -> None:
-        """Everybody does what it is told, for longer than any time-out."""
+        """Let all clients follow their assignments for longer than any time-out."""
         for _ in range(40):
             self.now += 5
             self.group.tick(self.now)

@@ -1,4 +1,4 @@
-"""fsck says what is lost and what nobody knows, and nothing of what is well."""
+"""fsck reports lost and unknown objects, and nothing else."""
 
 from firn.model.errors import ExitCode
 from firn_broker.log.writer import Append

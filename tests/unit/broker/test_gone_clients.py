@@ -1,4 +1,4 @@
-"""Clients of whole brokers that go while they wait for an answer: nothing of what they only wanted to be told goes on, and nothing breaks."""
+"""Clients that disconnect while they wait for an answer: the broker cancels their reads, and nothing breaks."""
 
 import asyncio
 import io

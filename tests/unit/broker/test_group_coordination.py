@@ -353,7 +353,7 @@ def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
 
 @pytest.mark.parametrize("lost", ["acquire", "release"])
 def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> None:
-    """Nobody else could have it for as long as the one lives that does not know that it has it."""
+    """A broker that holds a shard without knowing it would block the shard for as long as it lives."""
 
     async def story() -> None:
         shared = Shared()
@@ -557,7 +557,7 @@ AT_ONCE = {"initial_rebalance_ms": 0}
 
 @pytest.mark.parametrize("protocols", [("range", "sticky"), ("sticky", "range")])
 def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tuple[str, ...]) -> None:
-    """With or without a rebalance: who is told an id that is then unknown takes itself for replaced, and ends."""
+    """With or without a rebalance: a member whose new id is unknown later believes that it was replaced, and ends."""
 
     async def story() -> None:
         shared = Shared()

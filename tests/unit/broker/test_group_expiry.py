@@ -1,4 +1,4 @@
-"""Groups in whole brokers that nobody needs any more: when they go, and what they never take along."""
+"""Unused groups expire on time, and nothing else expires with them."""
 
 import asyncio
 from collections.abc import Mapping

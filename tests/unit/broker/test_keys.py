@@ -1,4 +1,4 @@
-"""What stays of batches when only the newest record of each key does."""
+"""Keeping the newest record of each key in batches."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def record(
 def written(
     kept: Sequence[Record], base: int, last: int, *, compressed: bool = False, size: int = 1 << 20
 ) -> list[Record]:
-    """What a reader finds after ``kept`` was written: it numbers batches as any others, and finds no gap."""
+    """Encode ``kept`` and return the records that a reader finds. The reader numbers the batches and finds no gap."""
     data = memoryview(bytearray().join(keys.encode(kept, base, last, compressed=compressed, batch_bytes=size)))
     block = numbered(BatchRange(base, last, WalRange("k", 0, len(data)), 0, -1), data)
     return [

@@ -1,4 +1,4 @@
-"""Brokers that cannot reach their coordinator: clients are told to try again, and then it works."""
+"""Brokers that cannot reach their coordinator: clients receive retriable errors, and succeed afterwards."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
 @contextmanager
 def outage(shared: Shared) -> Iterator[None]:
-    """Whoever asks the coordinator hears nothing."""
+    """Make every call of the metadata store fail."""
 
     async def nothing(*_: Any, **__: Any) -> Any:
         raise UnavailableError("no way there")

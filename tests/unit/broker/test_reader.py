@@ -28,7 +28,7 @@ async def produce(parts: Rig, *counts: int, partition: Partition = FIRST) -> Non
 
 
 def cold(parts: Rig) -> Reader:
-    """Another broker's reader: nothing cached, nobody wakes it but its poll."""
+    """Return the reader of another broker: it has no cache, and only its poll wakes it."""
     return Reader(
         parts.store.log, parts.objects, BlockCache(1 << 24, 1 << 24), Watermarks(), ReaderSettings(poll_seconds=0.01)
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a batch, and what a broker changes in one."""
+"""Errors of batches, and the changes that a broker makes to them."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Requests that name the same again and again are told it once, as by Kafka: an answer is never many times what there is."""
+"""Requests that repeat a name get one answer for it, as with Kafka. An answer cannot grow by repetition."""
 
 from collections.abc import Sequence
 from typing import Any

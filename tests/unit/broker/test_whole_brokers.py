@@ -1,4 +1,4 @@
-"""Whole brokers in virtual time: what a client is told, and what two brokers over one log agree on."""
+"""Whole brokers in virtual time: the answers of one broker, and the agreement of two brokers over one log."""
 
 import asyncio
 import struct

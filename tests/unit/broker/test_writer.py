@@ -141,7 +141,7 @@ async def test_who_is_adrift_answers_and_nothing_is_committed_after_that(happene
 
 
 async def test_keys_of_an_earlier_term_are_not_used() -> None:
-    """Another may have withdrawn them, and forgotten that they were reserved: nobody would delete their objects."""
+    """Another broker may have withdrawn and forgotten these reservations. No broker would delete their objects."""
     async with rig() as parts:
         await parts.writer.append([append()])
         parts.membership.until = 0

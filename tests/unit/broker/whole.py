@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """What brokers of a cluster share. A broker's end closes nothing of it."""
+    """The stores that brokers of a cluster share. The end of a broker does not close them."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjects()
@@ -163,7 +163,7 @@ def zero() -> Any:
 
 
 async def counting_turns(work: Awaitable[T]) -> tuple[T, int]:
-    """What the work gives, and how often others had a turn meanwhile."""
+    """Return the result of the work, and how often other tasks ran during it."""
     turns = 0
 
     async def others() -> None:

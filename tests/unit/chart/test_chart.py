@@ -1,4 +1,4 @@
-"""What the chart renders, and what it refuses."""
+"""The objects that the chart renders, and the values that it rejects."""
 
 import itertools
 import os
@@ -343,8 +343,9 @@ def test_pod_security_check_finds_what_is_wrong() -> None:
 
 
 def violations(pod: Manifest) -> list[str]:
-    """What PodSecurity `restricted` would refuse (kubernetes.io/docs/concepts/security/pod-security-standards), and images that write
-    to their root file system or state no memory limit."""
+    """Return violations of PodSecurity `restricted`, writable root file systems and missing memory limits.
+
+    Source: kubernetes.io/docs/concepts/security/pod-security-standards."""
     found = [f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
     allowed = {
         "configMap",

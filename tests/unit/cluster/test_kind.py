@@ -1,4 +1,4 @@
-"""What the kind provider renders; kind itself needs a container engine, which these machines do not have."""
+"""The configuration that the kind provider renders. Running kind needs a container engine, which CI does not have."""
 
 import json
 from pathlib import Path

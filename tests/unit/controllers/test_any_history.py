@@ -39,13 +39,13 @@ step = st.one_of(
 
 
 class History:
-    """One world and what is done to it."""
+    """A world and the actions on it."""
 
     def __init__(self) -> None:
         self.world = World()
         self.number = 0
         self.may_delete: set[str] = set()
-        """Kafka topics that some resource was ever told to delete."""
+        """Kafka topics that some resource was ever allowed to delete."""
 
     async def do(self, what: str, name: str, how: object) -> None:
         cluster = self.world.cluster

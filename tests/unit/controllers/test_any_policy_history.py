@@ -59,7 +59,7 @@ step = st.one_of(
 
 
 class History:
-    """One world and what is done to it."""
+    """A world and the actions on it."""
 
     def __init__(self) -> None:
         self.world = World()

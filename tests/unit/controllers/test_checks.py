@@ -162,7 +162,7 @@ TARGET = TableTarget(catalog="lake", namespace="demo", name="flights")
 
 
 def after(*columns: Column, before: tuple[Column, ...]) -> str | None:
-    """What becomes of a spec with ``columns`` where ingestion runs with ``before``."""
+    """Return the failure of a spec with ``columns`` where ingestion runs with ``before``, or None."""
     observed = gen.observed(job=True)
     job = observed.job
     assert job is not None

@@ -221,7 +221,7 @@ def test_a_load_balancer_needs_a_name_for_each_broker() -> None:
 
 
 def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
-    """The same document and variables, read by the broker's own settings."""
+    """The broker's own settings read the rendered document and variables."""
     found = fleet(
         defaultPartitions=6, flushInterval="1s", topicConfig={"retention.ms": "1000"}, config={"leaseSeconds": 3}
     )

@@ -618,7 +618,7 @@ def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> Non
 
 
 NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
-"""What no fleet of three can be rendered with."""
+"""Values with which no fleet of three brokers can be rendered."""
 
 
 async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:

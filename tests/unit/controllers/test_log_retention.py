@@ -1,4 +1,6 @@
-"""What a RetentionPolicy's ``log`` does to the Kafka topic: the spec goes before it, a dry run only says, and nothing is taken back on a doubt."""
+"""Effects of a RetentionPolicy's ``log`` on the Kafka topic.
+
+The topic's spec takes precedence, a dry run only reports, and a doubtful state reverts nothing."""
 
 from typing import Any
 

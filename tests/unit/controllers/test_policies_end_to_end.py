@@ -1139,7 +1139,7 @@ async def test_killed_at_any_call_every_table_is_worked_on_once(
 
 
 def outline(world: World) -> Any:
-    """What both sides say, without names of runs (which table goes with which may differ) and times."""
+    """Return both statuses without times and names of runs. The packing of tables into runs may differ."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

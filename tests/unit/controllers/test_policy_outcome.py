@@ -1,4 +1,4 @@
-"""What a topic's status keeps of its maintenance."""
+"""The part of a topic's status about its maintenance."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What wakes which key, and that nothing starts before everything is known."""
+"""Events wake the right keys, and nothing starts before all resources are known."""
 
 import asyncio
 

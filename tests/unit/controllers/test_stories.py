@@ -1,4 +1,4 @@
-"""What users do to one topic, and what becomes of it: the reconcilers whole, on a world in memory."""
+"""Stories of users and one topic: all reconcilers on a world in memory."""
 
 import asyncio
 from itertools import pairwise

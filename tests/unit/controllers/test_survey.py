@@ -1,4 +1,4 @@
-"""What the board knows of tables' maintenance debt, and what is said of it in metrics."""
+"""The maintenance debt of tables on the board and in metrics."""
 
 import asyncio
 from datetime import timedelta

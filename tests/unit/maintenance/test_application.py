@@ -1,4 +1,4 @@
-"""What a run makes of its contract before it begins."""
+"""The checks of a contract before a run begins."""
 
 from pathlib import Path
 

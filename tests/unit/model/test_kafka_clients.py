@@ -1,4 +1,4 @@
-"""What a client is told of a connection; the adapters' own tests have real brokers believe it."""
+"""Client settings of a connection. The adapters' own tests use them with real brokers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The report of a run fits what Kubernetes keeps of it, and what is no report is told apart."""
+"""A run's report fits into a termination message, and other messages are not taken for a report."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What libraries raise becomes an error that says who has to act, in words that stay the same from try to try."""
+"""Exceptions of libraries become errors that say who has to act, with a text that is stable across retries."""
 
 import obstore.exceptions
 import psycopg
@@ -16,7 +16,7 @@ from firn_operator.adapters.kafka import Brokers, _Profile
 
 
 def refused(cause: str | Exception) -> sql_errors.DBAPIError:
-    """What SQLAlchemy makes of a driver's exception; that of a connection has no SQLSTATE."""
+    """Return SQLAlchemy's form of a driver's exception. A connection error has no SQLSTATE."""
     return sql_errors.DBAPIError("SELECT 1", {}, psycopg.OperationalError(cause) if isinstance(cause, str) else cause)
 
 

@@ -1,4 +1,4 @@
-"""What is kept of watched objects, and whether a watch delivers."""
+"""The parts of watched objects that are kept, and the detection of a watch that does not deliver."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -228,7 +228,7 @@ def test_namespaces_without_objects_are_forgotten_unless_they_have_got_one_since
 
 
 async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One object is deleted before its watch is connected: nobody takes the watch for dead, and nobody waits for the next resync."""
+    """An object is deleted before its watch is connected: the watch counts as alive, and no resync is needed."""
     monkeypatch.setattr("firn_operator.process.watches.LOOK_AGAIN", 0.02)
     api = Lists([pod(5)])
     empty = SimpleNamespace(all=list)

@@ -1,4 +1,4 @@
-"""What the parts of the process are made of."""
+"""The composition of the operator process."""
 
 import pytest
 from confluent_kafka.admin import NewTopic

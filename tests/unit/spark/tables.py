@@ -62,7 +62,7 @@ def dead_letters(directory: Path) -> TableSpec:
 
 
 def results(batches: Any) -> dict[str, dict[str, list[Any]]]:
-    """What a landing gave: by topic, by kind."""
+    """Return the result rows of a landing by topic and kind."""
     found: dict[str, dict[str, list[Any]]] = {}
     for batch in batches:
         for row in batch.to_pylist():

@@ -1,4 +1,4 @@
-"""What an image build compiles is used, from a read-only place, by processes that may only write their temporary directory."""
+"""Processes use the code that an image build compiled, from a read-only directory, and write only temporary files."""
 
 import os
 import subprocess

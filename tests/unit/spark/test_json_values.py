@@ -1,4 +1,4 @@
-"""What a JSON record means, type by type (firn_spark.worker.formats.json.values says it in words)."""
+"""The meaning of JSON records, type by type. The rules are in `firn_spark.worker.formats.json.values`."""
 
 import datetime
 import json

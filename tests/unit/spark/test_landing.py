@@ -1,4 +1,4 @@
-"""One task's work, without Spark: batches of many topics in, files and counts out."""
+"""The work of a task without Spark: batches of many topics in, files and counts out."""
 
 import json
 import pickle

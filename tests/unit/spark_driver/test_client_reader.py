@@ -43,7 +43,7 @@ class Message:
 
 
 class Brokers:
-    """What arrives at each call of ``consume``, which takes so many ``seconds``; nothing when there is no more."""
+    """Brokers that answer each ``consume`` with the next messages after ``seconds``, then with none."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -19,7 +19,7 @@ class Files:
         self.ca.write_text("ca")
 
     def looked_at(self, found: Credentials) -> bool:
-        """What the next look says."""
+        """Return the result of the next look."""
         self.now += credentials.LOOK_SECONDS
         return found.replaced()
 

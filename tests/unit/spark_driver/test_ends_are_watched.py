@@ -1,4 +1,4 @@
-"""What the watcher of a profile's brokers tells its topics."""
+"""The watcher of a profile's brokers updates its topics."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a driver's exit code says of Spark's JVM, which ended under it."""
+"""A driver's exit code after its JVM ended."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def end(jvm: Any, code: ExitCode) -> ExitCode:
-    """What a driver ends with whose loop ended with ``code``."""
+    """Return the exit code of a driver whose loop ended with ``code``."""
     driver: Any = Driver.__new__(Driver)
     driver.server = SimpleNamespace(start=lambda: None, stop=lambda: None)
     driver.loop = SimpleNamespace(run=lambda: code)

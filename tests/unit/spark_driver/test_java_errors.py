@@ -1,4 +1,4 @@
-"""What Java threw is told by who has to act, under whichever of its two Python faces it arrives."""
+"""Java exceptions become errors that say who has to act, in both Python forms in which they arrive."""
 
 from types import SimpleNamespace
 from typing import Any

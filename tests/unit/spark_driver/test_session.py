@@ -151,7 +151,7 @@ def test_settings_that_cannot_be_read_name_the_file(tmp_path: Path, text: str) -
 
 
 class Refusal(Py4JJavaError):  # type: ignore[misc]
-    """What Java threw, without a Java to ask for it."""
+    """A Java exception without a JVM."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""What snapshots of maintenance say of the newest ingestion commit is all that it said itself."""
+"""Maintenance snapshots carry all keys of the newest ingestion commit."""
 
 from types import SimpleNamespace
 from typing import Any

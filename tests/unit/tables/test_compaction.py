@@ -227,7 +227,7 @@ def test_plans_end(files: list[DataFile], work: CompactionWork) -> None:
 
 
 def test_a_late_trickle_does_not_rewrite_the_large_file_each_day() -> None:
-    """One tiny late file a day into an old partition with one file just below small."""
+    """A tiny late file arrives each day in an old partition with one file just below the limit for small files."""
     names = count()
     now = NOW
     big = TARGET // 2

@@ -1,4 +1,4 @@
-"""What properties tables of Firn's making have."""
+"""The properties of tables that Firn creates."""
 
 from firn.tables import table_properties
 
