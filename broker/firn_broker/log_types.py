@@ -84,7 +84,7 @@ class Node:
     address: NodeAddress
 
     @classmethod
-    def of(
+    def from_columns(
         cls, id: int, host: str, port: int, zone: str, external_host: str | None, external_port: int | None
     ) -> "Node":
         """From the columns of a coordinator."""

@@ -35,7 +35,7 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
     try:
         return Counted(await _answer(broker, call, share), share)
     except BaseException:
-        share.give()
+        share.release()
         raise
 
 

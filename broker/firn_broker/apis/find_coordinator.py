@@ -24,14 +24,14 @@ GROUP, TRANSACTION = 0, 1
 async def handle(broker: Broker, request: FindCoordinatorRequest, call: Call) -> Fields:
     """Name the broker that coordinates each requested group."""
     # A shard has many groups, and choosing its node looks at all nodes.
-    of_shard = cache(broker.membership.of_shard)
+    shard_coordinator = cache(broker.membership.shard_coordinator)
     if call.version < 4:
-        return _coordinator(broker, call.client, request.key, request.key_type, of_shard)
+        return _coordinator(broker, call.client, request.key, request.key_type, shard_coordinator)
     keys = dict.fromkeys(request.coordinator_keys)
-    return {"coordinators": [_coordinator(broker, call.client, key, request.key_type, of_shard) for key in keys]}
+    return {"coordinators": [_coordinator(broker, call.client, key, request.key_type, shard_coordinator) for key in keys]}
 
 
-def _coordinator(broker: Broker, client: Client, key: str, type: int, of_shard: Callable[[int], Node]) -> Fields:
+def _coordinator(broker: Broker, client: Client, key: str, type: int, shard_coordinator: Callable[[int], Node]) -> Fields:
     error, message = ErrorCode.none, None
     if type == TRANSACTION:
         error, message = (
@@ -42,7 +42,7 @@ def _coordinator(broker: Broker, client: Client, key: str, type: int, of_shard: 
         error, message = ErrorCode.invalid_request, f"Coordinators of type {type} do not exist here."
     if error:
         return _refused(key, error, message)
-    node = of_shard(broker.groups.shard(key)) if broker.live_nodes() else None
+    node = shard_coordinator(broker.groups.shard(key)) if broker.live_nodes() else None
     endpoint = None if node is None else node.address.endpoint(external=client.external)
     if node is None or endpoint is None:
         return _refused(key, ErrorCode.coordinator_not_available, None)

@@ -25,4 +25,4 @@ async def handle(broker: Broker, request: InitProducerIdRequest, call: Call) -> 
     id, epoch = request.producer_id, request.producer_epoch
     if id >= 0 and 0 <= epoch < LAST_EPOCH:
         return {"error_code": ErrorCode.none, "producer_id": id, "producer_epoch": epoch + 1}
-    return {"error_code": ErrorCode.none, "producer_id": await broker.producer_ids.new(), "producer_epoch": 0}
+    return {"error_code": ErrorCode.none, "producer_id": await broker.producer_ids.allocate(), "producer_epoch": 0}

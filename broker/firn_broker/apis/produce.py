@@ -57,10 +57,10 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
         # How much a request takes is known when it is parsed: those behind it wait unparsed until it has that, in the order in which they came.
         async with broker.parsing:
             request = produce.read(call.frame, call.header.body, call.version)
-            await share.take(request.elements * _ELEMENT_BYTES)
+            await share.acquire(request.elements * _ELEMENT_BYTES)
         return await _handle(broker, call, request)
     finally:
-        share.give()
+        share.release()
 
 
 async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[bytes | memoryview] | None:

@@ -1,4 +1,4 @@
-"""New ids from injected time and chance."""
+"""New ids from an injected clock and an injected random generator."""
 
 from random import Random
 from uuid import UUID
@@ -7,18 +7,18 @@ from firn.model.clock import Clock
 
 
 class Identifiers:
-    """Makes ids. With a seeded `Random` and a virtual clock it makes the same ones again."""
+    """Generates ids; with a seeded `Random` and a virtual clock always the same ones."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock = clock
         self._random = random
 
     def uuid7(self) -> UUID:
-        """An id that sorts by the time it was made (RFC 9562)."""
+        """Generate an id that sorts by time (RFC 9562)."""
         now = int(self._clock.now().timestamp() * 1000)
         bits = self._random.getrandbits(74)
         return UUID(int=now << 80 | 7 << 76 | (bits >> 62) << 64 | 2 << 62 | bits & (1 << 62) - 1)
 
     def uuid4(self) -> UUID:
-        """A random id."""
+        """Generate a random id."""
         return UUID(int=self._random.getrandbits(128), version=4)

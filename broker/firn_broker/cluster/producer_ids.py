@@ -1,7 +1,7 @@
-"""Producer ids, handed out from blocks that the coordinator gives to one broker only.
+"""Producer ids, from blocks of which the coordinator gives each to one broker only.
 
-A block is there before it is needed: a producer that begins while the coordinator cannot be reached from here gets its id, and with it goes to
-whoever leads its partitions. librdkafka (2.16) would ask this broker for one again and again, and no other.
+The broker reserves the next block of ids before the current one runs out. So a producer that starts while the coordinator cannot be reached gets
+an id, with which it can produce to the leaders of its partitions. Without an id, librdkafka 2.16 asks the same broker again and again.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from firn_broker.ports import NodeStore
 log = structlog.get_logger()
 
 BLOCK = 1000
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 
 
 class ProducerIds:
-    """Ids that nobody else has."""
+    """Allocates ids that no other broker allocates."""
 
     def __init__(self, nodes: NodeStore) -> None:
         self._nodes = nodes
         self._next = 0
         self._end = 0
         self._spare: int | None = None
-        """Where the block begins that is used next."""
+        """The first id of the reserved block."""
         self._lock = asyncio.Lock()
 
-    async def new(self) -> int:
-        """One more. Raises UnavailableError."""
+    async def allocate(self) -> int:
+        """Return the next id. Raises UnavailableError."""
         while self._next >= self._end:
-            # Others may have used it up meanwhile.
+            # Other requests may use up the block during the await.
             await self.reserve()
             if self._next >= self._end and self._spare is not None:
                 self._next, self._end, self._spare = self._spare, self._spare + BLOCK, None
@@ -39,15 +39,15 @@ class ProducerIds:
         return self._next - 1
 
     async def reserve(self) -> None:
-        """Have a block ahead. Raises UnavailableError."""
+        """Reserve the next block of ids, if none is reserved. Raises UnavailableError."""
         async with self._lock:
             if self._spare is None:
                 self._spare = await self._nodes.allocate_producer_ids(BLOCK)
 
     async def keep(self) -> None:
-        """Always have one, for ever."""
+        """Keep a block reserved until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             try:
                 await self.reserve()
             except UnavailableError as error:

@@ -114,7 +114,7 @@ class Shards:
             return shard
         async with self._loading.setdefault(number, asyncio.Lock()):
             lease, term = self._membership.lease, self._membership.term
-            if not self._membership.nodes or self._membership.of_shard(number).id != lease.node:
+            if not self._membership.nodes or self._membership.shard_coordinator(number).id != lease.node:
                 raise GroupError(ErrorCode.not_coordinator)
             if (shard := self._current(number)) is not None:
                 return shard
@@ -229,7 +229,7 @@ class Shards:
         membership = self._membership
         for shard in self.owned():
             if shard.term != membership.term or (
-                membership.nodes and membership.of_shard(shard.number).id != membership.lease.node
+                membership.nodes and membership.shard_coordinator(shard.number).id != membership.lease.node
             ):
                 self.drop(shard)
 
@@ -248,7 +248,7 @@ class Shards:
                     if node != membership.lease:
                         # The lease ended with that node lease.
                         self._unreleased.pop(number, None)
-                    elif membership.nodes and membership.of_shard(number).id != node.node:
+                    elif membership.nodes and membership.shard_coordinator(number).id != node.node:
                         await self._release(number, node)
                 except Exception:
                     log.exception("cannot release a shard of groups", shard=number)

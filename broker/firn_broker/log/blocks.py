@@ -1,7 +1,7 @@
 """Cached batches: bytes of WAL objects whose batches have their offsets written in, so that a fetch only slices.
 
-What this broker wrote (the tail, which most consumers read) and what it had to fetch (history, other brokers' writes) have budgets of their
-own: a backfill cannot push out what everybody reads.
+The tail (what this broker wrote, which most consumers read) and the history (what it read from the store for consumers that are behind) have
+separate budgets. So a backfill cannot evict the tail.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,11 +12,11 @@ from firn.records import record_batch
 from firn_broker.log_types import BatchRange
 
 Slot = tuple[str, int]
-"""Key of an object, and the position of a batch_range in it, or -1 for all of it."""
+"""Key of an object, and the position of a batch range in it; -1 for the whole object."""
 
 
 class Block:
-    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets rise inside each batch_range of a partition."""
+    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets increase inside each batch range."""
 
     __slots__ = ("bases", "data", "ends", "origin", "positions")
 
@@ -30,7 +30,10 @@ class Block:
         self.bases = bases
 
     def slice(self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview:
-        """Whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``; the first one whatever its size if asked."""
+        """Slice whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``.
+
+        With ``at_least_one`` the first batch is part of the slice whatever its size.
+        """
         low = bisect_left(self.positions, batch_range.place.position)
         high = bisect_left(self.positions, batch_range.place.position + batch_range.place.length, low)
         first = max(bisect_right(self.bases, offset, low, high) - 1, low)
@@ -43,8 +46,8 @@ class Block:
         return self.data[start - self.origin : self.ends[last - 1] - self.origin]
 
 
-def numbered(batch_range: BatchRange, data: memoryview) -> Block:
-    """The block of a batch_range as it was fetched. Raises ValueError when the bytes are not the batch_range's batches."""
+def number_batches(batch_range: BatchRange, data: memoryview) -> Block:
+    """Write the offsets into the bytes of a batch range. Raises ValueError if the bytes are not its batches."""
     if data.readonly:
         data = memoryview(bytearray(data))
     positions, ends, bases = [], [], []
@@ -63,7 +66,7 @@ def numbered(batch_range: BatchRange, data: memoryview) -> Block:
 
 
 class Lru:
-    """Blocks within ``budget`` bytes; those that were used longest ago go first."""
+    """Keeps blocks within ``budget`` bytes and evicts the least recently used first."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -71,7 +74,7 @@ class Lru:
         self._blocks: OrderedDict[Slot, Block] = OrderedDict()
 
     def get(self, slot: Slot) -> Block | None:
-        """The block, which is now the newest."""
+        """Return the block, and mark it as the most recently used."""
         block = self._blocks.get(slot)
         if block is not None:
             self._blocks.move_to_end(slot)
@@ -92,7 +95,7 @@ class Lru:
 
 
 class BlockCache:
-    """Both budgets; where a batch_range is found."""
+    """The caches of the tail and of the history."""
 
     def __init__(self, tail_bytes: int, history_bytes: int) -> None:
         self.tail = Lru(tail_bytes)
@@ -101,7 +104,7 @@ class BlockCache:
         self.misses = 0
 
     def get(self, batch_range: BatchRange) -> Block | None:
-        """The block with this batch_range, if there is one."""
+        """Return the block with this batch range; None if it is not cached."""
         key, position = batch_range.place.key, batch_range.place.position
         block = self.tail.get((key, -1)) or self.tail.get((key, position)) or self.history.get((key, position))
         if block is None:
@@ -110,10 +113,10 @@ class BlockCache:
             self.hits += 1
         return block
 
-    def wrote(self, key: str, block: Block) -> None:
-        """An object that this broker just committed."""
+    def put_written(self, key: str, block: Block) -> None:
+        """Cache an object that this broker just committed."""
         self.tail.put((key, -1), block)
 
-    def read(self, batch_range: BatchRange, block: Block, *, recent: bool) -> None:
-        """A batch_range that was fetched."""
+    def put_read(self, batch_range: BatchRange, block: Block, *, recent: bool) -> None:
+        """Cache a batch range that was read from the store: in the tail if it is ``recent``, else in the history."""
         (self.tail if recent else self.history).put((batch_range.place.key, batch_range.place.position), block)

@@ -1,8 +1,9 @@
-"""Fetch's way to the bytes: find where batches lie, wait for them if there are too few, load what is not cached, slice.
+"""The path of a fetch to the bytes: look up where batches lie, wait while there are too few, load those that are not cached, slice.
 
-Coordinates are always read from the coordinator after the request came, so offsets that are out of range are so now, on whatever broker.
-Loads come in two lanes. Who reads up to the high watermark is served at once; who is behind goes through a lane of its own (`backfills`
-reads at a time, its own cache), so that reading history cannot slow the tail, or the producers. One load serves all who want the range.
+The reader looks up batches in the coordinator after the request arrived. So an offset that is out of range is so now, whichever broker answers.
+Loads have two lanes. A consumer that reads up to the high watermark is served at once. A consumer that is behind uses a lane of its own with
+`backfills` reads at a time and its own cache, so that history slows neither the tail nor the producers. One load serves all fetches of a batch
+range.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.log.blocks import Block, BlockCache, Slot, numbered
+from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition
 from firn_broker.network.budget import Budget, Share
@@ -24,15 +25,15 @@ from firn_broker.settings import ReaderSettings
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Answers below this are not counted: nobody should wait with the newest records because others read history."""
+"""Bytes. Smaller answers are not counted, so that the newest records never wait for memory that readers of history hold."""
 
 ANSWER_RANGES = 2048
-"""Runs that are found for one answer, over all its partitions, unless these are more: each has one at least."""
+"""Batch ranges of one answer over all its partitions. Each partition may have one, even if there are more partitions than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A consumer in one partition. ``max_bytes`` bounds what it takes."""
+    """The place of a consumer in one partition, and the bytes that it accepts."""
 
     partition: Partition
     offset: int
@@ -41,7 +42,7 @@ class Position:
 
 @dataclass(slots=True)
 class Records:
-    """What a consumer is given of one partition: whole batches, the first of which may begin before its offset."""
+    """The answer for one partition: whole batches, of which the first may begin before the consumer's offset."""
 
     error: ErrorCode
     log_start: int = -1
@@ -62,11 +63,11 @@ class _Plan:
 
 
 class UnreadableError(Exception):
-    """Batches that are committed cannot be read now; the consumer may try again."""
+    """Committed batches cannot be read now; the consumer may retry."""
 
 
 class Reader:
-    """Serves consumers."""
+    """Answers the fetches of consumers."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Reader:
         self._watermarks = watermarks
         self._settings = settings
         self.answers = Budget(settings.answer_bytes)
-        """Of records that answers hold from before they are loaded until they are sent, cached or not: a cache may drop them meanwhile."""
+        """Bytes of records that answers hold from before they are loaded until they are sent. Cached records count too: the cache may evict them."""
         self._loading: dict[Slot, asyncio.Future[Block]] = {}
         self._backfills = asyncio.Semaphore(settings.backfills)
         self._tails = asyncio.Semaphore(32)
@@ -90,39 +91,40 @@ class Reader:
         self._stopping = False
 
     def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Answer all waiting fetches with the records that there are."""
         self._stopping = True
         self._watermarks.wake()
 
     async def fetch(
         self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
     ) -> list[Records]:
-        """One answer for each position, in their order: as soon as ``min_bytes`` are there, or as much as an answer may have, or anything
-        is wrong, or the time is over. No partition may be there twice.
+        """Answer for each position, in their order; no partition may occur twice.
 
-        ``share`` has the bytes then, if they are not few."""
+        The answer comes when ``min_bytes`` are there, when it is as large as it may be, when a partition has an error, or after
+        ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
-        # Who reads one partition wants what follows, too.
+        # A consumer of one partition reads on from where the answer ends.
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
         found: dict[Position, LookupResult] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            again = positions
+            pending = positions
             while True:
-                full = await self._find(again, max_bytes, ahead, found, watch)
+                full = await self._find(pending, max_bytes, ahead, found, watch)
                 left = deadline - loop.time()
                 if (
                     left <= 0
                     or self._stopping
                     or full
-                    or any(one.error for one in found.values())
+                    or any(result.error for result in found.values())
                     or _bytes(found.values()) >= min(min_bytes, max_bytes)
                 ):
                     break
                 if not (grown := await watch.wait(left)):
                     break
-                again = [position for position in positions if position.partition in grown]
+                pending = [position for position in positions if position.partition in grown]
         return await self._load(positions, [found[position] for position in positions], max_bytes, share)
 
     async def _find(
@@ -133,12 +135,13 @@ class Reader:
         found: dict[Position, LookupResult],
         watch: Watch,
     ) -> bool:
-        """Find what these positions want, beside what is found for others; whether more is there than one answer may have.
+        """Look up the batches of these positions into ``found``; return whether there are more than one answer may have.
 
-        Each has the same part of the ranges. What some leave is for those that have more, at a second look."""
+        Each position may have the same number of ranges. A second lookup gives the ranges that some positions leave to those that have more.
+        """
         for position in positions:
             found.pop(position, None)
-        left = ANSWER_RANGES - sum(len(one.ranges) for one in found.values())
+        left = ANSWER_RANGES - sum(len(result.ranges) for result in found.values())
         before = 0
         for _ in range(2):
             if not positions:
@@ -146,17 +149,20 @@ class Reader:
             allowed = max(min(left // len(positions), LOOKUP_RANGES), 1)
             if allowed <= before:
                 break
-            wanted = [Lookup(it.partition, it.offset, min(it.max_bytes, max_bytes) + ahead) for it in positions]
+            lookups = [
+                Lookup(position.partition, position.offset, min(position.max_bytes, max_bytes) + ahead)
+                for position in positions
+            ]
             with metrics.FIND_SECONDS.time():
-                looked = await self._log_store.find(wanted, allowed)
+                results = await self._log_store.find(lookups, allowed)
             cut = []
-            for position, want, one in zip(positions, wanted, looked, strict=True):
-                self._watermarks.saw(position.partition, one.high_watermark, watch)
-                found[position] = one
-                if len(one.ranges) >= allowed and _bytes((one,)) < want.max_bytes:
+            for position, lookup, result in zip(positions, lookups, results, strict=True):
+                self._watermarks.observe(position.partition, result.high_watermark, watch)
+                found[position] = result
+                if len(result.ranges) >= allowed and _bytes((result,)) < lookup.max_bytes:
                     cut.append(position)
                 else:
-                    left -= len(one.ranges)
+                    left -= len(result.ranges)
             positions, before = cut, allowed
         return bool(positions)
 
@@ -165,7 +171,7 @@ class Reader:
     ) -> list[Records]:
         plan = self._plan(positions, found, max_bytes)
         if plan.size >= SMALL:
-            await share.take(plan.size)
+            await share.acquire(plan.size)
         # The cache keeps nothing for an answer that waits for its share, so blocks are looked up only now.
         blocks = await self._blocks([batch_range for ranges in plan.ranges for batch_range in ranges], plan.recent)
         answers = []
@@ -204,14 +210,14 @@ class Reader:
         return plan
 
     async def _blocks(self, ranges: Sequence[BatchRange], recent: Container[Slot]) -> dict[Slot, Block]:
-        """The blocks of ranges; one that cannot be read is absent. Those that are cached now are held from now on."""
-        found: dict[Slot, Block] = {}
+        """Load the blocks of ranges, without those that cannot be read. The result holds cached blocks, so their eviction does no harm."""
+        blocks: dict[Slot, Block] = {}
         missing: list[BatchRange] = []
         for batch_range in ranges:
             if (block := self._cache.get(batch_range)) is None:
                 missing.append(batch_range)
             else:
-                found[_slot(batch_range)] = block
+                blocks[_slot(batch_range)] = block
         if missing:
             for fresh in (True, False):
                 self._start(
@@ -221,21 +227,21 @@ class Reader:
             await asyncio.wait(waiting.values())
             for slot, future in waiting.items():
                 if not future.cancelled() and future.exception() is None:
-                    found[slot] = future.result()
-        return found
+                    blocks[slot] = future.result()
+        return blocks
 
     def _ahead(self, ranges: Sequence[BatchRange]) -> None:
-        """Begin to load what will be asked for next."""
+        """Start to load the ranges that the consumer will request next."""
         self._start([batch_range for batch_range in ranges if self._cache.get(batch_range) is None], recent=False)
 
     def _start(self, ranges: Iterable[BatchRange], *, recent: bool) -> None:
-        """Load ranges that nobody loads yet, those of an object together."""
+        """Start to load ranges that are not being loaded, with one read for each object."""
         by_object: dict[str, list[BatchRange]] = {}
         for batch_range in ranges:
             if _slot(batch_range) not in self._loading:
                 future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
-                # Who asked may be gone by then: an exception that nobody fetches is no news.
-                future.add_done_callback(lambda it: it.cancelled() or it.exception())
+                # The fetch may be cancelled by then: asyncio must not report an exception that no fetch retrieves.
+                future.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
                 self._loading[_slot(batch_range)] = future
                 by_object.setdefault(batch_range.place.key, []).append(batch_range)
         for key, group in by_object.items():
@@ -252,11 +258,11 @@ class Reader:
                     for batch_range in ranges
                 ]
                 with metrics.GET_SECONDS.labels(lane).time():
-                    found = await self._store.get_ranges(key, spans)
-            for batch_range, data in zip(ranges, found, strict=True):
+                    contents = await self._store.get_ranges(key, spans)
+            for batch_range, data in zip(ranges, contents, strict=True):
                 metrics.GET_BYTES.labels(lane).inc(len(data))
-                block = numbered(batch_range, data)
-                self._cache.read(batch_range, block, recent=recent)
+                block = number_batches(batch_range, data)
+                self._cache.put_read(batch_range, block, recent=recent)
                 self._loading.pop(_slot(batch_range)).set_result(block)
         except Exception as error:
             if not isinstance(error, UnavailableError):
@@ -266,7 +272,7 @@ class Reader:
                     future.set_exception(UnreadableError(f"{key}: {error}"))
 
     async def read(self, batch_range: BatchRange) -> Block:
-        """The block of one batch_range. Raises UnreadableError."""
+        """Load the block of one batch range. Raises UnreadableError."""
         block = self._cache.get(batch_range)
         if block is None:
             self._start([batch_range], recent=False)
@@ -274,7 +280,10 @@ class Reader:
         return block
 
     async def poll(self, alone: Callable[[], bool]) -> None:
-        """Look for what other brokers wrote to partitions that somebody waits for, for ever; while this one is ``alone``, it knows."""
+        """Poll the high watermarks of partitions with waiting fetches, which other brokers may have moved. Runs until it is cancelled.
+
+        A broker that is ``alone`` does not poll: its own commits report all changes.
+        """
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             partitions = self._watermarks.watched()
@@ -290,9 +299,9 @@ class Reader:
                 continue
             for partition, state in zip(partitions, states, strict=True):
                 if state is None:
-                    self._watermarks.gone(partition)
+                    self._watermarks.wake_partition(partition)
                 else:
-                    self._watermarks.saw(partition, state.high_watermark)
+                    self._watermarks.observe(partition, state.high_watermark)
 
 
 def _slices(
@@ -320,5 +329,5 @@ def _slot(batch_range: BatchRange) -> Slot:
     return batch_range.place.key, batch_range.place.position
 
 
-def _bytes(found: Iterable[LookupResult]) -> int:
-    return sum(batch_range.place.length for one in found for batch_range in one.ranges)
+def _bytes(results: Iterable[LookupResult]) -> int:
+    return sum(batch_range.place.length for result in results for batch_range in result.ranges)

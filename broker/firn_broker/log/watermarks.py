@@ -1,4 +1,7 @@
-"""Who waits for records of which partition. A waiter registers before its first look, so that nothing falls between look and wait."""
+"""The fetches that wait for records, by partition.
+
+A fetch registers before it first looks for records, so that it misses no record between that look and its wait.
+"""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +11,7 @@ from firn_broker.log_types import Partition
 
 
 class Watch:
-    """One waiter's partitions, and which of them have grown since it last asked."""
+    """The partitions of one waiting fetch, and those of them that have grown since its last `wait`."""
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
         self.partitions = frozenset(partitions)
@@ -16,12 +19,12 @@ class Watch:
         self._event = asyncio.Event()
 
     def wake(self, partition: Partition) -> None:
-        """The partition has grown."""
+        """Mark the partition as grown, and wake the fetch."""
         self._grown.add(partition)
         self._event.set()
 
     async def wait(self, seconds: float) -> frozenset[Partition]:
-        """The partitions that have grown, as soon as there are any; none when the time is over."""
+        """Return the partitions that have grown as soon as there are any; none after ``seconds``."""
         if not self._grown:
             try:
                 async with asyncio.timeout(seconds):
@@ -35,16 +38,16 @@ class Watch:
 
 
 class Watermarks:
-    """All waiters of a broker. High watermarks come from its own commits at once, from those of others by polling (`watched`)."""
+    """All waiting fetches of a broker. Its own commits report new high watermarks at once; a poll finds those of other brokers (`watched`)."""
 
     def __init__(self) -> None:
-        # In the order in which they came, and not that of a set: the same story each time.
+        # A dict keeps the order of arrival, which a set does not: simulations with the same seed run the same way.
         self._watches: dict[Partition, dict[Watch, None]] = {}
         self._seen: dict[Partition, int] = {}
 
     @contextmanager
     def watch(self, partitions: Iterable[Partition]) -> Iterator[Watch]:
-        """A waiter for as long as the block runs."""
+        """Register a waiting fetch for as long as the block runs."""
         watch = Watch(partitions)
         for partition in watch.partitions:
             self._watches.setdefault(partition, {})[watch] = None
@@ -59,12 +62,15 @@ class Watermarks:
                     self._seen.pop(partition, None)
 
     def watched(self) -> Sequence[Partition]:
-        """Partitions that somebody waits for."""
+        """List the partitions that a fetch waits for."""
         return list(self._watches)
 
-    def saw(self, partition: Partition, high_watermark: int, by: Watch | None = None) -> None:
-        """Somebody read this high watermark, ``by`` whom it is no news to. All others hear of it when it is new, those too whose own look is
-        still under way: it may tell of an earlier time. An older one that is read late says nothing."""
+    def observe(self, partition: Partition, high_watermark: int, by: Watch | None = None) -> None:
+        """Wake the fetches that do not know this high watermark yet, all but the one that read it (``by``).
+
+        A fetch whose own read is still running is woken too, because that read may return an earlier state. A high watermark that is not
+        newer than the last one wakes no fetch.
+        """
         watches = self._watches.get(partition)
         if watches and high_watermark > self._seen.get(partition, -1):
             self._seen[partition] = high_watermark
@@ -72,21 +78,21 @@ class Watermarks:
                 if watch is not by:
                     watch.wake(partition)
 
-    def grew(self, partition: Partition, high_watermark: int) -> None:
-        """This broker's own commit moved the high watermark."""
+    def advance(self, partition: Partition, high_watermark: int) -> None:
+        """Wake all fetches of the partition after a commit of this broker moved its high watermark."""
         watches = self._watches.get(partition)
         if watches:
             self._seen[partition] = max(high_watermark, self._seen.get(partition, -1))
             for watch in watches:
                 watch.wake(partition)
 
-    def gone(self, partition: Partition) -> None:
-        """The partition is no more: who waits for it should look."""
+    def wake_partition(self, partition: Partition) -> None:
+        """Wake all fetches of a partition that does not exist any more."""
         for watch in self._watches.get(partition, ()):
             watch.wake(partition)
 
     def wake(self) -> None:
-        """Everybody should look."""
+        """Wake all fetches."""
         for partition, watches in self._watches.items():
             for watch in watches:
                 watch.wake(partition)

@@ -12,7 +12,7 @@ file whose upload is late makes the following wait. Where a file fails for good,
 accepted must not get in front of the retry: they fail with it (`_Failed`).
 
 Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered, or until clients should go to other
-brokers (`Membership.adrift`), where they are answered sooner. No object is ever deleted here: the key of what is given up is committed with
+brokers (`Membership.redirects`), where they are answered sooner. No object is ever deleted here: the key of what is given up is committed with
 nothing in it (`settle`). That gives what was committed before, or makes sure that it never is.
 """
 
@@ -139,7 +139,7 @@ class WalWriter:
     def append(self, batches: Sequence[Append]) -> "asyncio.Future[list[BatchOutcome]]":
         """Take the batches of one request, in the order of calls. One outcome each."""
         future: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
-        if not batches or self._membership.adrift:
+        if not batches or self._membership.redirects:
             future.set_result([BatchOutcome(ErrorCode.kafka_storage_error)] * len(batches))
             return future
         size = sum(len(one.batch.data) for one in batches)
@@ -201,7 +201,7 @@ class WalWriter:
                     return True
                 except (UnavailableError, FencedError) as error:
                     log.warning("upload failed", key=file.key, attempt=attempt, error=str(error))
-                    if asyncio.get_running_loop().time() > give_up or self._membership.adrift:
+                    if asyncio.get_running_loop().time() > give_up or self._membership.redirects:
                         return False
                     await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return False
@@ -293,7 +293,7 @@ class WalWriter:
             except Exception:
                 # As little is known.
                 log.exception("commit not answered", key=file.key, attempt=attempt)
-            if self._membership.adrift:
+            if self._membership.redirects:
                 self._give_up(file)
                 return None
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
@@ -347,9 +347,9 @@ class WalWriter:
             grown[entry.append.partition] = outcome.base_offset + batch.records
             produced += batch.records
         metrics.PRODUCED_RECORDS.inc(produced)
-        self._cache.wrote(file.key, Block(0, data, positions, ends, bases))
+        self._cache.put_written(file.key, Block(0, data, positions, ends, bases))
         for partition, high_watermark in grown.items():
-            self._watermarks.grew(partition, high_watermark)
+            self._watermarks.advance(partition, high_watermark)
         for (entry, _), outcome in zip(numbered, outcomes, strict=True):
             entry.group.answer(entry.index, outcome)
 

@@ -131,11 +131,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self._lost = True
-        self._budget.forget(self._granted)
+        self._budget.cancel(self._granted)
         if self._body:
             counted, self._counted = self._counted, 0
             self._expect(memoryview(self._prefix), body=False)
-            self._budget.give(counted)
+            self._budget.release(counted)
         self._writable.set()
         self._replies.put_nowait(None)
         self._ended()
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         """Make room for a request, or stop reading until there is."""
         if not counted:
             self._begin(size)
-        elif self._budget.take(size, self._granted):
+        elif self._budget.acquire(size, self._granted):
             self._counted = size
             self._begin(size)
         else:
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
             # Memory is the request's for as long as it takes to arrive, which is not for ever: others wait for it.
             self._refuse("slow", f"a request of {len(self._target)} bytes did not arrive")
-        elif self._sending is not None and self._sending.wanted and now - self._moved > settings.drain_seconds:
+        elif self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
             # Only then: a consumer that works on what it has may not look for minutes at what it asked for meanwhile.
             self._refuse("stuck", "its answer is not taken, and others wait for the memory")
         elif now - self._active > settings.idle_seconds:
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._send(task)
                     await self._writable.wait()
             finally:
-                self._budget.give(counted)
+                self._budget.release(counted)
                 _forgo(task)
                 self._sending = None
                 self._requests -= 1
@@ -269,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         while not self._replies.empty():
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
-                self._budget.give(item[2])
+                self._budget.release(item[2])
                 _forgo(item[0])
 
     def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
 def _forgo(task: "asyncio.Task[Buffers | None]") -> None:
     """The answer is sent, or never will be."""
     if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
-        answer.share.give()
+        answer.share.release()
 
 
 class Server:

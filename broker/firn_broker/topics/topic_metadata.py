@@ -36,7 +36,7 @@ class TopicMetadata:
         self.by_id = {topic.id: topic for topic in found.topics}
         for partition in self._watermarks.watched():
             if partition.topic not in self.by_id:
-                self._watermarks.gone(partition)
+                self._watermarks.wake_partition(partition)
 
     async def keep(self) -> None:
         """Refresh for ever."""

@@ -332,7 +332,7 @@ class World:
         try:
             found = await host.broker.router.handle(header, frame, client)
             if isinstance(found, Counted):
-                found.share.give()
+                found.share.release()
         except (UnavailableError, MalformedError):
             await host.running()
             _late(answer)

@@ -351,22 +351,22 @@ async def test_stopping_answers_what_was_asked() -> None:
 
 def test_a_budget_serves_in_line() -> None:
     budget, served = Budget(10), []
-    assert budget.take(6, served.append)
+    assert budget.acquire(6, served.append)
     for size in (8, 1):
-        assert not budget.take(size, lambda size: served.append(size))
+        assert not budget.acquire(size, lambda size: served.append(size))
     assert served == [], "the small one does not overtake"
-    budget.give(6)
+    budget.release(6)
     assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
 
 
 def test_a_budget_forgets_who_is_gone() -> None:
     budget, served = Budget(10), []
     gone, other = [], served.append
-    assert budget.take(8, gone.append)
+    assert budget.acquire(8, gone.append)
     leave = gone.append
-    assert not budget.take(10, leave)
-    assert not budget.take(2, other)
-    budget.forget(leave)
+    assert not budget.acquire(10, leave)
+    assert not budget.acquire(2, other)
+    budget.cancel(leave)
     assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "who stood behind it waits no longer"
 
 
@@ -382,7 +382,7 @@ class Answers(Router):
     async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> list[bytes | memoryview]:
         share = Share(self.budget)
         self.begun.append(header.correlation)
-        await share.take(self.SIZE)
+        await share.acquire(self.SIZE)
         return Counted([bytes(self.SIZE)], share)
 
 

@@ -252,7 +252,9 @@ def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
             topic = await create(first, "t", 4)
             await asyncio.sleep(2)
             names = [f"g{number}" for number in range(20)]
-            mine = [it for it in names if first.broker.membership.of_shard(first.broker.groups.shard(it)).id == 0]
+            mine = [
+                it for it in names if first.broker.membership.shard_coordinator(first.broker.groups.shard(it)).id == 0
+            ]
             assert 0 < len(mine) < len(names)
             for name in mine:
                 assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
@@ -285,7 +287,7 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             name = next(
                 it
                 for it in map(str, range(100))
-                if membership.of_shard(first.broker.groups.shard(it)).id == membership.lease.node
+                if membership.shard_coordinator(first.broker.groups.shard(it)).id == membership.lease.node
             )
             assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
             renew = shared.store.nodes.renew
@@ -378,7 +380,9 @@ def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> N
                 await asyncio.sleep(3)
                 troubled = False
                 moved = [
-                    it for it in names if second.broker.membership.of_shard(second.broker.groups.shard(it)).id == 1
+                    it
+                    for it in names
+                    if second.broker.membership.shard_coordinator(second.broker.groups.shard(it)).id == 1
                 ]
                 assert moved
                 await asyncio.sleep(2)

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from firn.records import contents, keys, record_batch
 from firn.records.keys import Newest, Record
 from firn.records.record_batch import InvalidBatchError
-from firn_broker.log.blocks import numbered
+from firn_broker.log.blocks import number_batches
 from firn_broker.log_types import BatchRange, WalRange
 from tests.unit.broker import test_contents as raw
 
@@ -32,7 +32,7 @@ def written(
 ) -> list[Record]:
     """Encode ``kept`` and return the records that a reader finds. The reader numbers the batches and finds no gap."""
     data = memoryview(bytearray().join(keys.encode(kept, base, last, compressed=compressed, batch_bytes=size)))
-    block = numbered(BatchRange(base, last, WalRange("k", 0, len(data)), 0, -1), data)
+    block = number_batches(BatchRange(base, last, WalRange("k", 0, len(data)), 0, -1), data)
     return [
         it for start, end in zip(block.positions, block.ends, strict=True) for it in keys.decode(block.data[start:end])
     ]

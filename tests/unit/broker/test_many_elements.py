@@ -129,7 +129,7 @@ def test_produce_requests_wait_unparsed_for_the_memory_of_their_parts(monkeypatc
             monkeypatch.setattr(produce, "read", counted)
             memory = asked.broker.parsed
             others = Share(memory)
-            await others.take(memory.total)
+            await others.acquire(memory.total)
             requests = [
                 asyncio.create_task(asked.raw(0, 9, produced(1, ELEMENTS - 10) if many else one_record(number)))
                 for many in (True, False)
@@ -137,7 +137,7 @@ def test_produce_requests_wait_unparsed_for_the_memory_of_their_parts(monkeypatc
             ]
             await asyncio.sleep(1)
             assert (parsed, memory.waiting) == (1, 1)
-            others.give()
+            others.release()
             await asyncio.wait(requests)
             assert (parsed, memory.used) == (10, 0)
             assert ELEMENTS * 1000 < most <= memory.total

@@ -29,7 +29,7 @@ async def test_partitions_spread_evenly(nodes: int) -> None:
     led = Counter(brokers.leader(partition, "").id for partition in PARTITIONS)
     assert len(led) == nodes
     assert max(led.values()) < 1.25 * len(PARTITIONS) / nodes
-    shards = Counter(brokers.of_shard(number).id for number in range(1000))
+    shards = Counter(brokers.shard_coordinator(number).id for number in range(1000))
     assert max(shards.values()) < 1.3 * 1000 / nodes
 
 
@@ -55,9 +55,9 @@ async def test_who_cannot_renew_its_lease_sends_clients_to_others_if_there_are_a
     brokers = membership(*zones)
     brokers.until = 0
     assert {brokers.leader(partition, "").id for partition in PARTITIONS} == serving
-    assert {brokers.of_shard(number).id for number in range(100)} == serving
+    assert {brokers.shard_coordinator(number).id for number in range(100)} == serving
     brokers.until = float("inf")
-    assert {brokers.of_shard(number).id for number in range(100)} == {*range(len(zones))}
+    assert {brokers.shard_coordinator(number).id for number in range(100)} == {*range(len(zones))}
 
 
 async def test_who_alone_has_an_address_outside_goes_on_naming_itself_there() -> None:

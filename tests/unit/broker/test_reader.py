@@ -39,7 +39,7 @@ async def fetch(
 ) -> list[Records]:
     share = Share(reader.answers)
     found = await reader.fetch(positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait, share=share)
-    share.give()
+    share.release()
     return found
 
 
@@ -286,11 +286,11 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         gone.cancel()
         await asyncio.wait((gone,))
         assert reader.answers.waiting == 1
-        first.give()
+        first.release()
         assert bases((await waiting)[0]) == [0, 1]
         assert reader.answers.used > 700_000
-        second.give()
-        first.give()
+        second.release()
+        first.release()
         assert reader.answers.used == 0, "given once"
 
 
@@ -299,13 +299,13 @@ async def test_what_the_cache_drops_while_an_answer_waits_for_memory_is_read_aga
         await parts.writer.append([Append(FIRST, batch(body=b"x" * 100_000), False)])
         parts.reader.answers.total = 1 << 20
         others = Share(parts.reader.answers)
-        await others.take(1 << 20)
+        await others.acquire(1 << 20)
         asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20)))
         async with asyncio.timeout(5):
             while not parts.reader.answers.waiting:
                 await asyncio.sleep(0)
         parts.cache.tail.put(("others", -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
-        others.give()
+        others.release()
         (found,) = await asked
         assert (found.error, bases(found), parts.objects.reads) == (ErrorCode.none, [0], 1)
 

@@ -85,13 +85,13 @@ async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() 
 async def test_a_file_that_fails_in_a_way_nobody_foresaw_holds_up_no_other() -> None:
     async with rig() as parts:
 
-        def wrote(key: str, block: Block) -> None:
+        def broken(key: str, block: Block) -> None:
             raise RuntimeError(key)
 
-        parts.cache.wrote = wrote  # type: ignore[method-assign]
+        parts.cache.put_written = broken  # type: ignore[method-assign]
         (outcome,) = await parts.writer.append([append()])
         assert outcome.error is ErrorCode.kafka_storage_error
-        del parts.cache.wrote
+        del parts.cache.put_written
         assert (await parts.writer.append([append()]))[0].error is ErrorCode.none
 
 

@@ -76,7 +76,7 @@ class Asked:
             raise Silence
         answer = b"".join(found)
         if isinstance(found, Counted):
-            found.share.give()
+            found.share.release()
         return answer[len(headers.response(headers.read(frame))) :]
 
     async def ask(self, api: int, version: int, **fields: Any) -> Any:

@@ -54,7 +54,7 @@ class PostgresNodes:
         rows = await database.rows(
             "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
         )
-        return [Node.of(*row) for row in rows]
+        return [Node.from_columns(*row) for row in rows]
 
     async def leave(self, lease: NodeLease) -> None:
         await self._database.rows(

@@ -50,7 +50,7 @@ class SqliteNodes:
                 "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
                 (now,),
             )
-            return [Node.of(*row) for row in rows]
+            return [Node.from_columns(*row) for row in rows]
 
         return await database.run(work)
 
