@@ -1,4 +1,4 @@
-"""The process ``firn-broker``: settings, ports, listeners, and an end that loses nothing."""
+"""The process ``firn-broker``: settings, ports, listeners, and a shutdown that loses no acknowledged record."""
 
 import argparse
 import asyncio
@@ -37,7 +37,7 @@ SERVE, FSCK = "serve", "fsck"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a broker until it is told to stop. The exit code is one of `ExitCode`."""
+    """Run a broker until SIGTERM or SIGINT. The exit code is one of `ExitCode`."""
     options = _options(arguments)
     telemetry.log_as_json()
     try:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.data_dir.mkdir(parents=True, exist_ok=True)
                 lock = (options.data_dir / "lock").open("w")
                 try:
-                    # Held until the process ends, however it does.
+                    # The kernel releases the lock when the process ends, even if it is killed.
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     print(f"{options.data_dir} is in use by another broker", file=sys.stderr)
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = settings.model_copy(
             update={"listener": listener, "metrics_listen": options.metrics_listen or settings.metrics_listen}
         )
-        for each in (settings.listener, settings.external):
-            if each is not None:
-                _place(each.bind)
-                if each.advertised:
-                    _place(each.advertised)
+        for part in (settings.listener, settings.external):
+            if part is not None:
+                _address(part.bind)
+                if part.advertised:
+                    _address(part.advertised)
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
@@ -82,18 +82,24 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="firn-broker", description="A Kafka broker that keeps its log in an object store."
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data-dir", type=Path, help="on its own: coordinator and objects in this directory")
-    where.add_argument("--config", type=Path, help="one of a fleet: the configuration, as YAML")
+    where.add_argument("--data-dir", type=Path, help="run a single broker that keeps everything in this directory")
+    where.add_argument("--config", type=Path, help="run a broker of a fleet with this configuration (YAML)")
     parser.add_argument(
-        "command", nargs="?", choices=(SERVE, FSCK), default=SERVE, help="fsck: compare bucket and coordinator"
+        "command",
+        nargs="?",
+        choices=(SERVE, FSCK),
+        default=SERVE,
+        help="fsck: compare the bucket with the coordinator; changes nothing",
     )
-    parser.add_argument("--read", action="store_true", help="fsck: read every object, too")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where clients connect (127.0.0.1:9092)")
-    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="where /metrics, /livez and /readyz are")
+    parser.add_argument(
+        "--read", action="store_true", help="with fsck: also read every object and verify its checksums"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default: 127.0.0.1:9092)")
+    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="address of /metrics, /livez and /readyz")
     return parser.parse_args(arguments)
 
 
-def _place(text: str) -> tuple[str, int]:
+def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidSpecError(f"{text!r} is not HOST:PORT")
@@ -101,7 +107,7 @@ def _place(text: str) -> tuple[str, int]:
 
 
 def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
-    return Endpoint(*(_place(listener.advertised) if listener.advertised else bound))
+    return Endpoint(*(_address(listener.advertised) if listener.advertised else bound))
 
 
 def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
@@ -134,30 +140,30 @@ async def _serve(settings: BrokerSettings) -> int:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(_ports(settings, SystemClock(), random.Random()), settings)
     server = Server(settings.connections)
-    # The port first: a broker that cannot listen must not become a node.
-    host, port = await server.bind(*_place(settings.listener.bind))
+    # Bind before joining: a broker that cannot listen must not become a node.
+    host, port = await server.bind(*_address(settings.listener.bind))
     inside, outside = _advertised(settings.listener, (host, port)), None
     if settings.external is not None:
-        bound = await server.bind(*_place(settings.external.bind), external=True)
+        bound = await server.bind(*_address(settings.external.bind), external=True)
         outside = _advertised(settings.external, bound)
     starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), api_table.routes(broker)))
-    told = asyncio.create_task(stop.wait())
-    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        log.info("stopping before the cluster was joined")
+        log.info("stopping before joining the cluster")
         starting.cancel()
         await asyncio.wait({starting}, timeout=DRAIN_SECONDS)
         return ExitCode.DONE
     starting.result()
     await server.accept(broker.router)
-    probes = await telemetry.serve(settings.metrics_listen, _place, broker) if settings.metrics_listen else None
-    # What was made so far stays, and what comes after is freed by its references: collecting often only costs.
+    probes = await telemetry.serve(settings.metrics_listen, _address, broker) if settings.metrics_listen else None
+    # Objects of the start live as long as the process, and later ones are freed by reference counts: frequent collections only cost time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     print(f"ready {host}:{port}", flush=True)
     log.info("ready", host=host, port=port, node=broker.membership.lease.node, cluster=broker.cluster_id)
-    await told
+    await stopped
     log.info("stopping")
     await broker.leave_service()
     await server.stop(DRAIN_SECONDS, broker.wake)
@@ -171,18 +177,18 @@ async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
     ports = _ports(settings, SystemClock(), random.Random(), migrates=False)
     await ports.metadata_store.start()
     try:
-        found = await fsck.check(ports.metadata_store.retention, ports.objects, read=read)
+        findings = await fsck.check(ports.metadata_store.retention, ports.objects, read=read)
     finally:
         await ports.metadata_store.close()
         await ports.objects.close()
-    print(json.dumps(found.report(), indent=2))
-    if found.newer:
+    print(json.dumps(findings.report(), indent=2))
+    if findings.newer:
         print(
-            f"{len(found.newer)} objects are newer than the coordinator: was it restored from a backup? Start no broker before you have read"
-            " 'Restore the coordinator from a backup' in docs/operations/diskless-brokers.md",
+            f"{len(findings.newer)} objects are newer than the coordinator, so it was probably restored from a backup."
+            " Start no broker before you have read 'Restore the coordinator from a backup' in docs/operations/diskless-brokers.md",
             file=sys.stderr,
         )
-    return found.verdict
+    return findings.verdict
 
 
 if __name__ == "__main__":

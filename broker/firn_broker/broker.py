@@ -1,4 +1,4 @@
-"""One broker, put together from its ports: what handlers of APIs work with, and the background work around them."""
+"""The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -35,14 +35,14 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 STOP_SECONDS = 5.0
-"""How long a broker that ends, whose connections are closed, waits for its last commits, and for what it does in the background."""
+"""How long a stopping broker waits for its last commits, and then for its background tasks."""
 JOIN_SECONDS = 1.0
-"""How long a broker that cannot reach the coordinator yet waits before it tries again."""
+"""How long a starting broker waits between two attempts to reach the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The outside of a broker."""
+    """What a broker needs of its surroundings."""
 
     metadata_store: MetadataStore
     objects: ObjectStore
@@ -51,7 +51,7 @@ class Ports:
 
 
 class Broker:
-    """The parts, by name. Requests come through `router`; no socket is needed."""
+    """The parts by name. Requests arrive through `router`, so a broker needs no socket."""
 
     def __init__(self, ports: Ports, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -73,9 +73,9 @@ class Broker:
         self.producer_ids = ProducerIds(ports.metadata_store.nodes)
         self.reader = Reader(ports.metadata_store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
-        """Of what produce requests take beside their bytes, from when they are parsed until they are answered."""
+        """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.parsing = asyncio.Lock()
-        """Of the one produce request that is parsed and has nothing of `parsed` yet."""
+        """Held by the one produce request that is parsed and waits for its share of `parsed`."""
         self.cluster_id = ""
         self.routes: Sequence[Route] = ()
         self.router: Router
@@ -85,7 +85,7 @@ class Broker:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
-        """Become a node that clients reach at ``address``, as soon as the coordinator can be reached, and begin to work."""
+        """Join the cluster as a node at ``address`` as soon as the coordinator can be reached, and start the background tasks."""
         await _reached(self.metadata_store.start)
         self.cluster_id = await _reached(self.metadata_store.cluster_id)
         settings = self.settings
@@ -127,13 +127,13 @@ class Broker:
             settings.upkeep,
         )
         self.routes = routes
-        self.router = Router(routes, self.writer.hurry)
+        self.router = Router(routes, self.writer.flush_early)
         for name, work in (
             ("lease", self.membership.keep()),
             ("topics", self.topic_metadata.keep()),
             ("producer ids", self.producer_ids.keep()),
             ("commits", self.writer.run()),
-            ("keys that were given up", self.writer.settle()),
+            ("keys of abandoned files", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("upkeep", upkeep.run()),
             ("groups", self.groups.run()),
@@ -150,16 +150,19 @@ class Broker:
 
     @property
     def healthy(self) -> bool:
-        """Whether all background work goes on."""
+        """Return whether all background tasks are running."""
         return bool(self._background) and not any(task.done() for task in self._background)
 
     def live_nodes(self) -> Sequence[Node]:
-        """All brokers, this one among them."""
+        """List all live brokers, this one included."""
         return self.membership.nodes
 
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
-        """The brokers that this client can reach, and where: by the listener that it came through itself. One that sends clients to others does
-        not name itself, as the others do not: librdkafka (2.16) loses what it has asked one that another answer does not name."""
+        """List the brokers that this client can reach, with their addresses at the listener that the client uses.
+
+        A broker that redirects its clients does not name itself, and the others do not name it: librdkafka 2.16 loses a request to a broker that
+        a later answer does not name.
+        """
         external = client.external
         return [
             (node, endpoint)
@@ -168,7 +171,7 @@ class Broker:
         ]
 
     def observe(self) -> None:
-        """Bring metrics that are only read now and then up to date."""
+        """Update the gauges that are read from the parts."""
         metrics.CACHE_HITS.set(self.cache.hits)
         metrics.CACHE_MISSES.set(self.cache.misses)
         metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
@@ -179,7 +182,7 @@ class Broker:
             metrics.GROUPS.labels(state).set(count)
 
     async def leave_service(self) -> None:
-        """Let others take over: groups are others', and clients are told to go elsewhere. What was taken is still answered."""
+        """Hand over to other brokers: release the groups and redirect the clients. Requests in progress are still answered."""
         for task in self._background:
             if task.get_name() == "lease":
                 task.cancel()
@@ -188,17 +191,17 @@ class Broker:
         await self.membership.leave()
 
     def wake(self) -> None:
-        """End long polls: consumers get what there is."""
+        """End long polls: consumers get the records that there are."""
         self.reader.stop()
 
     async def stop(self) -> None:
-        """Answer what was taken, if that is done soon, and end. Call `leave_service` before."""
+        """Wait briefly for pending commits, then stop all background tasks. Call `leave_service` before."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.writer.drain()
         except TimeoutError:
-            # Its producers were not answered either, and ask another broker.
-            log.warning("ends with what could not be committed", objects=self.writer.unfinished)
+            # The producers got no answer either, and retry with another broker.
+            log.warning("stopped with uncommitted objects", objects=self.writer.unfinished)
         for task in self._background:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)

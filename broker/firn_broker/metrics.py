@@ -1,4 +1,4 @@
-"""What a broker counts (Prometheus)."""
+"""The broker's Prometheus metrics."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

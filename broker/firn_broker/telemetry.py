@@ -1,4 +1,4 @@
-"""What a broker says of itself: logs (JSON lines on stderr), and over HTTP its metrics and whether it is alive and ready."""
+"""Logs (JSON lines on stderr), and metrics and probes over HTTP."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ REQUEST_LIMIT = 8192
 
 
 def log_as_json() -> None:
-    """Every log line is a JSON object with time, level and event."""
+    """Write every log line as a JSON object with time, level and event."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -29,7 +29,7 @@ def log_as_json() -> None:
 
 
 async def serve(place: str, parse: Callable[[str], tuple[str, int]], broker: Broker) -> asyncio.Server:
-    """/metrics, /livez (the process works) and /readyz (it is a node of the cluster) on HOST:PORT."""
+    """Serve /metrics, /livez (all background tasks run) and /readyz (the broker is a node of the cluster) on HOST:PORT."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -28,10 +28,14 @@ async def handle(broker: Broker, request: FindCoordinatorRequest, call: Call) ->
     if call.version < 4:
         return _coordinator(broker, call.client, request.key, request.key_type, shard_coordinator)
     keys = dict.fromkeys(request.coordinator_keys)
-    return {"coordinators": [_coordinator(broker, call.client, key, request.key_type, shard_coordinator) for key in keys]}
+    return {
+        "coordinators": [_coordinator(broker, call.client, key, request.key_type, shard_coordinator) for key in keys]
+    }
 
 
-def _coordinator(broker: Broker, client: Client, key: str, type: int, shard_coordinator: Callable[[int], Node]) -> Fields:
+def _coordinator(
+    broker: Broker, client: Client, key: str, type: int, shard_coordinator: Callable[[int], Node]
+) -> Fields:
     error, message = ErrorCode.none, None
     if type == TRANSACTION:
         error, message = (

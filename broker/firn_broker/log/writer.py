@@ -1,19 +1,19 @@
-"""Produce's way to the log: batches are buffered, uploaded as one object, committed, answered.
+"""The path of produced batches to the log: the writer buffers them, uploads them as one object, commits them, and answers.
 
 ::
 
     append -> active file -(250 ms or 8 MiB)-> queue of files, by rotation
                                                    | up to 4 uploads at a time        | commits one by one, in order of rotation
                                                    v                                  v
-                                              one PUT an object             offsets, one outcome a batch -> answers, cache, waiters
+                                              one PUT an object             offsets, one outcome a batch -> answers, cache, fetches
 
-Order: a producer with several requests in flight has consecutive sequences in consecutive files, so commits follow rotation strictly, and a
-file whose upload is late makes the following wait. Where a file fails for good, later batches of the same producers that were already
-accepted must not get in front of the retry: they fail with it (`_Failed`).
+Order: a producer with several requests in flight has consecutive sequences in consecutive files. So commits follow the order of rotation, and
+a late upload delays the commits of later files. When a file fails, later batches of the same producers may already be accepted. They must not
+be committed before the retry, so they fail too (`_Failed`).
 
-Unknown outcomes: a commit without an answer is sent again, with the same key, until it is answered, or until clients should go to other
-brokers (`Membership.redirects`), where they are answered sooner. No object is ever deleted here: the key of what is given up is committed with
-nothing in it (`settle`). That gives what was committed before, or makes sure that it never is.
+Unknown outcomes: the writer sends a commit without a reply again, with the same key, until the coordinator replies or the broker redirects its
+clients (`Membership.redirects`). The writer deletes no object. It commits the key of an abandoned file with no batches (`settle`). That returns
+the outcome of an earlier commit, or makes sure that the key is never committed with batches.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _Producer = tuple[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One batch for one partition, as it came from a producer."""
+    """One batch for one partition, as the producer sent it."""
 
     partition: Partition
     batch: Batch
@@ -59,11 +59,11 @@ class _Entry:
     append: Append
     group: "_Group"
     index: int
-    """Place in the group's outcomes."""
+    """Position in the outcomes of the group."""
 
 
 class _Group:
-    """The batches of one request, answered together. They may lie in one file only."""
+    """The batches of one request, which are answered together. All of them are in one file."""
 
     __slots__ = ("future", "missing", "outcomes")
 
@@ -78,7 +78,7 @@ class _Group:
         self.outcomes[index] = outcome
         self.missing -= 1
         if not self.missing and not self.future.done():
-            self.future.set_result([one for one in self.outcomes if one is not None])
+            self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
 
 
 @dataclass(slots=True)
@@ -94,14 +94,14 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Producers that lost a batch in a file; until file number ``last`` is done, nothing of theirs may be appended."""
+    """Producers that lost a batch in a file. Nothing of theirs may be committed until file number ``last`` is done."""
 
     last: int
     producers: frozenset[_Producer]
 
 
 class WalWriter:
-    """Takes batches in their order and answers each with its offset."""
+    """Appends batches in the order of their arrival and answers each with its offset."""
 
     def __init__(
         self,
@@ -126,23 +126,23 @@ class WalWriter:
         self._uploads = asyncio.Semaphore(settings.uploads)
         self._failed: list[_Failed] = []
         self._keys: deque[tuple[str, int]] = deque()
-        """Reserved, with the term of that. In a later one another may have withdrawn them, and forgotten that they ever were."""
-        self._given_up: asyncio.Queue[Commit] = asyncio.Queue()
-        """Of what was taken before clients were sent to others, or could not be uploaded for `upload_seconds`: few, and without their bytes."""
+        """Reserved keys with the membership term of their reservation. In a later term they may be withdrawn and forgotten."""
+        self._abandoned: asyncio.Queue[Commit] = asyncio.Queue()
+        """Empty commits for the keys of abandoned files: those that were pending when the lease expired, or whose upload failed for too long."""
         self._reserving = asyncio.Lock()
         self._uploading = 0
-        self._hurried = False
+        self._early = False
         self._unfinished = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def append(self, batches: Sequence[Append]) -> "asyncio.Future[list[BatchOutcome]]":
-        """Take the batches of one request, in the order of calls. One outcome each."""
+        """Buffer the batches of one request, in the order of the calls. The future gives one outcome for each."""
         future: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
         if not batches or self._membership.redirects:
             future.set_result([BatchOutcome(ErrorCode.kafka_storage_error)] * len(batches))
             return future
-        size = sum(len(one.batch.data) for one in batches)
+        size = sum(len(append.batch.data) for append in batches)
         if self._active.entries and self._active.size + size > self._settings.flush_bytes:
             self._rotate()
         group = _Group(len(batches), future)
@@ -151,23 +151,23 @@ class WalWriter:
             self._unfinished += 1
             self._idle.clear()
             self._timer = asyncio.get_running_loop().call_later(self._settings.flush_seconds, self._rotate)
-        file.entries += [_Entry(one, group, index) for index, one in enumerate(batches)]
+        file.entries += [_Entry(append, group, index) for index, append in enumerate(batches)]
         file.size += size
         if file.size >= self._settings.flush_bytes:
             self._rotate()
         return future
 
-    def hurry(self) -> None:
-        """A producer has as many requests in flight as it may: it waits for us, and not for its own records."""
-        self._hurried = True
+    def flush_early(self) -> None:
+        """Flush before the interval ends: a producer has all the requests in flight that it may have, and can send no more records."""
+        self._early = True
         self._rotate_early()
 
     def _rotate_early(self) -> None:
-        if self._hurried and not self._uploading and self._active.size >= self._settings.early_bytes:
+        if self._early and not self._uploading and self._active.size >= self._settings.early_bytes:
             self._rotate()
 
     def _rotate(self) -> None:
-        self._hurried = False
+        self._early = False
         file = self._active
         if self._timer is not None:
             self._timer.cancel()
@@ -180,7 +180,7 @@ class WalWriter:
         self._queue.put_nowait(file)
 
     async def _upload(self, file: _File) -> bool:
-        """Whether the object lies in the store."""
+        """Upload the object; return whether the store has it."""
         try:
             return await self._put(file)
         finally:
@@ -189,7 +189,7 @@ class WalWriter:
 
     async def _put(self, file: _File) -> bool:
         async with self._uploads:
-            give_up = asyncio.get_running_loop().time() + self._settings.upload_seconds
+            deadline = asyncio.get_running_loop().time() + self._settings.upload_seconds
             for attempt in range(1 << 30):
                 try:
                     if not file.key:
@@ -201,13 +201,13 @@ class WalWriter:
                     return True
                 except (UnavailableError, FencedError) as error:
                     log.warning("upload failed", key=file.key, attempt=attempt, error=str(error))
-                    if asyncio.get_running_loop().time() > give_up or self._membership.redirects:
+                    if asyncio.get_running_loop().time() > deadline or self._membership.redirects:
                         return False
                     await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return False
 
     def _assemble(self, file: _File) -> None:
-        # Stable: batches of a partition keep the order in which they came.
+        # The sort is stable: the batches of a partition keep the order of their arrival.
         file.entries.sort(key=_by_partition)
         segments: list[tuple[Partition, list[Batch]]] = []
         for entry in file.entries:
@@ -219,7 +219,7 @@ class WalWriter:
         file.data, file.positions = wal.assemble(id, lease.node, lease.epoch, segments)
 
     async def _key(self) -> str:
-        """The next reserved key of our present term."""
+        """Return the next key that is reserved in the present term."""
         async with self._reserving:
             while True:
                 term = self._membership.term
@@ -232,14 +232,14 @@ class WalWriter:
                 self._keys.extend((key, term) for key in keys)
 
     async def run(self) -> None:
-        """Commit files in the order of their rotation, for ever."""
+        """Commit files in the order of their rotation until cancelled."""
         while True:
             file = await self._queue.get()
             try:
                 await self._finish(file)
             except Exception:
-                # Nobody may wait for ever, and files that follow must come to their turn.
-                log.exception("file failed", key=file.key)
+                # Otherwise the producers would wait for ever, and so would the files behind this one.
+                log.exception("cannot commit a file", key=file.key)
                 self._fail(file, file.entries)
             finally:
                 self._unfinished -= 1
@@ -256,15 +256,17 @@ class WalWriter:
         if not uploaded:
             self._fail(file, file.entries)
             if file.key:
-                # Something may lie there all the same, or arrive late: upkeep deletes it.
-                self._give_up(file)
+                # The object may have been stored all the same, or arrive late: the upkeep deletes it.
+                self._abandon(file)
             return
-        banned = frozenset[_Producer]().union(*(one.producers for one in self._failed if file.number <= one.last))
-        self._failed = [one for one in self._failed if file.number < one.last]
+        banned = frozenset[_Producer]().union(
+            *(failed.producers for failed in self._failed if file.number <= failed.last)
+        )
+        self._failed = [failed for failed in self._failed if file.number < failed.last]
         numbered = list(zip(file.entries, file.positions, strict=True))
         if banned:
             late = [entry for entry in file.entries if _producer(entry) in banned]
-            numbered = [it for it in numbered if _producer(it[0]) not in banned]
+            numbered = [(entry, position) for entry, position in numbered if _producer(entry) not in banned]
             for entry in late:
                 entry.group.answer(entry.index, BatchOutcome(ErrorCode.kafka_storage_error))
         outcomes = await self._commit(file, [_batch_entry(entry, position) for entry, position in numbered])
@@ -274,7 +276,7 @@ class WalWriter:
         self._publish(file, numbered, outcomes)
 
     async def _commit(self, file: _File, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
-        """The outcomes; None when nothing of the file is, or ever will be, committed, or when that is not to be learned soon."""
+        """Commit the file; return None if it never will be committed, or if the coordinator cannot be asked for now."""
         commit = Commit(self._membership.lease, file.key, len(file.data), entries)
         for attempt in range(1 << 30):
             try:
@@ -284,28 +286,28 @@ class WalWriter:
                 return outcomes
             except FencedError as error:
                 log.warning("commit refused", key=file.key, error=str(error))
-                # The other reservations of that time are as little worth.
+                # The coordinator has withdrawn the other reservations of the same time too.
                 self._keys.clear()
                 return None
             except UnavailableError as error:
-                # Whether it happened is not known: only the same question again, with the same key, tells.
+                # The outcome is unknown: only the same commit, with the same key, can find it out.
                 log.warning("commit not answered", key=file.key, attempt=attempt, error=str(error))
             except Exception:
-                # As little is known.
+                # The outcome is unknown here, too.
                 log.exception("commit not answered", key=file.key, attempt=attempt)
             if self._membership.redirects:
-                self._give_up(file)
+                self._abandon(file)
                 return None
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return None
 
-    def _give_up(self, file: _File) -> None:
-        self._given_up.put_nowait(Commit(self._membership.lease, file.key, len(file.data), ()))
+    def _abandon(self, file: _File) -> None:
+        self._abandoned.put_nowait(Commit(self._membership.lease, file.key, len(file.data), ()))
 
     async def settle(self) -> None:
-        """Make sure of keys that were given up, for ever."""
+        """Commit the keys of abandoned files with no batches, until cancelled."""
         while True:
-            commit = await self._given_up.get()
+            commit = await self._abandoned.get()
             for attempt in range(1 << 30):
                 try:
                     await self._log_store.commit(commit)
@@ -315,20 +317,20 @@ class WalWriter:
                 except UnavailableError:
                     pass
                 except Exception:
-                    log.exception("a key could not be given up", key=commit.key)
+                    log.exception("cannot commit the key of an abandoned file", key=commit.key)
                 await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
 
     def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:
         producers = frozenset(_producer(entry) for entry in entries if entry.append.batch.producer_id >= 0)
         if producers:
-            # What comes after this answer may go on: it goes into a new file.
+            # Batches that the producers send after this answer go into a new file, and may be committed.
             self._rotate()
             self._failed.append(_Failed(self._active.number - 1, producers))
         for entry in entries:
             entry.group.answer(entry.index, BatchOutcome(ErrorCode.kafka_storage_error))
 
     def _publish(self, file: _File, numbered: Sequence[tuple[_Entry, int]], outcomes: Sequence[BatchOutcome]) -> None:
-        """Write the offsets into the object's bytes, which are the cache from now on; then wake readers, then answer."""
+        """Write the offsets into the bytes of the object and cache them, then wake the fetches, then answer the producers."""
         data = memoryview(file.data)
         positions, ends, bases = [], [], []
         grown: dict[Partition, int] = {}
@@ -354,13 +356,13 @@ class WalWriter:
             entry.group.answer(entry.index, outcome)
 
     async def drain(self) -> None:
-        """Until all that was taken is answered."""
+        """Flush, and wait until all batches are answered."""
         self._rotate()
         await self._idle.wait()
 
     @property
     def unfinished(self) -> int:
-        """Files that are not answered, the active one included."""
+        """Return the number of unanswered files, the active one included."""
         return self._unfinished
 
 

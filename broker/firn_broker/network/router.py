@@ -1,4 +1,4 @@
-"""From a request to what answers it: the table of APIs, and the two kinds of handlers."""
+"""The dispatch of requests to the handlers of their APIs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,24 +23,24 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclass(slots=True)
 class Client:
-    """Who asks."""
+    """The client of one connection."""
 
     peer: str
     id: str = ""
     software: str = ""
     principal: str = ANONYMOUS
-    """Who it has proved to be, as Kafka writes it. Nobody can prove anything yet."""
+    """The authenticated principal, as Kafka writes it. No client can authenticate yet."""
     external: bool = False
-    """Whether it came through the listener for clients outside: it is told the addresses of that one."""
+    """Whether the client uses the external listener: the broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock | None = None
-    """Taken by each produce request in the order of arrival, until its batches are in the buffer."""
+    """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
-    """(topic, partition, producer id) -> (epoch, sequence) of a batch that this client was, or will be, told to send again, and how many
-    behind it were refused since."""
+    """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and the number of later
+    batches that were rejected since."""
 
     @property
     def zone(self) -> str:
-        """The zone that a client tells in its id, as in ``client.id=reader,zone=a``."""
+        """Return the zone that the client states in its id, as in ``client.id=reader,zone=a``."""
         for part in self.id.split(","):
             name, _, value = part.strip().partition("=")
             if name == "zone":
@@ -50,7 +50,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request on its way."""
+    """One request, with its frame and its client."""
 
     header: RequestHeader
     frame: memoryview
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def version(self) -> int:
-        """Version of the message."""
+        """Return the version of the message."""
         return self.header.version
 
 
@@ -85,20 +85,20 @@ class Route:
 
 
 class Router:
-    """Answers requests. Raises MalformedError for what closes the connection."""
+    """Answers requests."""
 
     def __init__(self, routes: Sequence[Route], stalled: Callable[[], None]) -> None:
         self._routes: Mapping[int, Route] = {route.key: route for route in routes}
         self.stalled = stalled
-        """To be called when a connection is not read any more until something of it is answered."""
+        """Called when a connection has as many requests in flight as it may have, and is not read until one is answered."""
 
     def reads(self, key: int) -> bool:
-        """Whether requests of this API need not be answered once their client is gone."""
+        """Return whether requests of this API change nothing, so that they are cancelled when their client disconnects."""
         route = self._routes.get(key)
         return route is not None and route.reads
 
     async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
-        """The answer, header and body; None when the client waits for none."""
+        """Answer with header and body; None if the client waits for no answer. Raises MalformedError: the connection has to be closed."""
         client.id = header.client or ""
         route = self._routes.get(header.api)
         if route is None:
@@ -107,7 +107,7 @@ class Router:
         if not low <= header.version <= high and header.api != headers.API_VERSIONS:
             raise MalformedError(f"{route.name} version {header.version} is not served here")
         call = Call(header, frame, client)
-        # Security belongs here: until a client has its principal, only the APIs by which it gets one; then whether the principal may do this.
+        # Authorization belongs here: before authentication only the APIs that authenticate, after it what the principal may do.
         started = asyncio.get_running_loop().time()
         try:
             if route.raw is not None:
@@ -123,7 +123,7 @@ class Router:
             answer: list[bytes | memoryview] = [headers.response(header)]
             for piece in pieces(header.api, header.version, fields):
                 if len(answer) > 1:
-                    # Of a long one: heartbeats and leases do not wait for all of it.
+                    # Heartbeats and leases must not wait while a long answer is written.
                     await asyncio.sleep(0)
                 answer.append(piece)
             return answer

@@ -1,16 +1,16 @@
 """Connections: frames in, answers out, in the order of the requests, within bounds.
 
-Each connection is read ahead by a few requests, because a producer would otherwise wait a whole flush per request. Produce requests begin
-at once, in the order of their arrival, and wait for the same flush together; every other request begins when the one before it is done, as
-with Kafka. Frames are received straight into the buffer that the records stay in until they are uploaded.
+The server reads a few requests of each connection ahead, because a producer would otherwise wait for one flush per request. Produce requests
+start at once, in the order of their arrival, and wait for the same flush together. Every other request starts when the one before it is done, as
+with Kafka. The server receives frames into the buffer that holds the records until they are uploaded.
 
-When a client goes, what it asked to be told ends with it (`router.Route.reads`). What it asked to be done is done, and its connection counts
-among all others until then.
+When a client disconnects, the server cancels its reads (`router.Route.reads`) and completes its writes. Until then the connection counts towards
+the limits.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,27 +20,26 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
 from firn_broker.network.budget import Budget, Counted, Share
-from firn_broker.network.router import Client, Router
+from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
 
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Requests below this are not counted unless they produce: nobody should wait with a heartbeat because others produce. Bytes of an answer
-that may be on their way to the client while the next one is sent."""
+"""Bytes. Smaller requests do not count towards the budget unless they produce, so that a heartbeat never waits for producers. Also the bytes of
+an answer that may be unsent while the next answer is written."""
 PRODUCE = 0
 SIZE = 4
 """Bytes of the size of a request."""
 PREFIX = 6
-"""Bytes that are received before there is room for the others: the size of the request, and its API (int16), which is counted by it."""
-LOOK_SECONDS = 1.0
-"""How often connections are looked at, at most this much after their time is over."""
-Buffers = Sequence[bytes | memoryview]
+"""Bytes received before the budget grants the rest: the size of the request, and its API key (int16), which decides whether it counts."""
+CHECK_SECONDS = 1.0
+"""The longest interval between two checks of the connections' timeouts."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(
         self, router: Router, budget: Budget, settings: ConnectionSettings, server: "Server", *, external: bool
@@ -56,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._body = False
         self._counted = 0
-        """Bytes of the request that is arriving, if they are of the budget."""
+        """Bytes of the arriving request that the budget granted."""
         self._begun = self._active = asyncio.get_running_loop().time()
         self._requests = 0
         self._bytes = 0
@@ -64,21 +63,21 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int, int] | None] = asyncio.Queue()
         self._serial: asyncio.Task[Buffers | None] | None = None
         self._reading: asyncio.Task[Buffers | None] | None = None
-        """The one that is answered now, if nobody needs it but for its answer."""
+        """The running request, if it changes nothing."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._sending: Share | None = None
-        """What the answer that is on its way holds."""
+        """The share of the budget that the answer being sent holds."""
         self._unsent, self._moved = 0, self._active
-        """Bytes of it that were left when last any were taken, at `_moved`."""
+        """Unsent bytes of that answer when the client last took some, at time `_moved`."""
         self._writer: asyncio.Task[None] | None = None
         self._lost = False
         self.client = Client(peer="?")
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Register the connection, or refuse it."""
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.client = Client(
@@ -88,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
             self._lost = True
             transport.abort()
             return
-        # Written to again when all is sent: what is not pins blocks of the log.
+        # The next answer is written when this one is sent, because unsent answers keep blocks of the log in memory.
         transport.set_write_buffer_limits(high=SMALL, low=0)
         if (connected := transport.get_extra_info("socket")) is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -96,14 +95,14 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.add_done_callback(self._ended)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
+        """Return the unfilled part of the buffer."""
         return self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
+        """Handle the received bytes."""
         self._filled += nbytes
         if not self._body and self._filled >= SIZE:
-            # As soon as that is known: what is no request may send no more.
+            # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
             size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
             if not 8 <= size <= self._settings.max_request_bytes:
                 self._refuse("size", f"a request of {size} bytes")
@@ -123,13 +122,13 @@ class Connection(asyncio.BufferedProtocol):
             self._admit(size, counted=produces or size >= SMALL)
 
     def eof_received(self) -> bool | None:
-        """See `asyncio.BufferedProtocol`. The client is gone, as no client of Kafka closes only one direction; what it produced stays."""
-        # Not closed, as that waits until all is sent, for ever if it takes nothing.
+        """Abort: no Kafka client closes only one direction."""
+        # close() would wait until all answers are sent, which a client that takes nothing prevents for ever.
         self._transport.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Release what the arriving request holds."""
         self._lost = True
         self._budget.cancel(self._granted)
         if self._body:
@@ -141,11 +140,11 @@ class Connection(asyncio.BufferedProtocol):
         self._ended()
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Send no further answer."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Send answers again."""
         self._writable.set()
 
     # Requests
@@ -156,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body = body
 
     def _admit(self, size: int, *, counted: bool) -> None:
-        """Make room for a request, or stop reading until there is."""
+        """Acquire the bytes of a request, or stop reading until they are granted."""
         if not counted:
             self._begin(size)
         elif self._budget.acquire(size, self._granted):
@@ -177,11 +176,11 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = PREFIX - SIZE
         self._begun = asyncio.get_running_loop().time()
 
-    def look(self, now: float) -> None:
-        """Close the connection if its time is over. Of one that is lost, end what is read for nobody."""
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection if a timeout has passed. If the client has disconnected, cancel its running read."""
         settings = self._settings
         if self._lost:
-            # Not at once: most is done by then, and to break off a query costs the coordinator more than to answer it.
+            # Cancelled at a check and not at once: most reads are done by then, and a broken-off query costs more than a reply.
             if self._reading is not None:
                 self._reading.cancel()
             return
@@ -192,11 +191,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._unsent - left >= SMALL:
                 self._unsent, self._moved, self._active = left, now, now
         if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
-            # Memory is the request's for as long as it takes to arrive, which is not for ever: others wait for it.
+            # The request holds its memory while it arrives, and other connections wait for that memory.
             self._refuse("slow", f"a request of {len(self._target)} bytes did not arrive")
         elif self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
-            # Only then: a consumer that works on what it has may not look for minutes at what it asked for meanwhile.
-            self._refuse("stuck", "its answer is not taken, and others wait for the memory")
+            # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
+            self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")
         elif now - self._active > settings.idle_seconds:
             log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
             self._transport.abort()
@@ -225,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             self._serial = task
         self._replies.put_nowait((task, size, counted))
         if "read ahead" in self._paused:
-            # Behind the requests at hand, which have to be in the buffer by then.
+            # Scheduled behind the tasks of the received requests, whose batches have to be buffered first.
             asyncio.get_running_loop().call_soon(self._router.stalled)
 
     async def _serve(self, frame: memoryview, before: "asyncio.Task[Buffers | None] | None") -> Buffers | None:
@@ -243,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = None
 
     async def _write(self) -> None:
-        """Send answers in the order of the requests."""
+        """Send the answers in the order of the requests."""
         while (item := await self._replies.get()) is not None:
             task, size, counted = item
             try:
@@ -253,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
                     await self._writable.wait()
             finally:
                 self._budget.release(counted)
-                _forgo(task)
+                _release(task)
                 self._sending = None
                 self._requests -= 1
                 self._bytes -= size
@@ -264,13 +263,12 @@ class Connection(asyncio.BufferedProtocol):
                     self._resume("read ahead")
         if not self._lost:
             self._transport.close()
-        # A lost connection's requests go on by themselves if they do anything (what was produced is produced); their memory is given back
-        # as they end.
+        # After a disconnect, requests that change something run to completion. Their memory is released as they end.
         while not self._replies.empty():
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
                 self._budget.release(item[2])
-                _forgo(item[0])
+                _release(item[0])
 
     def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
         try:
@@ -304,24 +302,24 @@ class Connection(asyncio.BufferedProtocol):
             self._server.forget(self)
 
     def stop(self) -> None:
-        """Read no more; what was asked is answered, then the connection ends."""
+        """Read no more requests, answer those that were received, then close."""
         self._pause("stopping")
         self._replies.put_nowait(None)
 
     @property
     def writer(self) -> "asyncio.Task[None] | None":
-        """Ends when all is answered."""
+        """Return the task that ends when all requests are answered."""
         return self._writer
 
 
-def _forgo(task: "asyncio.Task[Buffers | None]") -> None:
-    """The answer is sent, or never will be."""
+def _release(task: "asyncio.Task[Buffers | None]") -> None:
+    """Release the memory of an answer that is sent or dropped."""
     if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
         answer.share.release()
 
 
 class Server:
-    """All connections, of one listener or two, within the same bounds."""
+    """The connections of all listeners, within common bounds."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._router: Router
@@ -329,17 +327,17 @@ class Server:
         self._budget = Budget(settings.buffered_bytes)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
-        self._looking: asyncio.TimerHandle | None = None
-        self._look_seconds = min(
-            LOOK_SECONDS, settings.arrival_seconds / 2, settings.drain_seconds / 2, settings.idle_seconds / 2
+        self._checking: asyncio.TimerHandle | None = None
+        self._check_seconds = min(
+            CHECK_SECONDS, settings.arrival_seconds / 2, settings.drain_seconds / 2, settings.idle_seconds / 2
         )
 
     def protocol(self, *, external: bool = False) -> Connection:
-        """For a new client."""
+        """Create the connection of a new client."""
         return Connection(self._router, self._budget, self._settings, self, external=external)
 
     async def bind(self, host: str, port: int, *, external: bool = False) -> tuple[str, int]:
-        """Have the port, for clients outside if ``external``; where. Nobody is served yet."""
+        """Bind a listener and return its address; `accept` starts to serve."""
         server = await asyncio.get_running_loop().create_server(
             partial(self.protocol, external=external), host, port, backlog=1024, start_serving=False
         )
@@ -348,24 +346,24 @@ class Server:
         return str(name[0]), int(name[1])
 
     async def accept(self, router: Router) -> None:
-        """Serve clients from now on."""
+        """Start to serve clients."""
         self._router = router
         metrics.BUFFERED.set_function(lambda: self._budget.used)
         metrics.BUFFER_WAITING.set_function(lambda: self._budget.waiting)
-        self._look()
+        self._check_connections()
         for server in self._servers:
             await server.start_serving()
 
-    def _look(self) -> None:
-        """One timer for all connections, as one for each request would cost more."""
+    def _check_connections(self) -> None:
+        """Check all timeouts with one timer, which costs less than a timer for each request."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self._connections):
-            connection.look(now)
-        self._looking = loop.call_later(self._look_seconds, self._look)
+            connection.check_timeouts(now)
+        self._checking = loop.call_later(self._check_seconds, self._check_connections)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
+        """Register the connection; return False if there are too many."""
         if len(self._connections) >= self._settings.max_connections:
             log.warning("connection refused", peer=connection.client.peer, reason="too many connections")
             return False
@@ -374,20 +372,20 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone, and nothing is done for it any more."""
+        """Remove a connection that is closed and has no running request."""
         self._connections.discard(connection)
         metrics.CONNECTIONS.set(len(self._connections))
 
     async def stop(self, seconds: float, wake: Callable[[], None]) -> None:
-        """Accept nothing more, answer what was asked, and end after ``seconds`` at the latest. ``wake`` ends long polls."""
+        """Accept no connections, answer the received requests, and return after ``seconds`` at the latest. ``wake`` ends long polls."""
         for server in self._servers:
             server.close()
         connections = list(self._connections)
         for connection in connections:
             connection.stop()
         wake()
-        writers = [it.writer for it in connections if it.writer is not None]
+        writers = [connection.writer for connection in connections if connection.writer is not None]
         if writers:
             await asyncio.wait(writers, timeout=seconds)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
