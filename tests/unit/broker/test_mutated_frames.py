@@ -118,7 +118,7 @@ async def send(listener: Server, data: bytes) -> None:
     # Of the virtual time; a fetch may ask to wait for days, and then the client goes first.
     await asyncio.wait((connection.writer,), timeout=5000)
     connection.connection_lost(None)
-    connection.look(asyncio.get_running_loop().time())
+    connection.check_timeouts(asyncio.get_running_loop().time())
     await asyncio.wait((connection.writer,), timeout=30 * 86400)
     assert connection.writer.done(), data.hex()
 
