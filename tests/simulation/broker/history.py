@@ -1,8 +1,7 @@
-"""What clients did and saw, and what must be true of it, whatever happened to the brokers.
+"""Actions and observations of clients, and the promises that must hold for them whatever happens to the brokers.
 
-Every batch says in its bytes who sent it and as which one of its batches. A history is complete when the log was read to its end (`logs`)
-after everything came to rest.
-"""
+The bytes of a batch name its producer and its number. A history is complete when the log was read to its end (`logs`)
+after all faults and all clients have ended."""
 
 from collections import defaultdict
 from collections.abc import Iterator
