@@ -82,7 +82,7 @@ class KafkaTopics:
     """Port `Topics` over real brokers. Made and used on one event loop."""
 
     def __init__(self, profiles: Mapping[str, Brokers]) -> None:
-        self._profiles = {name: _Profile(name, brokers) for name, brokers in profiles.items()}
+        self._profiles = {name: ProfileClients(name, brokers) for name, brokers in profiles.items()}
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:
         """See `firn_controllers.ports.Topics.describe`."""
@@ -110,7 +110,7 @@ class KafkaTopics:
         return await self._profiles[profile].fleets.submit(None)
 
 
-class _Profile:
+class ProfileClients:
     """One profile's admin client, made again when a credential's file changes, and its requests in batches."""
 
     def __init__(self, name: str, brokers: Brokers) -> None:
@@ -130,6 +130,7 @@ class _Profile:
         self.fleets: Batch[None, FleetState] = Batch(self._fleet, _BATCH)
 
     def admin(self) -> AdminClient:
+        """Return the client, opened again when a secret file changed. Raises UnavailableError while brokers rest."""
         if time.monotonic() < self._resting_until:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
         connection = self._brokers.connection

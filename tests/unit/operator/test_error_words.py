@@ -12,7 +12,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_operator.adapters.iceberg.catalog_errors import translated
-from firn_operator.adapters.kafka import Brokers, _Profile
+from firn_operator.adapters.kafka import Brokers, ProfileClients
 
 
 def refused(cause: str | Exception) -> sql_errors.DBAPIError:
@@ -64,7 +64,7 @@ def test_a_bug_of_ours_stays_what_it_is() -> None:
     ],
 )
 async def test_errors_of_kafka(code: int, kind: type[FirnError], reason: Reason) -> None:
-    profile = _Profile("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
+    profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
     translated = profile._translated("create topic orders", KafkaException(KafkaError(code, "because")))
     assert type(translated) is kind
     assert translated.reason == reason
@@ -72,7 +72,7 @@ async def test_errors_of_kafka(code: int, kind: type[FirnError], reason: Reason)
 
 
 async def test_what_changes_from_try_to_try_is_left_out() -> None:
-    profile = _Profile("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
+    profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
     words = {
         str(profile._translated("list brokers", KafkaException(KafkaError(KafkaError._TRANSPORT, text))))
         for text in (

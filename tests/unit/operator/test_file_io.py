@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firn_operator.adapters.iceberg.file_io import ObjectFileIO, UnknownSchemeError, _s3_settings
+from firn_operator.adapters.iceberg.file_io import ObjectFileIO, UnknownSchemeError, s3_settings
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
@@ -57,7 +57,7 @@ def test_an_unknown_scheme_says_which_are_known() -> None:
 
 
 def test_java_keys_of_s3_are_understood() -> None:
-    settings = _s3_settings(
+    settings = s3_settings(
         {
             "s3.endpoint": "http://127.0.0.1:7070",
             "s3.path-style-access": "true",
@@ -73,4 +73,4 @@ def test_java_keys_of_s3_are_understood() -> None:
         "region": "eu-west-1",
         "virtual_hosted_style_request": False,
     }
-    assert _s3_settings({}) == {"virtual_hosted_style_request": True}  # the rest by workload identity
+    assert s3_settings({}) == {"virtual_hosted_style_request": True}  # the rest by workload identity

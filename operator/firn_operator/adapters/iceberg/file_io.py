@@ -30,7 +30,7 @@ class UnknownSchemeError(ValueError):
     """A location whose URI scheme no store answers to."""
 
 
-def _s3_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+def s3_settings(properties: Mapping[str, str]) -> dict[str, Any]:
     """obstore's settings from Iceberg's ``s3.*`` and ``client.*``; what is not said comes from the environment (workload identity)."""
     taken = {
         "endpoint": properties.get("s3.endpoint"),
@@ -63,7 +63,7 @@ def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) ->
     known = dict(properties)
     options: dict[str, Any] = dict(_CLIENT_OPTIONS)
     if scheme in _S3_SCHEMES:
-        settings = _s3_settings(known)
+        settings = s3_settings(known)
         options["allow_http"] = str(settings.get("endpoint", "")).startswith("http://")
         return S3Store(
             bucket, config=cast(Any, settings), client_options=cast(Any, options), retry_config=cast(Any, _RETRIES)
