@@ -29,6 +29,15 @@ BENCHMARKS = (
     "limits",
 )
 
+_SIZES = {
+    "rows": "records of ingest, at most of sustained",
+    "minutes": "length of files, trickle and sustained, size of compaction",
+    "topics": "topics of trickle",
+    "resources": "IcebergTopics of scale, tables of debt",
+    "megabytes": "what broker moves each way, on each contestant",
+    "repeats": "runs of ingest, figures are medians",
+}
+
 
 def main() -> int:
     """Run what the command line names; a benchmark that fails does not keep the next from running."""
@@ -37,34 +46,9 @@ def main() -> int:
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help=f"one of {', '.join(BENCHMARKS)}; all when none is given"
     )
-    parser.add_argument(
-        "--rows", type=int, default=defaults.rows, help="records of ingest, at most of sustained (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=defaults.minutes,
-        help="length of files, trickle and sustained, size of compaction (default: %(default)s)",
-    )
-    parser.add_argument("--topics", type=int, default=defaults.topics, help="topics of trickle (default: %(default)s)")
-    parser.add_argument(
-        "--resources",
-        type=int,
-        default=defaults.resources,
-        help="IcebergTopics of scale, tables of debt (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--megabytes",
-        type=int,
-        default=defaults.megabytes,
-        help="what broker moves each way, on each contestant (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=defaults.repeats,
-        help="runs of ingest, figures are medians (default: %(default)s)",
-    )
+    for name, meaning in _SIZES.items():
+        default = getattr(defaults, name)
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning} (default: %(default)s)")
     parser.add_argument(
         "--keep", action="store_true", help="leave the temporary directory, with tables and logs, where it is"
     )
@@ -81,15 +65,7 @@ def main() -> int:
     directory.chmod(0o755)  # the database runs as a user of its own
     try:
         for name in arguments.names or BENCHMARKS:
-            options = Options(
-                directory,
-                rows=arguments.rows,
-                minutes=arguments.minutes,
-                topics=arguments.topics,
-                resources=arguments.resources,
-                repeats=arguments.repeats,
-                megabytes=arguments.megabytes,
-            )
+            options = Options(directory, **{size: getattr(arguments, size) for size in _SIZES})
             try:
                 results.add(importlib.import_module(f"hack.bench.benchmarks.{name}").measure(options))
             except Exception:

@@ -218,7 +218,7 @@ def delete_executors(settings: Application) -> None:
     from kubernetes import client
     from kubernetes import config as kube
 
-    kube.load_incluster_config()  # type: ignore[no-untyped-call]
+    kube.load_incluster_config()
     client.CoreV1Api().delete_collection_namespaced_pod(
         settings.namespace,
         label_selector=",".join(

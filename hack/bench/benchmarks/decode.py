@@ -24,6 +24,7 @@ from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.contestants import records
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
+from tests.unit.spark.tables import table_of
 
 _COUNT = 200_000
 _BATCH = 50_000
@@ -118,8 +119,6 @@ def measure(options: Options) -> Iterator[Figure]:
     batches, job = _batches(values), _job(records.COLUMNS)
     rows = Decoder(job, ingested_at=0)
     yield Figure("decode_to_rows", _cost(lambda: [rows.decode(batch) for batch in batches], _COUNT), _UNIT, "lower")
-
-    from tests.unit.spark.tables import table_of
 
     plan = LandingPlan({"t": TopicLanding(job, table_of(job, options.directory / "decode"))}, ingested_at=0)
     yield Figure("land", _cost(lambda: list(land(iter(batches), plan)), _COUNT), _UNIT, "lower")

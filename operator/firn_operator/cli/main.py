@@ -155,9 +155,9 @@ def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
     from kubernetes import config as kubeconfig
 
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        kubeconfig.load_incluster_config()  # type: ignore[no-untyped-call]
+        kubeconfig.load_incluster_config()
     else:
-        kubeconfig.load_kube_config()  # type: ignore[no-untyped-call]
+        kubeconfig.load_kube_config()
     try:
         api = client.CustomObjectsApi()
         found = api.get_namespaced_custom_object(

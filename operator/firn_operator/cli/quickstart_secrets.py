@@ -74,9 +74,9 @@ def _connection() -> client.Configuration:
     settings = client.Configuration()
     path = os.environ.get("KUBECONFIG")
     if path:
-        config.load_kube_config(path, client_configuration=settings)  # type: ignore[no-untyped-call]
+        config.load_kube_config(path, client_configuration=settings)
     else:
-        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        config.load_incluster_config(client_configuration=settings)
     return settings
 
 

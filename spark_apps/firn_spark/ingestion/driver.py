@@ -115,7 +115,7 @@ def job_source(settings: GroupSettings) -> JobSource:
     from kubernetes import client
     from kubernetes import config as kube
 
-    kube.load_incluster_config()  # type: ignore[no-untyped-call]
+    kube.load_incluster_config()
     return KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
 
 

@@ -146,7 +146,7 @@ class KubernetesJobs:
                 delay = 1.0
                 until = time.monotonic() + self._resync
                 while not self._stop.is_set() and time.monotonic() < until:
-                    self._watch = watch.Watch()  # type: ignore[no-untyped-call]
+                    self._watch = watch.Watch()
                     for event in self._watch.stream(
                         self._api.list_namespaced_config_map,
                         self._namespace,

@@ -296,7 +296,7 @@ def leases_of(run: MaintenanceRun) -> Leases:
     from kubernetes import client
     from kubernetes import config as kube
 
-    kube.load_incluster_config()  # type: ignore[no-untyped-call]
+    kube.load_incluster_config()
     store = KubernetesLeases(client.CoordinationV1Api(), run.namespace, {names.LABEL_MANAGED_BY: names.MANAGED_BY})
     return Leases(store, holder, run.lease_seconds)
 

@@ -64,9 +64,9 @@ async def login() -> Configuration:
     file that KUBECONFIG names. Raises kubernetes' ConfigException."""
     configuration = Configuration()
     if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
-        await kube_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        await kube_config.load_kube_config(client_configuration=configuration)
     else:
-        kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        kube_config.load_incluster_config(client_configuration=configuration)
     return configuration
 
 
@@ -81,7 +81,7 @@ class Api:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()  # type: ignore[no-untyped-call]
+        await self._client.close()
 
     async def call(
         self,
@@ -130,7 +130,7 @@ class Api:
         if "BearerToken" in settings:
             headers["Authorization"] = settings["BearerToken"]["value"]
         url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        response = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+        response = await self._client.rest_client.request(
             method, url, headers=headers, body=body, _request_timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
         )
         data = await response.read()

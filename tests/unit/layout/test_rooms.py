@@ -1,4 +1,4 @@
-"""The shape of the repository, held as tests."""
+"""Source roots, faces of packages, and the contracts of imports in pyproject.toml."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.unit.layout.sources import PRODUCT, ROOT, files, relative
 
 
 @pytest.mark.parametrize("root", ["operator", "controllers", "broker", "spark_apps"])
@@ -15,7 +15,7 @@ def test_a_source_root_is_not_a_package(root: str) -> None:
     assert not (ROOT / root / "__init__.py").exists()
 
 
-def test_imports_go_in_the_direction_of_the_rooms() -> None:
+def test_imports_follow_the_contracts() -> None:
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
         cwd=ROOT,
@@ -26,6 +26,6 @@ def test_imports_go_in_the_direction_of_the_rooms() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_package_face_holds_substance() -> None:
-    for face in ROOT.glob("*/firn_*/__init__.py"):
-        assert len(face.read_text().splitlines()) <= 40, face
+def test_an_init_file_holds_no_code_to_speak_of() -> None:
+    faces = [path for path in files(*PRODUCT, "hack") if path.name == "__init__.py"]
+    assert {relative(face) for face in faces if len(face.read_text().splitlines()) > 40} == set()

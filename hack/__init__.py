@@ -1,0 +1,1 @@
+"""What builds, starts, measures and documents Firn: set-up, the test cluster, images, benchmarks, generation."""

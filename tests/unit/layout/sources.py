@@ -1,0 +1,33 @@
+"""The project's own Python files, as the tests of this folder look at them."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PRODUCT = (
+    "firn",
+    "operator/firn_operator",
+    "controllers/firn_controllers",
+    "broker/firn_broker",
+    "spark_apps/firn_spark",
+)
+
+
+def files(*folders: str) -> Iterator[Path]:
+    """Yield every Python file below these folders of the repository."""
+    for folder in folders:
+        assert (ROOT / folder).is_dir(), folder
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    """Return a path as the repository names it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Parse a file."""
+    return ast.parse(path.read_text())

@@ -1,0 +1,38 @@
+"""No class of more than 400 lines, no function of more than 60."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.unit.layout.sources import PRODUCT, files, tree
+
+LONGEST_CLASS = 400
+LONGEST_FUNCTION = 60
+KERNELS = {"_field", "_record", "find_entries"}
+"""Functions of the compiled JSON reader: numba inlines nothing across calls without a cost for each record."""
+PENDING_CLASSES = {"Rounds"}
+PENDING_FUNCTIONS = {"client_records"}
+
+
+def test_no_class_is_longer_than_400_lines() -> None:
+    long = {name for kind, name, lines, _ in _definitions() if kind is ast.ClassDef and lines > LONGEST_CLASS}
+    assert long - PENDING_CLASSES == set(), f"classes of more than {LONGEST_CLASS} lines"
+    assert PENDING_CLASSES - long == set(), "delete these from PENDING_CLASSES"
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    functions = [item for item in _definitions() if item[0] is not ast.ClassDef and item[2] > LONGEST_FUNCTION]
+    kernels = {name for _, name, _, path in functions if "kernel" in path.name}
+    long = {name for _, name, _, path in functions if "kernel" not in path.name}
+    assert kernels == KERNELS, "kernels are exempt by name"
+    assert long - PENDING_FUNCTIONS == set(), f"functions of more than {LONGEST_FUNCTION} lines"
+    assert PENDING_FUNCTIONS - long == set(), "delete these from PENDING_FUNCTIONS"
+
+
+def _definitions() -> Iterator[tuple[type, str, int, Path]]:
+    """Yield every class and function: its kind, its name, how many lines it has, its file."""
+    for path in files(*PRODUCT, "hack"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                yield type(node), node.name, node.end_lineno - node.lineno + 1, path
