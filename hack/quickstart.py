@@ -181,7 +181,7 @@ def progress(group: str = "default") -> Manifest | None:
 
 
 def topic_progress(uid: str, group: str = "default") -> Manifest | None:
-    """What the driver says of the topic resource with this uid."""
+    """Return the driver's progress report of the topic resource with this uid."""
     document = progress(group) or {"topics": []}
     return next((topic for topic in document["topics"] if topic["uid"] == uid), None)
 

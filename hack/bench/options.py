@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line of `hack/bench/run` says. ``directory`` is temporary, and of this run alone."""
+    """Options of `hack/bench/run`. ``directory`` is a temporary directory of this run."""
 
     directory: Path
     rows: int = 12_000_000
@@ -20,4 +20,4 @@ class Options:
     repeats: int = 1
     """Runs of `ingest`, ours and the peer's in turn; figures are medians."""
     megabytes: int = 2000
-    """What `broker` moves each way, on each contestant."""
+    """Megabytes that `broker` moves in each direction on each contestant."""

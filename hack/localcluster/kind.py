@@ -47,7 +47,7 @@ class Kind:
         return ["kind", *words, "--name", self.name]
 
     def environment(self) -> dict[str, str]:
-        """What tells kind which engine to use."""
+        """Return the variables that tell kind which engine to use."""
         return {"KIND_EXPERIMENTAL_PROVIDER": self.engine}
 
     def up(self) -> None:
@@ -90,7 +90,7 @@ class Kind:
             (self._layout.directory / name).unlink(missing_ok=True)
 
     def status(self) -> dict[str, object]:
-        """Whether the cluster's container exists."""
+        """Return the status of the cluster. It runs if its container exists."""
         environment = {**os.environ, **self.environment()}
         listed = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, env=environment)
         return {

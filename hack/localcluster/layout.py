@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """What is /var/log inside the node; the components' own logs are in `components` below it."""
+        """The node's /var/log. The logs of the components are in `components` below it."""
         return self.node / "log"
 
     @property

@@ -1,4 +1,4 @@
-"""What a cluster provider does, and the choice of one."""
+"""The interface of a cluster provider, and the choice of the provider."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Provider(Protocol):
         """Take the cluster away with everything it left on the machine. Repeatable."""
 
     def status(self) -> dict[str, object]:
-        """What runs, for people and programs; key `running` is a bool."""
+        """Return the status for people and programs. Key `running` is a bool."""
 
     def load(self, reference: str) -> None:
         """Make a built image known to the node. Fast when it is there already. Raises `Failure` when it was not built."""

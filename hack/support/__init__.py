@@ -1,4 +1,4 @@
-"""What set-up, the test cluster and benchmarks share: commands, processes, progress, places and the cache.
+"""Modules that set-up, the local cluster and benchmarks share: commands, processes, progress, places and the cache.
 
-Standard library only: it runs on a fresh machine before any virtual environment exists.
+They use the standard library only, because they run on a fresh machine before any virtual environment exists.
 """

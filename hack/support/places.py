@@ -1,4 +1,4 @@
-"""Where things are: the repository, its cluster's state and the cache that outlives both."""
+"""Paths of the repository, of its cluster's state, and of the cache that outlives both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that can be told from others that got the same number later."""
+"""Processes that can be distinguished from later processes with the same number."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One diskless broker beside Apache Kafka: the same client commands in one run, both on the same disk, one after the other.
+"""A diskless broker compared with Apache Kafka: the same client commands in one run, on the same disk, one after the other.
 
-Kafka's own tools are the clients (ProducerPerformance, ConsumerPerformance), records of 1 KB. The broker runs twice: on its own, over a
-directory and SQLite, and as one of a fleet, over an S3 server and PostgreSQL. What is charged to a broker is the CPU of its process from the
-moment the tool starts until it has ended; what the S3 server and PostgreSQL use beside it has figures of its own.
+Kafka's own tools are the clients (ProducerPerformance, ConsumerPerformance), with records of 1 KB. The broker runs twice: alone over a
+directory and SQLite, and as a fleet member over an S3 server and PostgreSQL. The CPU of a broker is that of its process from the start to
+the end of the tool. The S3 server and PostgreSQL have figures of their own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BATCHES = {"64k": 64 << 10, "1m": 1 << 20}
 
 @dataclass
 class Brokers:
-    """One contestant: how it is reached, and the processes that are charged."""
+    """A contestant: its address, and the processes whose CPU counts."""
 
     name: str
     bootstrap: str
@@ -55,7 +55,7 @@ class Brokers:
     stores: dict[str, int] = field(default_factory=dict)
     """Servers that it needs beside it, by name."""
     database: Postgres | None = None
-    """Where its coordinator is, if that is a server."""
+    """The server of its coordinator, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Spent:
 
 
 Seen = dict[str, float]
-"""What was measured on one contestant, by the name of the figure."""
+"""Measured values of a contestant by the name of the figure."""
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -168,7 +168,7 @@ def rows(brokers: Brokers) -> tuple[int, int] | None:
 
 
 def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
-    """One consumer from the beginning on."""
+    """Read the log from its beginning with one consumer."""
     say(f"{brokers.name}: reading it from the beginning")
     spent, rate = charged(brokers, lambda: consume(brokers, "in-1m", records(megabytes)))
     return {"catch_up": rate, "catch_up_cpu": spent.broker / megabytes * 1000}
@@ -227,7 +227,7 @@ def under_load(brokers: Brokers, loads: Mapping[str, float]) -> Seen:
 
 
 def beside_history(brokers: Brokers, megabytes: int) -> Seen:
-    """How long a publish takes while somebody reads history as fast as that goes."""
+    """Measure the time of a publish while a consumer reads history at full speed."""
     say(f"{brokers.name}: publishing {SLOW_MB} MB/s beside a consumer of history")
     over = threading.Event()
 
@@ -246,7 +246,7 @@ def beside_history(brokers: Brokers, megabytes: int) -> Seen:
 
 
 def charged(brokers: Brokers, work: Callable[[], T]) -> tuple[Spent, T]:
-    """What ``work`` gives, and what it cost."""
+    """Run ``work`` and return its CPU cost and its result."""
 
     def now() -> dict[str, float]:
         pids = {"": brokers.pid, **brokers.stores}
@@ -261,7 +261,7 @@ def charged(brokers: Brokers, work: Callable[[], T]) -> tuple[Spent, T]:
 
 @dataclass(frozen=True)
 class Sent:
-    """What ProducerPerformance says: MB/s, and milliseconds from send to acknowledgement."""
+    """Result of ProducerPerformance: MB/s, and milliseconds from send to acknowledgement."""
 
     rate: float
     p50: float
@@ -325,7 +325,7 @@ def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
 
 
 def tool(brokers: Brokers, name: str, *arguments: str) -> str:
-    """What one of Kafka's tools prints."""
+    """Run one of Kafka's tools and return its output."""
     command = program(
         f"org.apache.kafka.tools.{name}", "--bootstrap-server", brokers.bootstrap, *arguments, flags=CLIENT
     )
@@ -336,7 +336,7 @@ def tool(brokers: Brokers, name: str, *arguments: str) -> str:
 
 @contextmanager
 def on_kafka(directory: Path) -> Iterator[Brokers]:
-    """One node of Apache Kafka with its ordinary settings."""
+    """Run one node of Apache Kafka with its default settings."""
     with kafka(directory, java=SERVER, log__retention__check__interval__ms="86400000") as server:
         yield Brokers("kafka", server.bootstrap, child("java"))
 

@@ -77,6 +77,6 @@ def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
 
 
 def look(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
-    """What queries over the tables take, in a process of its own."""
+    """Time queries over the tables in a separate process."""
     found: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
     return found

@@ -1,5 +1,6 @@
-"""Maintenance debt: what it takes the operator to measure every table, first after a start, then while all of them are written, then while
-none is. Tables are metadata alone (nobody reads data files for this): 20 commits of 10 files each, in PostgreSQL and on an S3 server.
+"""Maintenance debt: the operator's cost of measuring every table after a start, after a commit to each table, and without commits.
+
+The tables have metadata only, because measuring debt reads no data file: 20 commits of 10 files each, in PostgreSQL and on an S3 server.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Seq
 
 @dataclass
 class Work:
-    """What was asked of catalog and object store, by all threads together."""
+    """Requests to catalog and object store, of all threads together."""
 
     reads: int = 0
     queries: int = 0
@@ -192,7 +193,7 @@ _snapshots = itertools.count(1)
 
 
 def new(catalog: SqlCatalog, name: str) -> Table:
-    """A table that nobody committed to, in no catalog yet."""
+    """Return a table without commits that is in no catalog yet."""
     schema = new_schema(COLUMNS)
     location = f"{catalog.properties['warehouse']}/{NAMESPACE}/{name}"
     at = schema.find_field("at").field_id

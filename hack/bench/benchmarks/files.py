@@ -81,7 +81,7 @@ FIGURES: dict[str, tuple[str, Better]] = {
 
 
 def numbers(files: Sequence[DataFile]) -> dict[str, float]:
-    """What is said of a table's files, by figure."""
+    """Return the figures of a table's files by name."""
     sizes = [file.bytes for file in files]
     return {
         "count": len(files),

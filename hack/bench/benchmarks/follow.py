@@ -53,7 +53,7 @@ class States:
         return next((at for at, now in self.changes if at >= moment and now == value), None)
 
     def await_since(self, what: str, moment: float, value: bool) -> float:
-        """As `since`, once that is known."""
+        """Wait until `since` has a result, and return it."""
         await_true(what, lambda: self.since(moment, value) is not None, WITHIN)
         found = self.since(moment, value)
         assert found is not None
@@ -61,7 +61,7 @@ class States:
 
 
 def pod_ready(pod: dict[str, Any]) -> bool:
-    """The kubelet's word for it, and nobody has asked it to go."""
+    """Return True if the kubelet reports the pod ready and the pod is not being deleted."""
     said = {it["type"]: it["status"] for it in pod.get("status", {}).get("conditions", ())}
     return said.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 

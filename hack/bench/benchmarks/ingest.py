@@ -1,7 +1,7 @@
 """Ingestion of a filled topic, against the Apache Iceberg Kafka Connect sink: same topic, same catalog, same disk, one after the other.
 
-Each contestant is a fresh process that starts at the topic's beginning. Told apart: its start (until it serves), warm-up (until its first
-commit), and the rest. The peer's table has the record's columns alone; Firn's also has Kafka's coordinates of every record.
+Each contestant is a fresh process that starts at the topic's beginning. The figures separate its start (until it serves), its warm-up
+(until its first commit) and the rest. The peer's table has only the columns of the record. Firn's table also has the place of each record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Run:
-    """One contestant's run, times in Unix seconds."""
+    """The run of a contestant. Times are Unix seconds."""
 
     started: float
     serving: float
@@ -52,7 +52,7 @@ class Run:
         return self.history[-1].rows
 
     def values(self) -> dict[str, float | None]:
-        """What the figures below show, by name."""
+        """Return the values of `FIGURES` by name."""
         first, last = self.history[0], self.history[-1]
         waiting = commits.backlogged(self.history)
         later = last.rows - first.rows

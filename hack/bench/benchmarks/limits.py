@@ -1,5 +1,7 @@
-"""Where a diskless broker ends: commits of its coordinators, a thousand partitions, five hundred idle connections; beside Apache Kafka where
-it has the same."""
+"""Limits of a diskless broker: commits of its coordinators, a thousand partitions, five hundred idle connections.
+
+Apache Kafka runs the last two as well.
+"""
 
 from __future__ import annotations
 

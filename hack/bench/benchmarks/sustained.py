@@ -59,7 +59,7 @@ ALONE = "the same backlog without a compaction"
 
 @dataclass
 class Seen:
-    """What was seen of a table while it was written. Times in seconds since the start."""
+    """Observations of a table while it is written. Times are seconds since the start."""
 
     at: list[float] = field(default_factory=list)
     small: list[int] = field(default_factory=list)
@@ -109,7 +109,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def steady(options: Options, policy: bool, seconds: float) -> Seen:
-    """One of the two: a fresh lake, a fresh driver."""
+    """Run the load on a fresh lake with a fresh driver, with or without a policy."""
     seen = Seen()
     what = "with a policy" if policy else "without a policy"
     with lake(options.directory / f"sustained-{'with' if policy else 'without'}") as stores:
@@ -226,7 +226,7 @@ def await_landed(firn: Ingestion, stores: Lake, rows: int) -> None:
 
 
 def backlog(options: Options) -> Iterator[Figure]:
-    """The same backlog landed twice: alone, and while a table beside is rewritten over and over."""
+    """Land the same backlog twice: alone, and while runs rewrite another table all the time."""
     rows = min(options.rows, int(BACKLOG_PER_MINUTE * options.minutes))
     rates = []
     with lake(options.directory / "sustained-backlog") as stores:

@@ -1,4 +1,4 @@
-"""What benchmarks on this machine run against: a Kafka broker and a catalog in PostgreSQL with its tables on the local disk."""
+"""The servers of the benchmarks: a Kafka broker, and a catalog in PostgreSQL with tables on the local disk."""
 
 from __future__ import annotations
 

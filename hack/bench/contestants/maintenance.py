@@ -33,7 +33,7 @@ _LONGEST = 1800.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a process did. ``seconds`` from its start to its end; ``usage`` of its whole tree."""
+    """The outcome of a process: ``seconds`` from start to end, and ``usage`` of its whole tree."""
 
     seconds: float
     usage: Usage

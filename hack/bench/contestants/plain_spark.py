@@ -1,7 +1,7 @@
-"""What any Spark user does, on a session configured as a maintenance run's: a process of its own, started by `bench.compaction`.
+"""Plain Spark on a session with the configuration of a maintenance run, in a process that the benchmark `compaction` starts.
 
-``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``; ``look TABLES RUN`` times queries over each of the tables (comma-separated).
-One line of JSON on standard output.
+``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``. ``look TABLES RUN`` times queries over each of the tables
+(comma-separated). The result is one line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPEATS = 7
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command of the command line and print its result."""
     what, names, *more, file = sys.argv[1:]
     spark = session.start(MaintenanceRun.model_validate_json(Path(file).read_text()))
     if what == "rewrite":

@@ -13,7 +13,8 @@ from firn.model.progress import decode_offsets
 
 @dataclass(frozen=True)
 class Commit:
-    """One snapshot that added rows. ``time`` in Unix seconds; ``rows`` in the table after it; ``offsets`` where it says them."""
+    """A snapshot that added rows. ``time`` is in Unix seconds, ``rows`` counts the table after it. ``offsets`` may
+    be absent."""
 
     time: float
     rows: int
@@ -23,7 +24,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One data file of the current snapshot."""
+    """A data file of the current snapshot."""
 
     rows: int
     bytes: int

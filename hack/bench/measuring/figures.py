@@ -1,4 +1,4 @@
-"""What a benchmark gives: figures, beside a peer's where there is one, as lines of JSON."""
+"""Figures of benchmarks as lines of JSON, with the peer's value if there is a peer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value. ``better`` says which direction is; ``peer`` names what ``peer_value`` was measured on, and how where that
-    is not the same run."""
+    """A measured value. ``better`` names the better direction. ``peer`` names the peer of ``peer_value``, and
+    another run if it is one."""
 
     name: str
     value: float | None
@@ -52,7 +52,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def machine() -> str:
-    """What the figures were measured on: cores, processor, memory, kernel."""
+    """Return the machine's cores, processor, memory and kernel as one line."""
     cpus = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in cpus if line.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -68,7 +68,7 @@ class Results:
         self._machine = machine()
 
     def add(self, figures: Iterable[Figure]) -> None:
-        """One line per figure."""
+        """Print and store a line for each figure."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a") as kept:
             for figure in figures:

@@ -19,7 +19,7 @@ _KCMP = {"x86_64": 312, "aarch64": 272}
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc/PID/stat. ``cpu``: seconds of the process and of the children it has waited for."""
+    """A line of /proc/PID/stat. ``cpu``: seconds of the process and of the children that it has waited for."""
 
     pid: int
     command: str
@@ -106,7 +106,7 @@ class Sample:
 
 
 class Usage:
-    """What a tree used, sampled while it ran."""
+    """CPU and memory of a process tree, sampled while it ran."""
 
     def __init__(self, samples: Sequence[Sample], peak_bytes: int) -> None:
         self.samples = list(samples)

@@ -1,1 +1,1 @@
-"""What is fetched or built once and kept in the cache: tools, packages, jars, wheels, image layers."""
+"""Artifacts that are fetched or built once and cached: tools, packages, jars, wheels, image layers."""

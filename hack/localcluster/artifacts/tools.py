@@ -16,7 +16,7 @@ KUBERNETES = "1.34.4"
 
 @dataclass(frozen=True)
 class Tool:
-    """One Go program: the directory of its module below `hack`, the package to build in it, and what the linker stamps into it."""
+    """A Go program: its module's directory below `hack`, its package, and the values that the linker stamps into it."""
 
     module: str
     package: str = "."

@@ -1,7 +1,7 @@
 """The base image on a machine that can reach no image registry: debian:bookworm-slim made from the machine's own Debian mirror.
 
-It carries the machine's certificates, pip and apt settings, so that image builds reach what the machine reaches; it is made anew on every
-machine and never pushed.
+It has the machine's certificates, pip and apt settings, so image builds reach what the machine reaches. Every machine builds its own, and
+never pushes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ path-exclude /usr/share/lintian/*
 
 @dataclass(frozen=True)
 class Source:
-    """One apt source of the machine."""
+    """An apt source of the machine."""
 
     uri: str
     suite: str
@@ -117,7 +117,7 @@ def ensure(buildah: list[str]) -> None:
 
 
 def _machine_settings() -> list[Path]:
-    """What of the machine's configuration says how it reaches package registries."""
+    """Return the configuration files that say how the machine reaches package registries."""
     apt = [
         path
         for path in sorted(Path("/etc/apt/apt.conf.d").glob("*"))

@@ -31,16 +31,16 @@ _KEPT = 3
 """Images of one name that stay: the present one and a few to go back to."""
 
 _KEPT_WITH_CODE = 30
-"""The same for images with code, which share all layers but a small one."""
+"""Images of one name that stay, for images with code. They share all layers except a small one."""
 
 
 CODE = "/opt/firn/app"
-"""Where an image holds the project's code, in a last layer of its own."""
+"""The directory of the project's code in an image, in a last layer of its own."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """One image: where its Dockerfile is, what its context holds beside that directory, and its further named contexts."""
+    """An image: the directory of its Dockerfile, the other files of its context, and its named contexts."""
 
     directory: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -154,10 +154,10 @@ def image(name: str) -> Image:
 
 
 class Builder(Protocol):
-    """What makes images of Dockerfiles."""
+    """A builder of images from Dockerfiles."""
 
     def has(self, reference: str) -> bool:
-        """Whether the image was built before."""
+        """Return True if the image was built before."""
 
     def build(self, reference: str, chosen: Image) -> None:
         """Build the image."""
@@ -184,7 +184,7 @@ class Buildah:
         self._store = Store()
 
     def has(self, reference: str) -> bool:
-        """Whether the store has it."""
+        """Return True if the store has the image."""
         return reference in self._store.images()
 
     def build(self, reference: str, chosen: Image) -> None:
@@ -251,7 +251,7 @@ class Engine:
         self._program = program
 
     def has(self, reference: str) -> bool:
-        """Whether the engine has it."""
+        """Return True if the engine has the image."""
         return subprocess.run([self._program, "image", "inspect", reference], capture_output=True).returncode == 0
 
     def command(

@@ -13,7 +13,7 @@ from hack.localcluster.layout import NODE, NODE_ADDRESS, NODE_PORTS, SERVICE_RAN
 
 @dataclass(frozen=True)
 class Component:
-    """One long-running program of the node and its command line."""
+    """A long-running program of the node and its command line."""
 
     name: str
     arguments: list[str]

@@ -1,4 +1,4 @@
-"""What a cluster leaves on a machine, as the kernel tells it: the check that `down` leaves nothing."""
+"""The traces of a cluster on a machine, as the kernel reports them. They prove that `down` leaves nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Footprint:
         )
 
     def beyond(self, earlier: Footprint) -> dict[str, list[str]]:
-        """What is here now and was not then, by kind; empty when nothing was left."""
+        """Return the traces that did not exist ``earlier``, by kind. Empty if nothing was left."""
         kinds = {kind: sorted(getattr(self, kind) - getattr(earlier, kind)) for kind in self.__dataclass_fields__}
         return {kind: found for kind, found in kinds.items() if found}
 

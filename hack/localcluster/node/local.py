@@ -93,7 +93,7 @@ class Local:
         say("cluster is down")
 
     def status(self) -> dict[str, object]:
-        """Whether the node's processes live and the API server answers."""
+        """Return the status of the node's processes and of the API server."""
         report: dict[str, object] = {"provider": "local", "running": self._alive(), "healthy": self._healthy()}
         if self._alive():
             report |= {
@@ -227,7 +227,7 @@ class Local:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def _get(self, path: str) -> bytes | None:
-        """What the API server answers to a GET as administrator; None when it does not, or not with success."""
+        """Send a GET to the API server as administrator and return the body, None without a successful answer."""
         keys = self._layout.keys
         try:
             context = ssl.create_default_context(cafile=str(keys / "ca.crt"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def manifests() -> list[dict[str, object]]:
-    """What the cluster needs as objects: rights of the node's own programs, and the default StorageClass."""
+    """Return the objects that the cluster needs: rights of the node's own programs, and the default StorageClass."""
 
     def role(name: str, rules: list[dict[str, list[str]]]) -> list[dict[str, object]]:
         full = f"firn:{name}"
