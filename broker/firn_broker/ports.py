@@ -1,6 +1,7 @@
-"""What a broker needs of the outside. Whoever implements a port names its promises in the contract suites (tests/contract).
+"""The ports of a broker. The contract suites (tests/contract) test every implementation of a port.
 
-The broker asks only these for time, chance, storage and order, so that it runs as well under a virtual clock over memory.
+A broker gets storage and order only through these, and time and randomness through `Clock` and `Random`. So it also runs in memory, under a
+virtual clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,26 +31,26 @@ from firn_broker.log_types import (
 
 
 class ObjectStore(Protocol):
-    """Objects by key. Raises `UnavailableError` for whatever may work later, and KeyError for an object that is not there."""
+    """Objects by key. Raises `UnavailableError` for an error that may pass, and KeyError for an object that does not exist."""
 
     async def put(self, key: str, data: memoryview) -> None:
-        """Store ``data`` whole and durably, in one request."""
+        """Store ``data`` durably, with one request that stores all of it or nothing."""
         ...
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """The bytes [start, end) of each range; near ones are fetched together."""
+        """Return the bytes [start, end) of each range. One request may fetch several near ranges."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
-        """Delete objects; those that are gone now (or were never there)."""
+        """Delete objects; return the keys of those that do not exist any more, or never did."""
         ...
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:
-        """(key, size) of all objects below ``prefix``."""
+        """Return (key, bytes) of all objects below ``prefix``."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Close connections and threads."""
         ...
 
 
@@ -113,7 +114,7 @@ class TopicStore(Protocol):
     async def delete_topic(self, topic: UUID) -> bool:
         """Delete a topic and the offsets that groups committed for it. Return False when it does not exist.
 
-        `RetentionStore.drop_runs` deletes its batches later, in bounded steps.
+        `RetentionStore.drop_ranges` deletes its batches later, in bounded steps.
         """
         ...
 
@@ -134,16 +135,16 @@ class LogStore(Protocol):
         ...
 
     async def rewrite(self, rewrite: Rewrite) -> bool:
-        """Replace runs by those of a reserved object, which holds the same log with fewer records.
+        """Replace batch ranges by those of a reserved object, which holds the same log with fewer records.
 
-        Objects that lose their last run are dead. Return False, and mark the new object dead, when the old runs are not there any more:
-        the topic was deleted, or another rewrite was faster. The bounds of the partition stay. Idempotent by key. Raises `FencedError` as
-        `commit` does.
+        Objects that lose their last range are dead. Return False, and mark the new object dead, when the log does not have the old ranges any
+        more: the topic was deleted, or another rewrite was faster. The bounds of the partition stay. Idempotent by key. Raises `FencedError`
+        as `commit` does.
         """
         ...
 
-    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
-        """Find where batches lie, as of now. Return at most ``runs`` runs (at least 1) for each partition."""
+    async def find(self, lookups: Sequence[Lookup], max_ranges: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
+        """Find where batches lie, as of now. Return at most ``max_ranges`` batch ranges (1 or more) for each lookup."""
         ...
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -151,9 +152,9 @@ class LogStore(Protocol):
         ...
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
-        """Find the first run that ends at offset ``since`` or later and has a record of ``timestamp`` or later.
+        """Find the first batch range that ends at offset ``since`` or later and has a record of ``timestamp`` or later.
 
-        With `MAX_TIMESTAMP`, find the run with the greatest timestamp.
+        With `MAX_TIMESTAMP`, find the range with the greatest timestamp.
         """
         ...
 
@@ -163,20 +164,20 @@ class LogStore(Protocol):
 
 
 class RetentionStore(Protocol):
-    """The bounded steps that delete data: records past retention, runs, objects, stored replies, and producer state."""
+    """The bounded steps that delete data: records past retention, batch ranges, objects, stored replies, and producer state."""
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
-        """Move the log starts of a topic past up to ``limit`` runs that are too old or exceed its size; return past how many.
+        """Move the log starts of a topic past up to ``limit`` batch ranges that are too old or exceed its size; return past how many.
 
-        A bound of -1 means none. The next call continues after this one. Size expires no run while ``limit`` runs of the topic
-        wait for `drop_runs`.
+        A bound of -1 means none. The next call continues after this one. Size expires no range while ``limit`` ranges of the topic wait for
+        `drop_ranges`.
         """
         ...
 
-    async def drop_runs(self, limit: int) -> int:
-        """Delete up to ``limit`` runs that lie below their log start or belong to deleted topics; return how many.
+    async def drop_ranges(self, limit: int) -> int:
+        """Delete up to ``limit`` batch ranges that lie below their log start or belong to deleted topics; return how many.
 
-        Objects that lose their last run are dead from then on.
+        Objects that lose their last range are dead from then on.
         """
         ...
 
@@ -207,7 +208,7 @@ class RetentionStore(Protocol):
         ...
 
     async def list_objects(self) -> Mapping[str, tuple[int, int]]:
-        """Return all known objects by key: (bytes, number of runs). Bytes are -1 for an object that is only reserved."""
+        """Return all known objects by key: (bytes, number of batch ranges). Bytes are -1 for an object that is only reserved."""
         ...
 
 

@@ -100,7 +100,7 @@ class GroupCoordinator:
         elif existing is not None and not existing.empty:
             return HeartbeatReply(
                 ErrorCode.group_id_not_found, request.member,
-                message=f"group {name} has members of the classic protocol: they have to leave before others join",
+                message=f"group {name} has members of the classic protocol: stop them before members of the consumer protocol join",
             )  # fmt: skip
         elif request.epoch != consumer.JOIN:
             return HeartbeatReply(ErrorCode.unknown_member_id, request.member, message=f"group {name} has no members")
@@ -115,7 +115,7 @@ class GroupCoordinator:
         if group.version != before:
             self.shards.schedule(shard, group)
         if not reply.error and (error := await self.storage.save_changes(shard, group)):
-            return HeartbeatReply(error, request.member, message="the group cannot be stored now: try again")
+            return HeartbeatReply(error, request.member, message="the coordinator cannot save the group now: retry")
         await self.storage.confirm(shard, reply.error)
         return reply
 

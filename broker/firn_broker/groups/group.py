@@ -1,4 +1,4 @@
-"""What a group is to the coordinator, whichever protocol its members speak."""
+"""A group of either protocol, as the group coordinator uses it."""
 
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -15,60 +15,60 @@ class GroupError(Exception):
 
 
 class Group(Protocol):
-    """A state machine: no I/O, no clock of its own. Times are seconds of a monotonic clock."""
+    """A state machine without I/O and without a clock. Times are seconds of a monotonic clock."""
 
     kind: ClassVar[str]
-    """As ListGroups names it: ``classic`` or ``consumer``."""
+    """The type in ListGroups: ``classic`` or ``consumer``."""
     name: str
     version: int
-    """Of what `save` writes: it grows with each change."""
+    """The version of the state that `save` writes. It grows with each change."""
     empty_ms: int | None
-    """Since when it is empty, by the wall clock, as it was last saved; None while somebody is in it."""
+    """When the group became empty, by the wall clock of its last save; None while it has members."""
 
     @property
     def protocol_type(self) -> str | None:
-        """``consumer`` for consumers; groups of other kinds of members have their own."""
+        """Return the protocol type: ``consumer`` for consumers, another one for Kafka Connect and others."""
         ...
 
     @property
     def state(self) -> StrEnum:
-        """As groups of its kind are described."""
+        """Return the state in the terms of the group's protocol."""
         ...
 
     @property
     def empty(self) -> bool:
-        """Nobody is in it: it may be deleted, and become a group of the other kind."""
+        """Return whether the group has no members. Then it may be deleted, or become a group of the other protocol."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Nobody is in it or was told to come again."""
+        """Return whether the group has no members and no client was told to rejoin it."""
         ...
 
     def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:
-        """Whether offsets of that member and epoch (or generation) count; -1 is anybody, while nobody is in the group."""
+        """Check whether a member of this epoch (or generation) may commit offsets. Epoch -1 commits without a member, while the group is empty."""
         ...
 
     def may_read(self, member: str | None, epoch: int) -> ErrorCode:
-        """Whether that member may ask for offsets."""
+        """Check whether a member of this epoch may read offsets."""
         ...
 
     def tick(self, now: float) -> bool:
-        """What time alone brings. True when members went."""
+        """Apply the deadlines that have passed; return whether members were removed."""
         ...
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do; infinity if never."""
+        """Return the time of the next deadline; infinity if there is none."""
         ...
 
     def disband(self, error: ErrorCode) -> None:
-        """The group is somebody else's now, or no more: whoever waits is told ``error``."""
+        """Answer all waiting members with ``error``, because the group moved to another broker or was deleted."""
         ...
 
     def save(self) -> str:
-        """As JSON."""
+        """Write the state as JSON."""
         ...
 
     def load(self, text: str, now: float) -> None:
-        """From JSON. Members have a whole session to be heard of."""
+        """Read the state from JSON. A full session begins for each member."""
         ...

@@ -1,4 +1,4 @@
-"""How far groups are behind, as a metric: of the groups that this broker coordinates, now and then, with one query."""
+"""Exports the lag of the groups that this broker coordinates, as a metric. One query reads the lags of all of them."""
 
 import asyncio
 
@@ -14,11 +14,11 @@ log = structlog.get_logger()
 
 SECONDS = 15.0
 SERIES = 1000
-"""Pairs of group and topic that are told of: those that are farthest behind."""
+"""How many pairs of group and topic the metric has: those with the greatest lag."""
 
 
 class GroupLag:
-    """Keeps the metric up to date. When lags cannot be read there are none, rather than old ones."""
+    """Updates the metric. When the lags cannot be read, the metric has no values, because old ones would mislead."""
 
     def __init__(self, group_store: GroupStore, groups: GroupCoordinator, topic_metadata: TopicMetadata) -> None:
         self._group_store = group_store
@@ -26,7 +26,7 @@ class GroupLag:
         self._topic_metadata = topic_metadata
 
     async def run(self) -> None:
-        """For ever."""
+        """Update the metric until cancelled."""
         while True:
             await asyncio.sleep(SECONDS)
             try:
@@ -39,7 +39,7 @@ class GroupLag:
                 log.exception("cannot read the lag of groups")
 
     async def round(self) -> None:
-        """Once. Raises GroupError and UnavailableError."""
+        """Read the lags and set the metric. Raises GroupError and UnavailableError."""
         names = [group.name for group in await self._groups.list()]
         lags = await self._group_store.lags(names, SERIES) if names else ()
         metrics.GROUP_LAG.clear()

@@ -86,10 +86,10 @@ class Upkeep:
         turn = next((number for number, it in enumerate(due, 1) if it.id == self._failed), 0)
         topics = await self._expire(due[turn:] + due[:turn])
         end = clock() + self._settings.interval_seconds
-        dropped = await self._steps("dropped runs", self._retention_store.drop_runs, end)
+        dropped = await self._steps("dropped runs", self._retention_store.drop_ranges, end)
         while topics and clock() < end:
             topics = await self._expire(topics)
-            dropped = await self._steps("dropped runs", self._retention_store.drop_runs, end)
+            dropped = await self._steps("dropped runs", self._retention_store.drop_ranges, end)
         metrics.UPKEEP_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
 
     def _bounds(self, topic: Topic) -> tuple[int, int]:

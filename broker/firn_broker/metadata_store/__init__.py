@@ -1,1 +1,1 @@
-"""The coordinator's data in PostgreSQL or SQLite, and Kafka's rules of idempotence for it."""
+"""The coordinator: metadata of all topics and groups in PostgreSQL or SQLite, and Kafka's rules of idempotence."""

@@ -1,12 +1,13 @@
-"""Which batches of an idempotent producer are new, known already, or out of order: Kafka's rules, without I/O.
+"""Kafka's rules for batches of an idempotent producer, without I/O: a batch is new, a duplicate, or out of order.
 
-- A producer id that we know nothing of may begin anywhere: its state may have expired.
-- A lower epoch than the known one is fenced. A higher one has to begin at sequence 0.
-- The next sequence is the last one plus one; after 2,147,483,647 comes 0.
-- A batch equal (first and last sequence) to one of the five newest is a duplicate, and has that one's offset. Five, because a client has at
-  most five requests in flight.
+- A producer without stored state may begin at any sequence: its state may have expired.
+- A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
+- The next sequence is the last one plus one; 0 follows 2,147,483,647.
+- A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset. Five, because a client has
+  at most five requests in flight.
 
-Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. PostgreSQL's commit function has the same rules in SQL.
+Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. The rule stands once here, for SQLite, and once in PL/pgSQL (``commit_wal`` in
+`metadata_store.postgres.migrations`). Change both together: the contract suite runs against both.
 """
 
 from dataclasses import dataclass, field
@@ -30,14 +31,14 @@ class KnownBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """What is known of one producer in one partition; the newest batch comes last."""
+    """Stored state of one producer in one partition; the newest batch comes last."""
 
     epoch: int
     batches: list[KnownBatch] = field(default_factory=list)
 
 
 def judge(state: ProducerState | None, epoch: int, sequence: int, records: int) -> ErrorCode | KnownBatch | None:
-    """None: append it. A batch: it is a duplicate of that. Otherwise the error to answer."""
+    """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer."""
     if state is None:
         return None
     if epoch < state.epoch:
@@ -56,7 +57,7 @@ def judge(state: ProducerState | None, epoch: int, sequence: int, records: int) 
 def remember(
     state: ProducerState | None, epoch: int, sequence: int, records: int, base_offset: int, append_ms: int
 ) -> ProducerState:
-    """The state after this batch was appended."""
+    """Return the producer's state after this batch was appended."""
     if state is None or state.epoch != epoch:
         state = ProducerState(epoch)
     state.batches.append(KnownBatch(sequence, following_sequence(sequence, records - 1), base_offset, append_ms))

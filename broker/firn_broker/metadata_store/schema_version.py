@@ -3,8 +3,8 @@
 
 def mismatch(where: str, version: int, wanted: int) -> str:
     """Explain why a process that may not migrate cannot use this schema. Version 0 is a missing or empty one."""
-    found = f"has version {version}" if version else "is not there, or empty"
+    actual = f"has schema version {version}" if version else "does not exist, or is empty"
     return (
-        f"coordinator: {where} {found}, and this program needs version {wanted}: correct the configuration, or use the program of the"
-        " version that brokers run"
+        f"coordinator: {where} {actual}; this program needs schema version {wanted}. Correct the configuration, or use the version of"
+        " firn-broker that the brokers run."
     )

@@ -28,7 +28,7 @@ Advance = Callable[[float], Awaitable[None]]
 
 
 class Log:
-    """A node with a topic, that commits batches one object after the other."""
+    """A node that commits batches of one topic, one object after the other."""
 
     def __init__(self, store: MetadataStore, lease: NodeLease) -> None:
         self.store = store
@@ -46,17 +46,13 @@ class Log:
 
 
 def placed(batches: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """The batches behind one another, as an object has them."""
-    position, found = 32, []
-    for it in batches:
-        found.append(
-            BatchEntry(
-                it.partition, position, it.length, it.records, it.max_timestamp, it.append_time, it.producer_id,
-                it.producer_epoch, it.base_sequence,
-            )
-        )  # fmt: skip
-        position += it.length
-    return found
+    """Place the batches one after the other, as in an object."""
+    position = 32
+    entries = []
+    for entry in batches:
+        entries.append(entry._replace(position=position))
+        position += entry.length
+    return entries
 
 
 def batch(
@@ -75,10 +71,10 @@ def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
     return [it.base_offset for it in outcomes]
 
 
-async def rewritten(log: Log, *, upto: int = 1 << 30) -> Rewrite:
-    """The first runs of the first partition as one run of another object, not asked for yet."""
-    (found,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
-    old = found.ranges[:upto]
+async def rewritten(log: Log, *, count: int = 1 << 30) -> Rewrite:
+    """Build a rewrite of the first partition's first ranges into one range of another object."""
+    (result,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
+    old = result.ranges[:count]
     key = await log.key()
     new = BatchRange(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
     return Rewrite(log.lease, key, 500, FIRST, old, [new])

@@ -34,7 +34,7 @@ class CommitContract(StoreContract):
         assert (first.log_start, first.high_watermark, first.size) == (0, 6, 300)
         assert (second.high_watermark, second.size) == (5, 200)
 
-    async def test_the_same_object_is_answered_the_same(self, log: Log) -> None:
+    async def test_a_repeated_commit_returns_the_same_outcomes(self, log: Log) -> None:
         key = await log.key()
         before = await log.commit(batch(), produced(0, producer=9), key=key)
         assert await log.commit(batch(), produced(0, producer=9), key=key) == before
@@ -42,17 +42,17 @@ class CommitContract(StoreContract):
         assert state is not None
         assert state.high_watermark == 2
 
-    async def test_what_is_not_reserved_is_refused(self, log: Log) -> None:
+    async def test_a_commit_of_an_unreserved_object_is_rejected(self, log: Log) -> None:
         with pytest.raises(FencedError):
             await log.store.log.commit(Commit(log.lease, "wal/nobody", 1, placed([batch()])))
 
-    async def test_an_old_epoch_commits_nothing(self, log: Log) -> None:
+    async def test_a_fenced_node_commits_nothing(self, log: Log) -> None:
         key = await log.key()
         await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
         with pytest.raises(FencedError):
             await log.commit(batch(), key=key)
 
-    async def test_what_an_old_epoch_did_is_still_told(self, log: Log) -> None:
+    async def test_a_fenced_node_gets_the_outcomes_of_its_earlier_commit(self, log: Log) -> None:
         key = await log.key()
         before = await log.commit(batch(), key=key)
         await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
@@ -65,34 +65,36 @@ class CommitContract(StoreContract):
         assert outcome.duplicate
         assert await log.store.retention.dead_objects(0, 10) == [key]
 
-    async def test_append_time_is_the_coordinators_and_rises(self, log: Log, advance: Advance) -> None:
+    async def test_append_times_come_from_the_store_and_rise(self, log: Log, advance: Advance) -> None:
         (first,) = await log.commit(batch(append_time=True, time=5))
         await advance(1)
         (second,) = await log.commit(batch(append_time=True, time=3))
         assert 0 < first.append_ms < second.append_ms
-        found = (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges
+        ranges = (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges
         assert (
-            [it.append_ms for it in found] == [it.max_timestamp for it in found] == [first.append_ms, second.append_ms]
+            [it.append_ms for it in ranges]
+            == [it.max_timestamp for it in ranges]
+            == [first.append_ms, second.append_ms]
         )
 
-    async def test_commits_at_the_same_time_share_no_offset(self, log: Log) -> None:
+    async def test_concurrent_commits_share_no_offset(self, log: Log) -> None:
         keys = [await log.key() for _ in range(20)]
-        given = await asyncio.gather(*(log.commit(batch(records=2), batch(SECOND, 3), key=key) for key in keys))
-        assert sorted(it[0].base_offset for it in given) == list(range(0, 40, 2))
-        assert sorted(it[1].base_offset for it in given) == list(range(0, 60, 3))
+        outcomes = await asyncio.gather(*(log.commit(batch(records=2), batch(SECOND, 3), key=key) for key in keys))
+        assert sorted(it[0].base_offset for it in outcomes) == list(range(0, 40, 2))
+        assert sorted(it[1].base_offset for it in outcomes) == list(range(0, 60, 3))
 
-    async def test_an_unknown_producer_may_begin_anywhere(self, log: Log) -> None:
+    async def test_an_unknown_producer_may_begin_at_any_sequence(self, log: Log) -> None:
         (outcome,) = await log.commit(produced(17))
         assert (outcome.error, outcome.base_offset) == (ErrorCode.none, 0)
 
-    async def test_sequences_follow_one_another(self, log: Log) -> None:
+    async def test_a_gap_between_sequences_is_rejected(self, log: Log) -> None:
         outcomes = await log.commit(produced(0, 3), produced(3, 2), produced(6), produced(5))
         assert [it.error for it in outcomes] == [
             ErrorCode.none, ErrorCode.none, ErrorCode.out_of_order_sequence_number, ErrorCode.none,
         ]  # fmt: skip
         assert offsets(outcomes) == [0, 3, -1, 5]
 
-    async def test_sequences_wrap(self, log: Log) -> None:
+    async def test_sequences_wrap_around(self, log: Log) -> None:
         last = (1 << 31) - 1
         outcomes = await log.commit(produced(last - 1, 2), produced(0, 2), produced(2))
         assert offsets(outcomes) == [0, 2, 4]
@@ -100,7 +102,7 @@ class CommitContract(StoreContract):
         (after,) = await log.commit(produced(2, producer=6))
         assert (wrapping.error, after.error) == (ErrorCode.none, ErrorCode.none)
 
-    async def test_a_duplicate_has_the_first_ones_offset(self, log: Log) -> None:
+    async def test_a_duplicate_has_the_offset_of_the_first_batch(self, log: Log) -> None:
         await log.commit(batch(records=4))
         first = await log.commit(produced(0, 2), produced(2, 2))
         again = await log.commit(produced(0, 2), produced(2, 2))
@@ -110,19 +112,19 @@ class CommitContract(StoreContract):
         assert state is not None
         assert state.high_watermark == 8
 
-    async def test_five_batches_are_remembered(self, log: Log) -> None:
+    async def test_duplicates_of_the_five_newest_batches_are_detected(self, log: Log) -> None:
         await log.commit(*(produced(number) for number in range(6)))
         outcomes = await log.commit(produced(1), produced(0))
         assert outcomes[0].duplicate
         assert outcomes[0].base_offset == 1
         assert outcomes[1].error is ErrorCode.out_of_order_sequence_number
 
-    async def test_a_duplicate_has_to_be_the_whole_batch(self, log: Log) -> None:
+    async def test_a_part_of_a_batch_is_no_duplicate(self, log: Log) -> None:
         await log.commit(produced(0, 5))
         (outcome,) = await log.commit(produced(0, 4))
         assert outcome.error is ErrorCode.out_of_order_sequence_number
 
-    async def test_epochs(self, log: Log) -> None:
+    async def test_older_epochs_are_fenced_and_newer_ones_begin_at_zero(self, log: Log) -> None:
         await log.commit(produced(0, epoch=1))
         outcomes = await log.commit(
             produced(1, epoch=0), produced(1, epoch=2), produced(0, epoch=2), produced(1, epoch=2), produced(1, epoch=1)
@@ -132,7 +134,7 @@ class CommitContract(StoreContract):
             ErrorCode.invalid_producer_epoch,
         ]  # fmt: skip
 
-    async def test_producers_and_partitions_do_not_mix(self, log: Log) -> None:
+    async def test_sequences_are_per_producer_and_partition(self, log: Log) -> None:
         outcomes = await log.commit(
             produced(0, producer=1), produced(0, producer=2), produced(1, producer=1), produced(1, producer=2),
             produced(0, producer=1, partition=SECOND),

@@ -22,7 +22,7 @@ from tests.contract.metadata_store.builders import (
 class GroupContract(StoreContract):
     """The contract of `GroupStore`."""
 
-    async def test_groups_are_kept_by_shard(self, log: Log) -> None:
+    async def test_groups_are_saved_by_shard(self, log: Log) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)
         assert held is not None
         await log.store.groups.save_group(held, 1, StoredGroup("a", 1, '{"x": 1}'))
@@ -32,20 +32,20 @@ class GroupContract(StoreContract):
         assert list(await log.store.groups.load_groups(1)) == [StoredGroup("a", 2, '{"x": 2}')]
         assert [it.name for it in await log.store.groups.load_groups()] == ["a", "b"]
 
-    async def test_offsets_are_kept_with_their_metadata(self, log: Log) -> None:
+    async def test_offsets_are_saved_with_their_metadata(self, log: Log) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)
         assert held is not None
-        wanted = {FIRST: CommittedOffset(5, 0, "so far"), SECOND: CommittedOffset(7)}
+        newest = {FIRST: CommittedOffset(5, 0, "so far"), SECOND: CommittedOffset(7)}
         await log.store.groups.commit_offsets(held, "g", {FIRST: CommittedOffset(4)})
-        await log.store.groups.commit_offsets(held, "g", wanted)
-        assert dict(await log.store.groups.load_offsets("g")) == wanted
+        await log.store.groups.commit_offsets(held, "g", newest)
+        assert dict(await log.store.groups.load_offsets("g")) == newest
         assert await log.store.groups.groups_with_offsets() == ["g"]
         await log.store.groups.delete_offsets(held, "g", [SECOND])
         assert list(await log.store.groups.load_offsets("g")) == [FIRST]
         await log.store.groups.delete_group(held, "g")
         assert dict(await log.store.groups.load_offsets("g")) == {}
 
-    async def test_who_lost_a_group_changes_nothing(self, log: Log, advance: Advance) -> None:
+    async def test_a_former_lease_holder_changes_no_group(self, log: Log, advance: Advance) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)
         assert held is not None
         await advance(TTL / 1000 + 1)
@@ -60,7 +60,7 @@ class GroupContract(StoreContract):
             with pytest.raises(FencedError):
                 await change
 
-    async def test_lags_are_of_topics_the_greatest_first(self, log: Log) -> None:
+    async def test_lags_are_per_topic_the_greatest_first(self, log: Log) -> None:
         await log.commit(batch(FIRST, records=5), batch(SECOND, records=7))
         other = UUID(int=8)
         await log.store.topics.create_topic(Topic(other, "other", 1, {}))
@@ -78,12 +78,12 @@ class GroupContract(StoreContract):
         assert list(await log.store.groups.lags(["a", "b"], 10)) == lags[1:]
         assert list(await log.store.groups.lags([], 10)) == []
 
-    async def test_offsets_go_with_their_topic(self, log: Log) -> None:
+    async def test_deleting_a_topic_deletes_its_offsets(self, log: Log) -> None:
         await log.store.groups.commit_offsets(None, "g", {FIRST: CommittedOffset(5)})
         await log.store.topics.delete_topic(TOPIC)
         assert dict(await log.store.groups.load_offsets("g")) == {}
 
-    async def test_no_offsets_are_kept_for_a_topic_that_is_gone(self, log: Log) -> None:
+    async def test_no_offsets_are_saved_for_a_deleted_topic(self, log: Log) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)
         gone = Partition(UUID(int=6), 0)
         for lease in (held, None):

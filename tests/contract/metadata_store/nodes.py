@@ -14,7 +14,7 @@ class NodeContract(StoreContract):
     async def test_the_cluster_keeps_its_id(self, store: MetadataStore) -> None:
         assert await store.cluster_id() == await store.cluster_id() != ""
 
-    async def test_a_lease_from_a_time_that_a_clock_took_back_ends_as_others_do(
+    async def test_a_lease_from_before_the_clock_went_back_ends_on_time(
         self, store: MetadataStore, advance: Advance
     ) -> None:
         first, _ = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 1000 * TTL)
@@ -30,7 +30,7 @@ class NodeContract(StoreContract):
         assert again.node == 0
         assert again.epoch > first.epoch
 
-    async def test_a_node_that_does_not_renew_is_gone(self, store: MetadataStore, advance: Advance) -> None:
+    async def test_a_node_that_does_not_renew_is_not_live(self, store: MetadataStore, advance: Advance) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(NodeAddress("b", 2, "z"), TTL)
         await advance(6)
         await store.nodes.renew(first, TTL)
@@ -38,31 +38,33 @@ class NodeContract(StoreContract):
         assert [it.id for it in await store.nodes.renew(first, TTL)] == [0]
         nodes = await store.nodes.renew(second, TTL)
         assert [it.id for it in await store.nodes.renew(first, TTL)] == [0, 1], (
-            "nobody took its place: it may come back"
+            "no other node has its id, so it may return"
         )
         assert [it.id for it in nodes][:1] == [0]
         assert (await store.nodes.renew(first, TTL))[1].address == NodeAddress("b", 2, "z")
 
-    async def test_a_node_tells_where_clients_outside_reach_it(self, store: MetadataStore) -> None:
+    async def test_a_node_has_an_external_address(self, store: MetadataStore) -> None:
         outside = NodeAddress("a", 1, "z", Endpoint("a.example", 31000))
         lease = await store.nodes.join(outside, TTL, 3)
         assert [it.address for it in await store.nodes.renew(lease, TTL)] == [outside]
         lease = await store.nodes.join(NodeAddress("a", 1, "z"), TTL, 3)
-        assert [it.address.external for it in await store.nodes.renew(lease, TTL)] == [None], "it lost that listener"
+        assert [it.address.external for it in await store.nodes.renew(lease, TTL)] == [None], (
+            "the node has no external listener any more"
+        )
 
-    async def test_a_wanted_id_fences_whoever_has_it(self, store: MetadataStore) -> None:
+    async def test_joining_with_a_node_id_fences_its_holder(self, store: MetadataStore) -> None:
         first = await store.nodes.join(ADDRESS, TTL, 3)
         second = await store.nodes.join(ADDRESS, TTL, 3)
         assert (first.node, second.node, second.epoch) == (3, 3, first.epoch + 1)
         with pytest.raises(FencedError):
             await store.nodes.renew(first, TTL)
 
-    async def test_a_node_that_leaves_is_gone_at_once(self, store: MetadataStore) -> None:
+    async def test_a_node_that_leaves_is_not_live_at_once(self, store: MetadataStore) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
         await store.nodes.leave(second)
         assert [it.id for it in await store.nodes.renew(first, TTL)] == [0]
 
-    async def test_a_right_has_one_holder(self, store: MetadataStore, advance: Advance) -> None:
+    async def test_a_lease_has_one_holder(self, store: MetadataStore, advance: Advance) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 3 * TTL)
         held = await store.nodes.acquire("upkeep", first)
         assert held is not None
@@ -73,7 +75,7 @@ class NodeContract(StoreContract):
         assert taken is not None
         assert taken.epoch > held.epoch
 
-    async def test_a_released_right_is_free_and_its_epoch_over(self, store: MetadataStore) -> None:
+    async def test_a_released_lease_is_free_and_its_epoch_over(self, store: MetadataStore) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
         held = await store.nodes.acquire("groups/1", first)
         assert held is not None
@@ -84,6 +86,6 @@ class NodeContract(StoreContract):
         assert taken is not None
         assert taken.epoch > held.epoch
 
-    async def test_producer_ids_are_given_once(self, store: MetadataStore) -> None:
+    async def test_producer_ids_are_allocated_once(self, store: MetadataStore) -> None:
         first = await store.nodes.allocate_producer_ids(10)
         assert await store.nodes.allocate_producer_ids(1) >= first + 10

@@ -23,10 +23,12 @@ from tests.contract.metadata_store.builders import (
 class RetentionContract(StoreContract):
     """The contract of `RetentionStore`."""
 
-    async def test_a_withdrawn_reservation_is_refused_and_its_object_dies(self, log: Log, advance: Advance) -> None:
+    async def test_a_withdrawn_reservation_rejects_the_commit_and_its_object_is_dead(
+        self, log: Log, advance: Advance
+    ) -> None:
         key = await log.key()
         await advance(3)
-        assert await log.store.retention.withdraw_reservations(2_000, 10) == 0, "the node lives"
+        assert await log.store.retention.withdraw_reservations(2_000, 10) == 0, "the node is live"
         await advance(TTL / 1000)
         assert await log.store.retention.withdraw_reservations(2_000, 10) == 1
         with pytest.raises(FencedError):
@@ -37,18 +39,18 @@ class RetentionContract(StoreContract):
         await log.store.retention.forget_objects([key])
         assert await log.store.retention.dead_objects(0, 10) == []
 
-    async def test_replies_that_nobody_asks_for_any_more_are_forgotten(self, log: Log, advance: Advance) -> None:
+    async def test_old_replies_are_forgotten_except_the_newest(self, log: Log, advance: Advance) -> None:
         keys = []
         for _ in range(KEPT_REPLIES + 3):
             keys.append(await log.key())
             await log.commit(batch(), key=keys[-1])
             await advance(0.01)
         assert await log.store.retention.forget_replies(5_000, 1000) == 0
-        assert offsets(await log.commit(batch(), key=keys[0])) == [0], "too young"
+        assert offsets(await log.commit(batch(), key=keys[0])) == [0], "the reply is too young"
         await advance(6)
         await log.store.nodes.renew(log.lease, TTL)
         assert await log.store.retention.forget_replies(5_000, 2) == 2
-        assert offsets(await log.commit(batch(), key=keys[2])) == [2], "not more than the limit"
+        assert offsets(await log.commit(batch(), key=keys[2])) == [2], "the limit is reached"
         assert await log.store.retention.forget_replies(5_000, 1000) == 1
         assert await log.store.retention.forget_replies(5_000, 1000) == 0
         for key in keys[:3]:
@@ -61,9 +63,7 @@ class RetentionContract(StoreContract):
         with pytest.raises(FencedError):
             await log.commit(batch(), key=keys[-1])
 
-    async def test_an_object_that_was_reserved_long_ago_is_young_once_it_is_committed(
-        self, log: Log, advance: Advance
-    ) -> None:
+    async def test_the_age_of_a_reply_counts_from_the_commit(self, log: Log, advance: Advance) -> None:
         key = await log.key()
         for _ in range(KEPT_REPLIES):
             await log.commit(batch(SECOND))
@@ -73,7 +73,7 @@ class RetentionContract(StoreContract):
         await log.store.retention.forget_replies(5_000, 1000)
         assert offsets(await log.commit(batch(), key=key)) == [0]
 
-    async def test_producers_that_are_silent_are_forgotten(self, log: Log, advance: Advance) -> None:
+    async def test_silent_producers_are_forgotten(self, log: Log, advance: Advance) -> None:
         await log.commit(produced(0, producer=1), produced(0, producer=2))
         await advance(8)
         await log.commit(produced(1, producer=1))
@@ -82,7 +82,7 @@ class RetentionContract(StoreContract):
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
         assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
 
-    async def test_silent_producers_are_looked_for_step_by_step(self, log: Log, advance: Advance) -> None:
+    async def test_silent_producers_are_examined_in_bounded_steps(self, log: Log, advance: Advance) -> None:
         await log.commit(*(produced(0, producer=number) for number in range(5)))
         await advance(8)
         await log.commit(*(produced(1, producer=number) for number in (0, 1, 4)))
@@ -91,18 +91,18 @@ class RetentionContract(StoreContract):
         await advance(10)
         assert [await log.store.retention.forget_producers(10_000, 2) for _ in range(3)] == [2, 1, 0]
 
-    async def test_runs_below_the_log_start_go_and_objects_with_their_last(self, log: Log) -> None:
+    async def test_ranges_below_the_log_start_are_dropped_and_empty_objects_are_dead(self, log: Log) -> None:
         key, other = await log.key(), await log.key()
         await log.commit(batch(records=2), batch(SECOND), key=key)
         await log.commit(batch(records=2), key=other)
         await log.store.log.advance_start(FIRST, 3)
-        assert await log.store.retention.drop_runs(10) == 1
-        (found,) = await log.store.log.find([Lookup(FIRST, 3, 10)])
-        assert [it.base_offset for it in found.ranges] == [2], "the run with the log start stays"
+        assert await log.store.retention.drop_ranges(10) == 1
+        (result,) = await log.store.log.find([Lookup(FIRST, 3, 10)])
+        assert [it.base_offset for it in result.ranges] == [2], "the range with the log start stays"
         assert (await log.store.log.find([Lookup(FIRST, 2, 10)]))[0].error is ErrorCode.offset_out_of_range
         assert await log.store.retention.dead_objects(0, 10) == []
         await log.store.log.advance_start(SECOND, 1)
-        assert await log.store.retention.drop_runs(10) == 1
+        assert await log.store.retention.drop_ranges(10) == 1
         assert await log.store.retention.dead_objects(0, 10) == [key]
         (state,) = await log.store.log.states([FIRST])
         assert state is not None
@@ -112,9 +112,9 @@ class RetentionContract(StoreContract):
         for _ in range(5):
             await log.commit(batch())
         await log.store.log.advance_start(FIRST, 5)
-        assert [await log.store.retention.drop_runs(2) for _ in range(4)] == [2, 2, 1, 0]
+        assert [await log.store.retention.drop_ranges(2) for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_old_runs_expire(self, log: Log, advance: Advance) -> None:
+    async def test_old_ranges_expire(self, log: Log, advance: Advance) -> None:
         await advance(0)
         (stamp,) = await log.commit(batch(SECOND, append_time=True))
         now = stamp.append_ms
@@ -123,17 +123,17 @@ class RetentionContract(StoreContract):
         assert await log.store.retention.expire(TOPIC, 5000, -1, 10) == 2
         (state,) = await log.store.log.states([FIRST])
         assert state is not None
-        assert state.log_start == 2, "only from the beginning on"
+        assert state.log_start == 2, "ranges expire from the beginning only"
         assert await log.store.retention.expire(TOPIC, 5000, -1, 10) == 0
 
-    async def test_records_without_time_are_as_old_as_their_object(self, log: Log, advance: Advance) -> None:
+    async def test_records_without_a_timestamp_have_the_age_of_their_object(self, log: Log, advance: Advance) -> None:
         await advance(0)
         await log.commit(batch(time=-1))
         assert await log.store.retention.expire(TOPIC, 60_000, -1, 10) == 0
         await advance(61)
         assert await log.store.retention.expire(TOPIC, 60_000, -1, 10) == 1
 
-    async def test_logs_shrink_to_their_bytes(self, log: Log) -> None:
+    async def test_logs_shrink_to_their_retention_bytes(self, log: Log) -> None:
         for _ in range(5):
             await log.commit(batch())
         for limit, start in ((500, 0), (250, 2), (250, 2), (0, 5)):
@@ -142,8 +142,7 @@ class RetentionContract(StoreContract):
             assert state is not None
             assert state.log_start == start, limit
 
-    async def test_expiry_is_bounded(self, log: Log) -> None:
-        """Over all partitions together."""
+    async def test_expiry_by_age_is_bounded_over_all_partitions(self, log: Log) -> None:
         for _ in range(5):
             await log.commit(batch(), batch(SECOND))
         for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5]), (0, [5, 5])):
@@ -156,37 +155,37 @@ class RetentionContract(StoreContract):
         for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5])):
             assert await log.store.retention.expire(TOPIC, -1, 0, 4) == passed
             assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
-            while await log.store.retention.drop_runs(4):
+            while await log.store.retention.drop_ranges(4):
                 pass
 
-    async def test_logs_shrink_no_further_while_many_runs_wait_to_be_dropped(self, log: Log) -> None:
+    async def test_expiry_by_size_pauses_while_many_ranges_wait_to_be_dropped(self, log: Log) -> None:
         for _ in range(8):
             await log.commit(batch())
         for dropped, start in ((0, 3), (0, 3), (1, 5)):
             if dropped:
-                assert await log.store.retention.drop_runs(dropped) == dropped
+                assert await log.store.retention.drop_ranges(dropped) == dropped
             await log.store.retention.expire(TOPIC, -1, 300, 3)
             (state,) = await log.store.log.states([FIRST])
             assert state is not None
             assert state.log_start == start
 
-    async def test_runs_of_one_partition_that_wait_to_be_dropped_count_for_all(self, log: Log) -> None:
+    async def test_waiting_ranges_of_one_partition_count_for_the_topic(self, log: Log) -> None:
         for _ in range(4):
             await log.commit(batch(), batch(SECOND))
         await log.store.log.advance_start(FIRST, 3)
         for passed, starts in ((0, [3, 0]), (3, [4, 2])):
             assert await log.store.retention.expire(TOPIC, -1, 0, 3) == passed
             assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
-            assert await log.store.retention.drop_runs(1) == 1
+            assert await log.store.retention.drop_ranges(1) == 1
 
-    async def test_all_partitions_of_a_topic_expire_at_once(self, log: Log) -> None:
+    async def test_one_call_expires_all_partitions_of_a_topic(self, log: Log) -> None:
         for partition in (FIRST, SECOND):
             for _ in range(3):
                 await log.commit(batch(partition))
         assert await log.store.retention.expire(TOPIC, 0, -1, 10) == 6
         assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == [3, 3]
 
-    async def test_objects_are_listed_with_their_runs(self, log: Log) -> None:
+    async def test_objects_are_listed_with_their_ranges(self, log: Log) -> None:
         key, unused = await log.key(), await log.key()
         await log.commit(batch(), batch(SECOND), key=key)
         assert dict(await log.store.retention.list_objects()) == {key: (1000, 2), unused: (-1, 0)}

@@ -2,17 +2,19 @@
 
 from firn_broker.log_types import Topic
 from firn_broker.ports import MetadataStore
+from tests.contract.metadata_store.batch_ranges import BatchRangeContract
 from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, Log, batch, produced
 from tests.contract.metadata_store.commits import CommitContract
 from tests.contract.metadata_store.groups import GroupContract
 from tests.contract.metadata_store.nodes import NodeContract
 from tests.contract.metadata_store.retention import RetentionContract
-from tests.contract.metadata_store.runs import RunContract
 from tests.contract.metadata_store.topics import TopicContract
 
 
-class MetadataStoreContract(NodeContract, TopicContract, CommitContract, RunContract, RetentionContract, GroupContract):
-    """The tests that every metadata store passes."""
+class MetadataStoreContract(
+    NodeContract, TopicContract, CommitContract, BatchRangeContract, RetentionContract, GroupContract
+):
+    """All tests that an implementation has to pass."""
 
 
 async def check_all_ports(store: MetadataStore, cluster: str) -> None:
@@ -23,5 +25,5 @@ async def check_all_ports(store: MetadataStore, cluster: str) -> None:
     await store.topics.create_topic(Topic(TOPIC, "t", 2, {}))
     assert [outcome.base_offset for outcome in await log.commit(batch(), batch(), produced(0))] == [0, 1, 2]
     assert await store.retention.expire(TOPIC, -1, 0, 10) == 1
-    assert await store.retention.drop_runs(10) == 1
+    assert await store.retention.drop_ranges(10) == 1
     assert await store.retention.forget_replies(0, 10) == 0

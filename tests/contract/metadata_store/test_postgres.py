@@ -27,12 +27,12 @@ _numbers = itertools.count()
 
 @asynccontextmanager
 async def behind(database: Postgres, settings: PostgresSettings) -> AsyncIterator[tuple[Proxy, PostgresStore]]:
-    """A coordinator, and its way to the server, which can be spoiled. No call is given up by itself."""
-    with Proxy(database.port) as way:
-        uri = replace(database, port=way.port).uri
+    """Open a store behind a proxy that can drop or delay traffic. Calls do not time out by themselves."""
+    with Proxy(database.port) as proxy:
+        uri = replace(database, port=proxy.port).uri
         store = PostgresStore(settings.model_copy(update={"uri": uri, "timeout_seconds": 600}))
         await store.start()
-        yield way, store
+        yield proxy, store
         await store.close()
 
 
@@ -75,25 +75,25 @@ class TestPostgres(MetadataStoreContract):
         yield advance
         await db.close()
 
-    async def test_connections_that_went_silent_are_replaced_all_at_once(
+    async def test_all_connections_are_replaced_when_one_gets_no_reply(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
-        """As those to a server whose machine is gone, while another has taken its place."""
-        async with behind(database, settings) as (way, store):
+        """A machine is gone, and another server has taken over its address."""
+        async with behind(database, settings) as (proxy, store):
             lease = await store.nodes.join(ADDRESS, 2_000)
             await asyncio.gather(*(store.topics.load_topics() for _ in range(settings.connections)))
-            way.silence()
+            proxy.silence()
             with pytest.raises(UnavailableError):
                 await store.nodes.renew(lease, 2_000)
             async with asyncio.timeout(60):
                 await store.nodes.renew(lease, 30_000)
                 await asyncio.gather(*(store.topics.load_topics() for _ in range(settings.connections)))
 
-    async def test_who_is_cancelled_while_the_server_is_silent_ends(
+    async def test_a_cancelled_call_to_a_silent_server_ends(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
-        async with behind(database, settings) as (way, store):
-            way.silence()
+        async with behind(database, settings) as (proxy, store):
+            proxy.silence()
             task = asyncio.create_task(store.topics.load_topics())
             await asyncio.wait({task}, timeout=0.2)
             task.cancel()
@@ -108,7 +108,7 @@ class TestPostgres(MetadataStoreContract):
         assert await other.cluster_id() == await store.cluster_id()
         await other.close()
 
-    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
+    async def test_a_schema_of_an_earlier_version_is_migrated(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
         name = f"{settings.schema_name}_earlier"
@@ -119,7 +119,7 @@ class TestPostgres(MetadataStoreContract):
         )
         for script in SCRIPTS[:2]:
             await db.execute(script)
-        # An earlier version had its functions in the first script.
+        # The first release had the functions in its first script.
         await db.execute(FUNCTIONS.replace("made_ms = now_at, ", ""))
         await db.execute("INSERT INTO cluster VALUES ('earlier')")
         await db.execute(
@@ -133,20 +133,20 @@ class TestPostgres(MetadataStoreContract):
         await store.close()
         await db.close()
 
-    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+    async def test_a_store_that_may_not_migrate_rejects_another_schema_version(
         self, settings: PostgresSettings, database: Postgres, store: MetadataStore
     ) -> None:
-        looking = PostgresStore(settings, migrates=False)
-        await looking.start()
-        assert await looking.cluster_id() == await store.cluster_id()
-        await looking.close()
+        reader = PostgresStore(settings, migrates=False)
+        await reader.start()
+        assert await reader.cluster_id() == await store.cluster_id()
+        await reader.close()
         db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
         wrong = settings.model_copy(update={"schema_name": "misspelt"})
-        with pytest.raises(InvalidSpecError, match="'misspelt' .* is not there"):
+        with pytest.raises(InvalidSpecError, match="'misspelt' .* does not exist"):
             await PostgresStore(wrong, migrates=False).start()
         assert await db.fetchval("SELECT to_regnamespace('misspelt')") is None
         await db.execute(f"DELETE FROM {settings.schema_name}.schema_version WHERE version > 2")
-        with pytest.raises(InvalidSpecError, match="has version 2"):
+        with pytest.raises(InvalidSpecError, match="has schema version 2"):
             await PostgresStore(settings, migrates=False).start()
         assert await db.fetchval(f"SELECT max(version) FROM {settings.schema_name}.schema_version") == 2
         await db.close()
@@ -154,12 +154,12 @@ class TestPostgres(MetadataStoreContract):
     @pytest.mark.parametrize(
         "trouble",
         [
-            pytest.param("ALTER ROLE {role} SET default_transaction_read_only = on", id="the server only reads"),
+            pytest.param("ALTER ROLE {role} SET default_transaction_read_only = on", id="the server is read-only"),
             pytest.param("ALTER ROLE {role} PASSWORD 'another'", id="the password was rotated"),
-            pytest.param("REVOKE UPDATE ON {schema}.counter FROM {role}", id="a right is missing"),
+            pytest.param("REVOKE UPDATE ON {schema}.counter FROM {role}", id="a privilege is missing"),
         ],
     )
-    async def test_what_may_be_mended_outside_is_passing(
+    async def test_an_error_that_an_administrator_can_repair_is_temporary(
         self, settings: PostgresSettings, database: Postgres, store: MetadataStore, trouble: str, tmp_path: Path
     ) -> None:
         role, schema = f"role_{settings.schema_name}", settings.schema_name
@@ -169,24 +169,24 @@ class TestPostgres(MetadataStoreContract):
         await admin.execute(f"GRANT ALL ON SCHEMA {schema} TO {role}")
         await admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
         (tmp_path / "first").write_text("first")
-        theirs = PostgresStore(
+        restricted = PostgresStore(
             settings.model_copy(update={"user_file": "", "user": role, "password_file": str(tmp_path / "first")})
         )
-        await theirs.start()
-        first = await theirs.nodes.allocate_producer_ids(1)
+        await restricted.start()
+        first = await restricted.nodes.allocate_producer_ids(1)
         await admin.execute(trouble.format(role=role, schema=schema))
         await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role)
         for _ in range(4):
             with pytest.raises(UnavailableError):
-                await theirs.nodes.allocate_producer_ids(1)
+                await restricted.nodes.allocate_producer_ids(1)
         await admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
         await admin.execute(f"ALTER ROLE {role} PASSWORD 'first'")
         await admin.execute(f"GRANT UPDATE ON {schema}.counter TO {role}")
-        assert await theirs.nodes.allocate_producer_ids(1) == first + 1
-        await theirs.close()
+        assert await restricted.nodes.allocate_producer_ids(1) == first + 1
+        await restricted.close()
         await admin.close()
 
-    async def test_no_offsets_are_kept_for_a_topic_that_is_being_deleted(
+    async def test_no_offsets_are_saved_during_the_deletion_of_their_topic(
         self, settings: PostgresSettings, database: Postgres, log: Log
     ) -> None:
         db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)

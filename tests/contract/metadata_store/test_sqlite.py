@@ -30,25 +30,23 @@ class OverSqlite(MetadataStoreContract):
 
         return advance
 
-    async def test_a_look_through_a_long_log_lets_commits_in_between(
-        self, log: Log, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(sqlite_log, "TIMED_RUNS", 2)
+    async def test_commits_proceed_during_a_search_by_time(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite_log, "TIMED_RANGES", 2)
         for _ in range(12):
             await log.commit(batch())
         key = await log.key()
         order: list[str] = []
 
-        async def look() -> None:
+        async def search() -> None:
             assert await log.store.log.find_by_time(FIRST, 5000) is None
-            order.append("looked")
+            order.append("searched")
 
         async def commit() -> None:
             await log.commit(batch(), key=key)
             order.append("committed")
 
-        await asyncio.gather(look(), commit())
-        assert order == ["committed", "looked"]
+        await asyncio.gather(search(), commit())
+        assert order == ["committed", "searched"]
 
 
 class TestSqliteInMemory(OverSqlite):
@@ -68,7 +66,9 @@ class TestSqliteOnDisk(OverSqlite):
         yield store
         await store.close()
 
-    async def test_it_goes_on_with_what_is_there(self, store: MetadataStore, tmp_path: Path, clock: FakeClock) -> None:
+    async def test_a_second_start_continues_with_the_same_data(
+        self, store: MetadataStore, tmp_path: Path, clock: FakeClock
+    ) -> None:
         first = await store.nodes.allocate_producer_ids(5)
         again = SqliteStore(str(tmp_path / "coordinator.db"), clock, "another name")
         await again.start()
@@ -76,9 +76,7 @@ class TestSqliteOnDisk(OverSqlite):
         assert await again.nodes.allocate_producer_ids(5) == first + 5
         await again.close()
 
-    async def test_a_schema_of_an_earlier_version_is_brought_to_this_one(
-        self, tmp_path: Path, clock: FakeClock
-    ) -> None:
+    async def test_a_schema_of_an_earlier_version_is_migrated(self, tmp_path: Path, clock: FakeClock) -> None:
         path = str(tmp_path / "earlier.db")
         db = sqlite3.connect(path)
         for script in MIGRATIONS[:2]:
@@ -93,25 +91,25 @@ class TestSqliteOnDisk(OverSqlite):
         await check_all_ports(store, "earlier")
         await store.close()
 
-    async def test_who_changes_nothing_refuses_what_is_not_of_this_version(
+    async def test_a_store_that_may_not_migrate_rejects_another_schema_version(
         self, tmp_path: Path, clock: FakeClock
     ) -> None:
         path = tmp_path / "coordinator.db"
-        with pytest.raises(InvalidSpecError, match=r"coordinator\.db is not there"):
+        with pytest.raises(InvalidSpecError, match=r"coordinator\.db does not exist"):
             await SqliteStore(str(path), clock, "name", migrates=False).start()
         assert not path.exists()
         db = sqlite3.connect(path)
         db.execute("PRAGMA user_version=1")
         db.close()
         before = path.read_bytes()
-        with pytest.raises(InvalidSpecError, match="has version 1"):
+        with pytest.raises(InvalidSpecError, match="has schema version 1"):
             await SqliteStore(str(path), clock, "name", migrates=False).start()
         assert path.read_bytes() == before
         path.unlink()
-        serving = SqliteStore(str(path), clock, "cluster")
-        await serving.start()
-        looking = SqliteStore(str(path), clock, "name", migrates=False)
-        await looking.start()
-        assert await looking.cluster_id() == "cluster"
-        await looking.close()
-        await serving.close()
+        owner = SqliteStore(str(path), clock, "cluster")
+        await owner.start()
+        reader = SqliteStore(str(path), clock, "name", migrates=False)
+        await reader.start()
+        assert await reader.cluster_id() == "cluster"
+        await reader.close()
+        await owner.close()

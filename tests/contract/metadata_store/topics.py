@@ -12,15 +12,15 @@ from tests.contract.metadata_store.builders import FIRST, TOPIC, Advance, Log, S
 class TopicContract(StoreContract):
     """The contract of `TopicStore`."""
 
-    async def test_topics_are_made_once(self, store: MetadataStore) -> None:
+    async def test_a_topic_name_is_taken_once(self, store: MetadataStore) -> None:
         assert await store.topics.create_topic(Topic(TOPIC, "orders", 3, {"retention.ms": "1"}))
         assert not await store.topics.create_topic(Topic(UUID(int=8), "orders", 1, {}))
-        found = await store.topics.load_topics()
-        assert found is not None
-        assert list(found.topics) == [Topic(TOPIC, "orders", 3, {"retention.ms": "1"})]
-        assert await store.topics.load_topics(found.version) is None
+        topics = await store.topics.load_topics()
+        assert topics is not None
+        assert list(topics.topics) == [Topic(TOPIC, "orders", 3, {"retention.ms": "1"})]
+        assert await store.topics.load_topics(topics.version) is None
 
-    async def test_every_change_of_topics_is_a_new_version(self, store: MetadataStore) -> None:
+    async def test_every_change_of_a_topic_raises_the_version(self, store: MetadataStore) -> None:
         await store.topics.create_topic(Topic(TOPIC, "orders", 1, {}))
         version = -1
         for change in (
@@ -29,15 +29,15 @@ class TopicContract(StoreContract):
             store.topics.delete_topic(TOPIC),
         ):
             assert await change
-            found = await store.topics.load_topics()
-            assert found is not None
-            assert found.version > version
-            version = found.version
+            topics = await store.topics.load_topics()
+            assert topics is not None
+            assert topics.version > version
+            version = topics.version
         assert not await store.topics.grow_topic(TOPIC, 5)
         assert not await store.topics.configure_topic(TOPIC, {"a": "b"}, {})
         assert not await store.topics.delete_topic(TOPIC)
 
-    async def test_configs_are_replaced_by_who_knows_them(self, store: MetadataStore) -> None:
+    async def test_configs_are_replaced_only_if_they_equal_the_known_ones(self, store: MetadataStore) -> None:
         first, second = {"a": "1", "b": "2"}, {"c": "3"}
         await store.topics.create_topic(Topic(TOPIC, "orders", 1, first))
         assert await store.topics.configure_topic(TOPIC, {"b": "2", "a": "1"}, second)
@@ -54,7 +54,9 @@ class TopicContract(StoreContract):
         (state,) = await log.store.log.states([Partition(TOPIC, 2)])
         assert state is not None
 
-    async def test_a_deleted_topic_takes_nothing_and_its_objects_die(self, log: Log, advance: Advance) -> None:
+    async def test_a_deleted_topic_accepts_no_batches_and_its_objects_are_dead(
+        self, log: Log, advance: Advance
+    ) -> None:
         key = await log.key()
         await log.commit(batch(), key=key)
         await log.store.topics.delete_topic(TOPIC)
@@ -62,11 +64,11 @@ class TopicContract(StoreContract):
         assert outcome.error is ErrorCode.unknown_topic_or_partition
         assert await log.store.log.states([FIRST]) == [None]
         assert (await log.store.log.find([Lookup(FIRST, 0, 1)]))[0].error is ErrorCode.unknown_topic_or_partition
-        assert await log.store.retention.drop_runs(100) == 1
+        assert await log.store.retention.drop_ranges(100) == 1
         await advance(11)
         assert key in await log.store.retention.dead_objects(10_000, 10)
 
-    async def test_a_topic_made_anew_begins_at_zero(self, log: Log) -> None:
+    async def test_a_recreated_topic_begins_at_offset_zero(self, log: Log) -> None:
         await log.commit(batch(records=5))
         await log.store.topics.delete_topic(TOPIC)
         other = UUID(int=8)

@@ -53,8 +53,8 @@ BEFORE, AFTER = "before", "after"
 STEPS = (
     ("put", BEFORE), ("put", AFTER), ("commit", BEFORE), ("commit", AFTER), ("find", BEFORE), ("find", AFTER), ("commit_offsets", BEFORE),
     ("commit_offsets", AFTER), ("save_group", BEFORE), ("save_group", AFTER), ("reserve", AFTER), ("get_ranges", BEFORE), ("renew", AFTER),
-    ("acquire", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_runs", AFTER), ("withdraw_reservations", AFTER), ("dead_objects", AFTER),
-    ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
+    ("acquire", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_ranges", AFTER), ("withdraw_reservations", AFTER),
+    ("dead_objects", AFTER), ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
 )  # fmt: skip
 """Steps at which a broker may die: before or after a call of a port. Every broker reaches the first `OFTEN` of them
 regularly."""

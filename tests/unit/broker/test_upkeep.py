@@ -62,7 +62,7 @@ def test_more_than_a_round_does_is_told_and_topics_share_it(monkeypatch: pytest.
         shared = Shared()
         async with broker(shared, **SETTINGS) as asked:
             first, second = await backlog(asked, "a"), await backlog(asked, "b")
-            for name in ("expire", "drop_runs"):
+            for name in ("expire", "drop_ranges"):
                 monkeypatch.setattr(shared.store.retention, name, slow(getattr(shared.store.retention, name), 5))
             before = [await kept(shared, it) for it in (first, second)]
             await asyncio.sleep(2.5 * ROUND_SECONDS)
@@ -78,7 +78,7 @@ def test_more_than_a_round_does_is_told_and_topics_share_it(monkeypatch: pytest.
 
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize(
-    "broken", ["expire", "drop_runs", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
+    "broken", ["expire", "drop_ranges", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
 )
 def test_a_part_that_fails_keeps_no_other_from_its_turn(
     broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
@@ -98,7 +98,7 @@ def test_a_part_that_fails_keeps_no_other_from_its_turn(
             return tell
 
         parts: dict[str, object] = dict.fromkeys(
-            ("expire", "drop_runs", "forget_replies", "withdraw_reservations", "forget_producers", "dead_objects"),
+            ("expire", "drop_ranges", "forget_replies", "withdraw_reservations", "forget_producers", "dead_objects"),
             shared.store.retention,
         ) | {"rewrite": shared.store.log}
         async with broker(shared, **SETTINGS) as asked:

@@ -22,8 +22,8 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
 )
+from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.postgres.database import Database
-from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
 
 
 class PostgresLog:
@@ -66,31 +66,31 @@ class PostgresLog:
 
         return await self._database.use(work)
 
-    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
+    async def find(self, lookups: Sequence[Lookup], max_ranges: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
         rows = await self._database.rows(
             f"""
             SELECT w.n, log.log_start, log.hw, r.* FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
               WITH ORDINALITY AS w(topic, part, off, budget, n)
             JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted
             LEFT JOIN LATERAL (
-              SELECT {RUN_COLUMNS} FROM (
+              SELECT {RANGE_COLUMNS} FROM (
                 SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
                 FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT $5) few
               ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
             ) r ON w.off >= log.log_start AND w.off <= log.hw
             ORDER BY w.n, r.last_offset
             """,
-            [place.partition.topic for place in wanted], [place.partition.index for place in wanted],
-            [place.offset for place in wanted], [max(place.max_bytes, 1) for place in wanted], runs,
+            [lookup.partition.topic for lookup in lookups], [lookup.partition.index for lookup in lookups],
+            [lookup.offset for lookup in lookups], [max(lookup.max_bytes, 1) for lookup in lookups], max_ranges,
         )  # fmt: skip
-        results: list[LookupResult] = [LookupResult(ErrorCode.unknown_topic_or_partition)] * len(wanted)
-        runs_by_place: list[list[BatchRange]] = [[] for _ in wanted]
+        results: list[LookupResult] = [LookupResult(ErrorCode.unknown_topic_or_partition)] * len(lookups)
+        ranges: list[list[BatchRange]] = [[] for _ in lookups]
         for number, start, high, *row in rows:
             index = number - 1
             if row[0] is not None:
-                runs_by_place[index].append(run_of_row(row))
-            error = ErrorCode.none if start <= wanted[index].offset <= high else ErrorCode.offset_out_of_range
-            results[index] = LookupResult(error, start, high, runs_by_place[index])
+                ranges[index].append(range_of_row(row))
+            error = ErrorCode.none if start <= lookups[index].offset <= high else ErrorCode.offset_out_of_range
+            results[index] = LookupResult(error, start, high, ranges[index])
         return results
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -108,12 +108,12 @@ class PostgresLog:
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         async with self._scans:
             rows = await self._database.rows(
-                f"SELECT {RUN_COLUMNS} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
+                f"SELECT {RANGE_COLUMNS} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
                 f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3)"
                 f" ORDER BY {order} LIMIT 1",
                 partition.topic, partition.index, timestamp, since,
             )  # fmt: skip
-        return run_of_row(rows[0]) if rows else None
+        return range_of_row(rows[0]) if rows else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         rows = await self._database.rows(
@@ -126,7 +126,7 @@ class PostgresLog:
 
 async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
     # Lock objects first and in order, then the log, as everywhere. Appends to this log wait for a few statements.
-    keys = sorted({rewrite.key, *(run.place.key for run in rewrite.old)})
+    keys = sorted({rewrite.key, *(old.place.key for old in rewrite.old)})
     await db.execute("SELECT 1 FROM wal WHERE key = ANY($1::text[]) ORDER BY id FOR UPDATE", keys)
     wal, reply = await _reserved(db, rewrite)
     if reply is not None:
@@ -162,13 +162,13 @@ async def _reserved(db: Any, rewrite: Rewrite) -> tuple[int, str | None]:
 
 
 async def _swap(db: Any, log: int, wal: int, rewrite: Rewrite) -> bool:
-    """Replace the old runs by the new ones; return False when the log has other runs there."""
+    """Replace the old ranges by the new ones; return False when the log has other ranges there."""
     span = log, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
     rows = await db.fetch(
-        f"SELECT {RUN_COLUMNS} FROM run JOIN wal ON wal.id = run.wal WHERE log = $1 AND last_offset BETWEEN $2 AND $3 ORDER BY last_offset",
+        f"SELECT {RANGE_COLUMNS} FROM run JOIN wal ON wal.id = run.wal WHERE log = $1 AND last_offset BETWEEN $2 AND $3 ORDER BY last_offset",
         *span,
     )
-    if [run_of_row(list(row)) for row in rows] != list(rewrite.old):
+    if [range_of_row(list(row)) for row in rows] != list(rewrite.old):
         return False
     await db.execute(
         "WITH gone AS (DELETE FROM run WHERE log = $1 AND last_offset BETWEEN $2 AND $3 RETURNING wal)"
@@ -181,12 +181,12 @@ async def _swap(db: Any, log: int, wal: int, rewrite: Rewrite) -> bool:
         "INSERT INTO run(log, last_offset, base_offset, wal, pos, len, max_ts, append_ms) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)",
         [
             (
-                log, run.last_offset, run.base_offset, wal, run.place.position, run.place.length, run.max_timestamp,
-                run.append_ms,
+                log, new.last_offset, new.base_offset, wal, new.place.position, new.place.length, new.max_timestamp,
+                new.append_ms,
             )
-            for run in rewrite.new
+            for new in rewrite.new
         ],
     )  # fmt: skip
-    added = sum(run.place.length for run in rewrite.new) - sum(run.place.length for run in rewrite.old)
+    added = sum(new.place.length for new in rewrite.new) - sum(old.place.length for old in rewrite.old)
     await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
     return True

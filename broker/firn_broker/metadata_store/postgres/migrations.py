@@ -1,7 +1,12 @@
-"""The schema of the PostgreSQL coordinator: tables by scripts, one a version, and functions, which are replaced with every new version.
-Never change a script that was released: add another, also (an empty one) when only a function changes.
+"""The schema of the PostgreSQL store: one script per version for the tables, and the functions, which every new version replaces.
 
-Lock order, everywhere: the object (wal), then logs by (topic, partition), then the rest. `now_ms` is the only clock.
+Never change a released script: add another, and an empty one when only a function changes.
+
+Every transaction locks in this order: objects (``wal``), logs by (topic, partition), then the rest. ``now_ms`` is the only clock. The table ``run``
+holds batch ranges.
+
+The rule of idempotence stands once here, in ``commit_wal``, and once in Python (`metadata_store.idempotence`), for SQLite. Change both together:
+the contract suite runs against both.
 """
 
 SCRIPTS = (
@@ -48,7 +53,7 @@ SCRIPTS = (
     DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
     """,
 )
-"""`wal.made_ms` is when an object was reserved, and once it has a reply, when that was given."""
+"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply."""
 
 FUNCTIONS = """
     CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
@@ -193,19 +198,20 @@ FUNCTIONS = """
       v_passed int := 0;
       v_log bigint[] := '{}'; v_upto bigint[] := '{}';
     BEGIN
-      -- Candidates without locks; these are held for the short update at the end.
+      -- Reads candidates without locks. Only the short update at the end locks their logs.
       FOR it IN SELECT id, log_start, bytes FROM log WHERE topic_id = p_topic AND NOT deleted AND hw > log_start ORDER BY part LOOP
         EXIT WHEN v_passed >= p_limit;
         upto := it.log_start;
         excess := 0;
         IF p_bytes >= 0 AND v_waiting < p_limit THEN
-          -- Bytes count runs that are still there; those below the start are on their way out already. While they are too many, none follow.
+          -- log.bytes counts ranges below the log start until they are dropped, so they are subtracted here.
+          -- While p_limit of them wait, size expires no more.
           SELECT coalesce(sum(len), 0), count(*) INTO v_below, v_runs
             FROM (SELECT len FROM run WHERE log = it.id AND last_offset < it.log_start LIMIT p_limit - v_waiting) below;
           v_waiting := v_waiting + v_runs;
           excess := CASE WHEN v_waiting < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
         END IF;
-        -- Records without time are as old as what they are in.
+        -- Records without a timestamp have the age of their object.
         FOR one IN SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id = run.wal) ELSE max_ts END AS max_ts
           FROM run WHERE log = it.id AND last_offset >= it.log_start ORDER BY last_offset LIMIT p_limit - v_passed LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
@@ -237,7 +243,7 @@ FUNCTIONS = """
       IF v_log IS NOT NULL THEN
         PERFORM 1 FROM wal WHERE id = ANY(v_wal) ORDER BY id FOR UPDATE;
         PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
-        -- One upkeep at a time has the lease; should two run all the same, each counts only what it deletes itself.
+        -- One broker at a time holds the lease for this. If two run nevertheless, each counts only what it deletes itself.
         WITH gone AS (
           DELETE FROM run USING unnest(v_log, v_last) AS it(log, last_offset)
           WHERE run.log = it.log AND run.last_offset = it.last_offset RETURNING run.log, run.wal, run.len

@@ -25,7 +25,7 @@ class PostgresRetention:
             )
         )
 
-    async def drop_runs(self, limit: int) -> int:
+    async def drop_ranges(self, limit: int) -> int:
         return int(await self._database.value("SELECT drop_runs($1)", limit))
 
     async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
@@ -87,4 +87,6 @@ class PostgresRetention:
         await self._database.rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))
 
     async def list_objects(self) -> Mapping[str, tuple[int, int]]:
-        return {key: (size, runs) for key, size, runs in await self._database.rows("SELECT key, size, runs FROM wal")}
+        return {
+            key: (size, ranges) for key, size, ranges in await self._database.rows("SELECT key, size, runs FROM wal")
+        }

@@ -1,7 +1,7 @@
-"""One commit in SQLite, inside its transaction: it assigns offsets to batches and stores runs and producers' states.
+"""One commit in SQLite, inside its transaction: it assigns offsets to batches, and stores batch ranges and the state of producers.
 
-The rule of idempotence stands once in Python (`metadata_store.idempotence`), for this module, and once in PL/pgSQL (`commit_wal` in
-`metadata_store.postgres.migrations`). Change both together: the contract suite runs against both.
+`metadata_store.idempotence` judges the batches of idempotent producers. ``commit_wal`` in `metadata_store.postgres.migrations` does the same in
+PL/pgSQL for PostgreSQL.
 """
 
 import json
@@ -15,16 +15,16 @@ from firn_broker.metadata_store.sqlite.database import Database
 
 
 class PartitionLog:
-    """A partition inside one commit. Offsets continue from its high watermark; batches that lie together become one run."""
+    """A partition inside one commit. Offsets continue from its high watermark; batches that lie together become one range."""
 
-    __slots__ = ("added", "hw", "id", "producers", "runs", "start", "touched")
+    __slots__ = ("added", "hw", "id", "producers", "ranges", "start", "touched")
 
     def __init__(self, id: int, start: int, hw: int) -> None:
         self.id = id
         self.start = start
         self.hw = hw
         self.added = 0
-        self.runs: list[tuple[int, int, int, int, int, int]] = []
+        self.ranges: list[tuple[int, int, int, int, int, int]] = []
         self.producers: dict[int, ProducerState | None] = {}
         self.touched: set[int] = set()
 
@@ -34,12 +34,12 @@ class PartitionLog:
         position, length, base = entry.position, entry.length, self.hw
         self.hw += entry.records
         self.added += length
-        if self.runs:
-            first, _, start, size, before, at = self.runs[-1]
+        if self.ranges:
+            first, _, start, size, before, at = self.ranges[-1]
             if start + size == position and at == append_ms and size + length <= RANGE_BYTES:
-                self.runs[-1] = (first, self.hw - 1, start, size + length, max(before, newest), at)
+                self.ranges[-1] = (first, self.hw - 1, start, size + length, max(before, newest), at)
                 return base
-        self.runs.append((base, self.hw - 1, position, length, newest, append_ms))
+        self.ranges.append((base, self.hw - 1, position, length, newest, append_ms))
         return base
 
 
@@ -95,20 +95,20 @@ class Appends:
         return log.producers[pid]
 
     def store(self, wal: int) -> int:
-        """Write what was appended from the object with row id ``wal``; return its number of runs."""
-        runs = 0
+        """Write what was appended from the object with row id ``wal``; return its number of batch ranges."""
+        ranges = 0
         for log in self._logs.values():
-            if log is not None and log.runs:
-                runs += len(log.runs)
+            if log is not None and log.ranges:
+                ranges += len(log.ranges)
                 self._store(log, wal)
-        return runs
+        return ranges
 
     def _store(self, log: PartitionLog, wal: int) -> None:
         connection = self._database.connection
         connection.execute("UPDATE log SET hw=?, bytes=bytes+? WHERE id=?", (log.hw, log.added, log.id))
         connection.executemany(
             "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
-            [(log.id, last, base, wal, pos, size, ts, at) for base, last, pos, size, ts, at in log.runs],
+            [(log.id, last, base, wal, pos, size, ts, at) for base, last, pos, size, ts, at in log.ranges],
         )
         touched = ((pid, state) for pid in log.touched if (state := log.producers[pid]) is not None)
         connection.executemany(

@@ -20,14 +20,14 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
 )
-from firn_broker.metadata_store.runs import RUN_COLUMNS, run_of_row
+from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
 from firn_broker.metadata_store.sqlite.database import Database
 
 RESERVED, LIVE, DEAD = 0, 1, 2
 """States of an object."""
-TIMED_RUNS = 5_000
-"""Runs that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds. Commits proceed between transactions."""
+TIMED_RANGES = 5_000
+"""Batch ranges that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds. Commits proceed between transactions."""
 
 
 class SqliteLog:
@@ -75,15 +75,15 @@ class SqliteLog:
         return swapped
 
     def _swap(self, log: PartitionLog, wal: int, rewrite: Rewrite, now: int) -> bool:
-        """Replace the old runs by the new ones; return False when the log has other runs there."""
+        """Replace the old ranges by the new ones; return False when the log has other ranges there."""
         connection = self._database.connection
         span = log.id, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
         rows = connection.execute(
-            f"SELECT run.wal, {RUN_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? AND last_offset<=?"
+            f"SELECT run.wal, {RANGE_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? AND last_offset<=?"
             " ORDER BY last_offset",
             span,
         ).fetchall()
-        if [run_of_row(row[1:]) for row in rows] != list(rewrite.old):
+        if [range_of_row(row[1:]) for row in rows] != list(rewrite.old):
             return False
         connection.execute("DELETE FROM run WHERE log=? AND last_offset>=? AND last_offset<=?", span)
         for old, *_ in rows:
@@ -93,13 +93,13 @@ class SqliteLog:
             "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
             [
                 (
-                    log.id, run.last_offset, run.base_offset, wal, run.place.position, run.place.length, run.max_timestamp,
-                    run.append_ms,
+                    log.id, new.last_offset, new.base_offset, wal, new.place.position, new.place.length, new.max_timestamp,
+                    new.append_ms,
                 )
-                for run in rewrite.new
+                for new in rewrite.new
             ],
         )  # fmt: skip
-        added = sum(run.place.length for run in rewrite.new) - sum(run.place.length for run in rewrite.old)
+        added = sum(new.place.length for new in rewrite.new) - sum(old.place.length for old in rewrite.old)
         connection.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
         return True
 
@@ -119,35 +119,35 @@ class SqliteLog:
             raise FencedError(f"node {lease.node} has a newer holder")
         return wal, None
 
-    def _finish(self, wal: int, now: int, size: int, runs: int, reply: Any) -> None:
-        """Store the reply, for a repeated request. An object without runs is dead."""
+    def _finish(self, wal: int, now: int, size: int, ranges: int, reply: Any) -> None:
+        """Store the reply, for a repeated request. An object without ranges is dead."""
         self._database.connection.execute(
             "UPDATE wal SET state=?, size=?, runs=?, dead_ms=?, made_ms=?, reply=? WHERE id=?",
-            (LIVE if runs else DEAD, size, runs, None if runs else now, now, json.dumps(reply), wal),
+            (LIVE if ranges else DEAD, size, ranges, None if ranges else now, now, json.dumps(reply), wal),
         )
 
-    async def find(self, wanted: Sequence[Lookup], runs: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
-        return await self._database.run(lambda: [self._find(place, runs) for place in wanted], write=False)
+    async def find(self, lookups: Sequence[Lookup], max_ranges: int = LOOKUP_RANGES) -> Sequence[LookupResult]:
+        return await self._database.run(lambda: [self._find(lookup, max_ranges) for lookup in lookups], write=False)
 
-    def _find(self, wanted: Lookup, limit: int) -> LookupResult:
-        log = read_log(self._database, wanted.partition)
+    def _find(self, lookup: Lookup, limit: int) -> LookupResult:
+        log = read_log(self._database, lookup.partition)
         if log is None:
             return LookupResult(ErrorCode.unknown_topic_or_partition)
-        if not log.start <= wanted.offset <= log.hw:
+        if not log.start <= lookup.offset <= log.hw:
             return LookupResult(ErrorCode.offset_out_of_range, log.start, log.hw)
-        runs = []
-        if wanted.offset < log.hw:
-            budget = wanted.max_bytes
+        ranges = []
+        if lookup.offset < log.hw:
+            budget = lookup.max_bytes
             # SQLite reads rows as the loop asks for them: ending it early saves the rest.
             for row in self._database.connection.execute(
-                f"SELECT {RUN_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
-                (log.id, wanted.offset, limit),
+                f"SELECT {RANGE_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+                (log.id, lookup.offset, limit),
             ):
-                runs.append(run_of_row(row))
+                ranges.append(range_of_row(row))
                 budget -= row[4]
                 if budget <= 0:
                     break
-        return LookupResult(ErrorCode.none, log.start, log.hw, runs)
+        return LookupResult(ErrorCode.none, log.start, log.hw, ranges)
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
         return await self._database.run(lambda: [self._state(partition) for partition in partitions], write=False)
@@ -173,22 +173,22 @@ class SqliteLog:
             # Each step is a transaction of its own, so that commits proceed in between.
             start = max(log.start, offset or 0)
             some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
-            (offset,) = database.row(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RUNS)
-            sql = f"SELECT {RUN_COLUMNS} FROM ({some}) run JOIN wal ON wal.id=run.wal"
+            (offset,) = database.row(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RANGES)
+            sql = f"SELECT {RANGE_COLUMNS} FROM ({some}) run JOIN wal ON wal.id=run.wal"
             if timestamp == MAX_TIMESTAMP:
-                row = database.row(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RUNS)
+                row = database.row(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RANGES)
                 if row and (best is None or row[5] > best[5]):
                     best = row
             else:
                 best = database.row(
-                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RUNS, timestamp
+                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RANGES, timestamp
                 )
                 if best:
                     offset = None
 
         while offset is not None:
             await database.run(step, write=False)
-        return run_of_row(best) if best else None
+        return range_of_row(best) if best else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         def work() -> LogState | None:

@@ -33,13 +33,13 @@ class SqliteRetention:
                     break
                 excess = 0
                 if retention_bytes >= 0 and waiting < limit:
-                    # ``bytes`` counts runs below the log start until they are dropped, so they are subtracted here. While ``limit`` of them
+                    # ``bytes`` counts ranges below the log start until they are dropped, so they are subtracted here. While ``limit`` of them
                     # wait, size expires no more.
-                    below, runs = database.row(
+                    below, ranges = database.row(
                         "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
                         log, start, limit - waiting,
                     )  # fmt: skip
-                    waiting += runs
+                    waiting += ranges
                     excess = size - below - retention_bytes if waiting < limit else 0
                 passed += self._expire(log, start, too_old, excess, limit - passed)
             return passed
@@ -47,7 +47,7 @@ class SqliteRetention:
         return await database.run(work)
 
     def _expire(self, log: int, start: int, too_old: int | None, excess: int, limit: int) -> int:
-        """Move one log's start past up to ``limit`` runs; return past how many."""
+        """Move one log's start past up to ``limit`` batch ranges; return past how many."""
         end, passed = start, 0
         # Records without a timestamp have the age of their object.
         for last, length, newest in self._database.connection.execute(
@@ -64,7 +64,7 @@ class SqliteRetention:
             self._database.connection.execute("UPDATE log SET log_start=? WHERE id=?", (end, log))
         return passed
 
-    async def drop_runs(self, limit: int) -> int:
+    async def drop_ranges(self, limit: int) -> int:
         database = self._database
 
         def work() -> int:
@@ -161,6 +161,6 @@ class SqliteRetention:
 
         def work() -> Mapping[str, tuple[int, int]]:
             rows = database.connection.execute("SELECT key, size, runs FROM wal")
-            return {key: (size, runs) for key, size, runs in rows}
+            return {key: (size, ranges) for key, size, ranges in rows}
 
         return await database.run(work, write=False)
