@@ -1,6 +1,7 @@
 """Contracts from the operator to the Spark applications: what an ingestion driver must do (`IngestJob`, one ConfigMap per
 topic, watched by label) and what it needs to know of the world (`GroupSettings`, mounted as a file)."""
 
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,10 +27,17 @@ class Column(Contract):
     doc: str | None = None
 
 
+class SchemaFormat(StrEnum):
+    """How record values are encoded. Each format is a package in ``firn_spark/worker/formats``."""
+
+    JSON = "Json"
+    RAW = "Raw"
+
+
 class RecordSchema(Contract):
     """How record values become columns. Json has fields; Raw has a ``value`` column, and ``key`` too."""
 
-    format: Literal["Json", "Raw"]
+    format: SchemaFormat
     fields: tuple[Column, ...] = ()
     unknown_fields: Literal["Ignore", "DeadLetter"] = "Ignore"
     raw_as: Literal["Binary", "String"] = "Binary"

@@ -1,7 +1,7 @@
 """Which changes of a record schema keep the table readable: add a field, widen a type, drop ``required``, change a doc
 (Iceberg spec, "Schema Evolution"; resources.md, "Schema changes")."""
 
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.tables import types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
@@ -29,7 +29,7 @@ def can_become(old: Type, new: Type) -> bool:
 def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     """Why a table made for ``old`` cannot go on with ``new``, a sentence each; none if it can."""
     if (old.format, old.raw_as) != (new.format, new.raw_as):
-        before, after = (f"Raw {it.raw_as}" if it.format == "Raw" else it.format for it in (old, new))
+        before, after = (f"Raw {it.raw_as}" if it.format is SchemaFormat.RAW else it.format for it in (old, new))
         return [f"the format cannot change from {before} to {after}"]
     found = []
     fields = {field.name: field for field in new.fields}

@@ -1,6 +1,6 @@
 """What a record becomes: the columns every table has beside its schema's, and those of dead letters (resources.md, "Rows")."""
 
-from firn.model.jobs import Column, RecordSchema
+from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import types
 from firn.tables.types import ListOf, Primitive, Struct
 
@@ -26,7 +26,7 @@ def metadata_columns(shape: str) -> tuple[Column, ...]:
 
 def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
     """The columns that record values fill."""
-    if schema.format == "Raw":
+    if schema.format is SchemaFormat.RAW:
         kind = "string" if schema.raw_as == "String" else "binary"
         return (Column(name="key", type=kind), Column(name="value", type=kind))
     return schema.fields

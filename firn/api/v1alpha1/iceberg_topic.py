@@ -15,7 +15,7 @@ from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, StartFrom, TableTarget
+from firn.model.jobs import Column, RecordSchema, SchemaFormat, StartFrom, TableTarget
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -435,7 +435,7 @@ class IcebergTopic(ApiModel):
         """How values become columns. Raises InvalidSpecError (BadSchema) naming the field."""
         schema = self.spec.record_schema
         if schema is None or schema.fields is None:
-            return RecordSchema(format="Raw", raw_as=(schema and schema.raw) or "Binary")
+            return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         seen: dict[str, str] = {}
         columns = []
         for field in schema.fields:
@@ -453,7 +453,7 @@ class IcebergTopic(ApiModel):
             columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc))
         if len(seen) < len(columns):
             raise _bad_schema("a field is named twice")
-        return RecordSchema(format="Json", fields=tuple(columns), unknown_fields=schema.unknown_fields)
+        return RecordSchema(format=SchemaFormat.JSON, fields=tuple(columns), unknown_fields=schema.unknown_fields)
 
     def table_target(self, default_catalog: str) -> TableTarget:
         """The table, with the catalog it was made in where the spec names none, or else ``default_catalog``.

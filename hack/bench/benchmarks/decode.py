@@ -18,6 +18,7 @@ from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.decoding import Decoder
+from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.values import RecordReader
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
@@ -95,16 +96,16 @@ def measure(options: Options) -> Iterator[Figure]:
     """Decoding of flat records, strict decoding, records with nested fields, and the whole of a task."""
     values = records.Generator().take(_COUNT)
     yield Figure("decode_record_bytes", sum(map(len, values)) / _COUNT, "bytes", "lower")
-    arrays = [batch["value"] for batch in _batches(values)]
+    places = [Places.from_arrow(batch["value"]) for batch in _batches(values)]
     blocks = BlockDecoder(records.COLUMNS, refuse_unknown=False)
-    assert all(blocks.decode(array)[1].all() for array in arrays), "the benchmark's records are ordinary ones"
+    assert all(blocks.decode(part)[1].all() for part in places), "the benchmark's records are ordinary ones"
     lines, schema = b"\n".join(values), arrow_types.arrow_schema(records.COLUMNS)
     settings = {
         "parse_options": pa_json.ParseOptions(explicit_schema=schema),
         "read_options": pa_json.ReadOptions(use_threads=False),
     }
     peer = _cost(lambda: pa_json.read_json(io.BytesIO(lines), **settings), _COUNT)
-    ours = _cost(lambda: [blocks.decode(array) for array in arrays], _COUNT)
+    ours = _cost(lambda: [blocks.decode(part) for part in places], _COUNT)
     yield Figure("decode_flat", ours, _UNIT, "lower", "pyarrow.json", peer)
 
     few = values[: _COUNT // 20]
@@ -112,13 +113,18 @@ def measure(options: Options) -> Iterator[Figure]:
     loads = _cost(lambda: [json.loads(value) for value in few], len(few))
     yield Figure("decode_strict", _cost(lambda: _strictly(reader, few), len(few)), _UNIT, "lower", "json.loads", loads)
 
-    nested = [batch["value"] for batch in _batches(_nested(values))]
+    nested = [Places.from_arrow(batch["value"]) for batch in _batches(_nested(values))]
     decoder = BlockDecoder(_NESTED, refuse_unknown=False)
-    yield Figure("decode_nested", _cost(lambda: [decoder.decode(array) for array in nested], _COUNT), _UNIT, "lower")
+    yield Figure("decode_nested", _cost(lambda: [decoder.decode(part) for part in nested], _COUNT), _UNIT, "lower")
 
     batches, job = _batches(values), _job(records.COLUMNS)
     rows = Decoder(job, ingested_at=0)
-    yield Figure("decode_to_rows", _cost(lambda: [rows.decode(batch) for batch in batches], _COUNT), _UNIT, "lower")
+    yield Figure(
+        "decode_to_rows",
+        _cost(lambda: [rows.decode(Fetched.from_arrow("t", batch)) for batch in batches], _COUNT),
+        _UNIT,
+        "lower",
+    )
 
     plan = LandingPlan({"t": TopicLanding(job, table_of(job, options.directory / "decode"))}, ingested_at=0)
     yield Figure("land", _cost(lambda: list(land(iter(batches), plan)), _COUNT), _UNIT, "lower")

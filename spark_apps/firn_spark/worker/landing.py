@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from firn.model.jobs import IngestJob
 from firn_spark.worker.data_files import DataFileWriter, TableSpec
-from firn_spark.worker.decoding import Decoded, Decoder, longest_payload, payload_bytes
+from firn_spark.worker.decoding import Decoded, Decoder
+from firn_spark.worker.fetched import Fetched
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 
@@ -108,23 +109,28 @@ RESULT_DDL = "topic string, kind string, json string"
 
 
 def land(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterator[pa.RecordBatch]:
-    """Decodes ``batches``, writes data files, and gives rows of `RESULT_SCHEMA` once everything is written.
+    """Land Arrow batches; otherwise as `land_fetched`."""
+    records = (Fetched.from_arrow(name, part) for batch in batches for name, part in _by_topic(batch))
+    return land_fetched(records, plan)
 
-    What goes wrong with one topic is a row of kind ``error``. An exception of ``batches`` passes through, after the files
+
+def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.RecordBatch]:
+    """Decode records, write data files, and give rows of `RESULT_SCHEMA` after everything is written.
+
+    A failure of one topic is a row of kind ``error``. An exception of ``fetched`` passes through, after the files
     written so far were removed. Raises ValueError for a topic that the plan does not name.
     """
     topics: dict[str, _Topic] = {}
     try:
-        for batch in batches:
-            for name, part in _by_topic(batch):
-                topic = topics.get(name)
-                if topic is None:
-                    if name not in plan.topics:
-                        raise ValueError(f"records of topic {name!r}, which this landing does not know")
-                    topic = topics[name] = _Topic(plan.topics[name], plan.ingested_at)
-                topic.add(part)
-                while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
-                    max(topics.values(), key=lambda other: other.buffered).flush()
+        for records in fetched:
+            topic = topics.get(records.topic)
+            if topic is None:
+                if records.topic not in plan.topics:
+                    raise ValueError(f"records of topic {records.topic!r}, which this landing does not know")
+                topic = topics[records.topic] = _Topic(plan.topics[records.topic], plan.ingested_at)
+            topic.add(records)
+            while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
+                max(topics.values(), key=lambda other: other.buffered).flush()
         for topic in topics.values():
             topic.flush()
     except BaseException:
@@ -186,13 +192,13 @@ class _Topic:
                 self._dead_writer = DataFileWriter(landing.dead_letters)
                 self._writers.append(self._dead_writer)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Decodes a batch, whose rows then wait."""
+    def add(self, records: Fetched) -> None:
+        """Decode records and hold the rows until the next flush."""
         if self._outcome is not None:
             return
         with self._alone():
-            decoded = self._decoder.decode(batch)
-            self._count(batch, decoded)
+            decoded = self._decoder.decode(records)
+            self._count(records, decoded)
             if decoded.dead is not None:
                 if self._dead_writer is None:
                     self._end(Kind.DEAD_LETTERS_MISSING, {})
@@ -203,17 +209,17 @@ class _Topic:
                 self._rows.append(decoded.rows)
                 self.buffered += decoded.rows.nbytes
 
-    def _count(self, batch: pa.RecordBatch, decoded: Decoded) -> None:
+    def _count(self, records: Fetched, decoded: Decoded) -> None:
         stats = self._stats
         stats["rows"] += decoded.rows.num_rows
         stats["dead"] += 0 if decoded.dead is None else decoded.dead.num_rows
         stats["skipped"] += decoded.skipped
         stats["excluded"] += decoded.excluded
-        stats["bytes"] += payload_bytes(batch["key"]) + payload_bytes(batch["value"])
-        stats["largest"] = max(stats["largest"], longest_payload(batch["key"]) + longest_payload(batch["value"]))
-        partitions, offsets = batch["partition"].to_numpy(), batch["offset"].to_numpy()
-        for partition in np.unique(partitions).tolist():
-            own = offsets[partitions == partition]
+        keys, values = records.keys.lengths(), records.values.lengths()
+        stats["bytes"] += int(keys.sum() + values.sum())
+        stats["largest"] = max(stats["largest"], int(keys.max(initial=0) + values.max(initial=0)))
+        for partition in np.unique(records.partitions).tolist():
+            own = records.offsets[records.partitions == partition]
             known = stats["partitions"].setdefault(str(partition), [0, int(own.min()), int(own.max())])
             known[0] += len(own)
             known[2] = max(known[2], int(own.max()))

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
+from firn_spark.worker.fetched import Fetched
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOON = 1_700_000_000_000
@@ -27,6 +28,11 @@ def batch(values: list[bytes | None], **columns: Any) -> pa.RecordBatch:
         del given["timestamp"]
     arrays = {"value": pa.array(values, pa.binary())} | {name: pa.array(given[name], types[name]) for name in given}
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def fetched(values: list[bytes | None], **columns: Any) -> Fetched:
+    """The same records as decoders take them."""
+    return Fetched.from_arrow("t", batch(values, **columns))
 
 
 def job(*fields: tuple[str, str] | Column, **changes: Any) -> IngestJob:

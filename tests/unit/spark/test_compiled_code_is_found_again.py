@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[3]
 USE = """
 import pyarrow as pa
 from firn.model.jobs import Column
+from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.json import blocks, kernel
 nested = "struct<x: list<struct<y: map<string, int>>>, z: list<string>>"
 for fields in (
@@ -21,7 +22,7 @@ for fields in (
     for values in ([], [None], [b""], [record, None, b"garbage"]):
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
-            decoder.decode(records)
+            decoder.decode(Places.from_arrow(records))
 for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts"):
     function = getattr(kernel, name)
     assert not function.stats.cache_misses, function.stats

@@ -9,7 +9,7 @@ from firn.model.jobs import Column
 from firn.tables import rows
 from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import DEAD_LETTER_SCHEMA, Decoder
-from tests.unit.spark.records import NOON, batch, job
+from tests.unit.spark.records import NOON, fetched, job
 
 INGESTED_AT = 1_700_000_123_456_789
 GOOD = b'{"a": 1}'
@@ -21,17 +21,17 @@ def decoder(given=None, **options):
 
 
 def test_rows_have_the_tables_columns_in_order():
-    decoded = decoder().decode(batch([GOOD, b"{}", None]))
+    decoded = decoder().decode(fetched([GOOD, b"{}", None]))
     assert decoded.rows.column_names == ["a", "_kafka"]
     assert decoded.rows["a"].to_pylist() == [1, None, None]
     assert decoded.dead is None
-    flat = decoder(job(("a", "int"), metadata_columns="Flat")).decode(batch([GOOD]))
+    flat = decoder(job(("a", "int"), metadata_columns="Flat")).decode(fetched([GOOD]))
     assert flat.rows.column_names == ["a", *(f"_kafka_{name}" for name, _ in rows.METADATA)]
 
 
 def test_kafka_columns_tell_where_a_record_came_from():
     headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], []]
-    given = batch(
+    given = fetched(
         [GOOD, GOOD], key=[b"k", None], partition=[3, 4], offset=[7, 2**40], timestampType=[0, 1], headers=headers
     )
     first, second = decoder().decode(given).rows["_kafka"].to_pylist()
@@ -49,17 +49,17 @@ def times(given):
 
 def test_times_are_null_where_there_is_none_or_none_fits():
     far = 2**63 - 1
-    assert times(batch([GOOD] * 3, timestamp=[-1000, 0, 1_234_000])) == ([None, 0, 1_234_000], [-1, 0, 1234])
+    assert times(fetched([GOOD] * 3, timestamp=[-1000, 0, 1_234_000])) == ([None, 0, 1_234_000], [-1, 0, 1234])
     limit = far // 1000
     milliseconds = [-1, 0, limit, limit + 1, far, -limit, -far - 1]
-    assert times(batch([GOOD] * 7, timestamp_ms=milliseconds)) == (
+    assert times(fetched([GOOD] * 7, timestamp_ms=milliseconds)) == (
         [None, 0, limit * 1000, None, None, -limit * 1000, None],
         milliseconds,
     )
 
 
 def test_a_dead_letter_has_the_bytes_the_reason_and_the_place():
-    given = batch([GOOD, BAD, GOOD], key=[b"1", b"2", b"3"], offset=[5, 6, 9])
+    given = fetched([GOOD, BAD, GOOD], key=[b"1", b"2", b"3"], offset=[5, 6, 9])
     decoded = decoder().decode(given)
     assert decoded.rows["a"].to_pylist() == [1, 1]
     assert decoded.dead.schema == DEAD_LETTER_SCHEMA
@@ -74,7 +74,7 @@ def test_a_dead_letter_has_the_bytes_the_reason_and_the_place():
 def test_every_offset_comes_out_once():
     values = [b"", b"{", None, GOOD, b"\xff", b"[]", BAD, b'{"a": 1.0}'] * 50
     given = job(Column(name="a", type="int", required=True))
-    decoded = decoder(given).decode(batch(values))
+    decoded = decoder(given).decode(fetched(values))
     offsets = [place["offset"] for table in (decoded.rows, decoded.dead) for place in table["_kafka"].to_pylist()]
     assert sorted(offsets) == list(range(400))
     assert decoded.rows.num_rows == 50
@@ -84,20 +84,20 @@ def test_every_offset_comes_out_once():
 
 
 def test_skip_counts():
-    decoded = decoder(job(("a", "int"), on_bad_record="Skip")).decode(batch([GOOD, BAD, BAD, GOOD]))
+    decoded = decoder(job(("a", "int"), on_bad_record="Skip")).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert (decoded.rows.num_rows, decoded.dead, decoded.skipped, decoded.halts) == (2, None, 2, ())
 
 
 def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others():
     halting = decoder(job(("a", "int"), on_bad_record="Halt"))
     first = halting.decode(
-        batch([GOOD, GOOD, BAD, GOOD, BAD, GOOD], partition=[0, 1, 0, 0, 0, 1], offset=[0, 0, 1, 2, 3, 1])
+        fetched([GOOD, GOOD, BAD, GOOD, BAD, GOOD], partition=[0, 1, 0, 0, 0, 1], offset=[0, 0, 1, 2, 3, 1])
     )
     places = [(place["partition"], place["offset"]) for place in first.rows["_kafka"].to_pylist()]
     assert places == [(0, 0), (1, 0), (1, 1)]
     (halt,) = first.halts
     assert (halt.partition, halt.offset, halt.error.code) == (0, 1, Code.WRONG_KIND)
-    later = halting.decode(batch([GOOD, GOOD, BAD], partition=[0, 1, 1], offset=[4, 2, 3]))
+    later = halting.decode(fetched([GOOD, GOOD, BAD], partition=[0, 1, 1], offset=[4, 2, 3]))
     assert [place["offset"] for place in later.rows["_kafka"].to_pylist()] == [2]
     assert [(halt.partition, halt.offset) for halt in later.halts] == [(1, 3)]
     assert later.dead is None
@@ -106,7 +106,7 @@ def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others():
 @pytest.mark.parametrize("policy", ["DeadLetter", "Halt", "Skip"])
 def test_forced_records_are_dead_letters_whatever_the_policy(policy):
     given = job(("a", "int"), on_bad_record=policy)
-    decoded = decoder(given, force_dead={0: frozenset({1, 2})}).decode(batch([GOOD, BAD, GOOD, GOOD]))
+    decoded = decoder(given, force_dead={0: frozenset({1, 2})}).decode(fetched([GOOD, BAD, GOOD, GOOD]))
     assert decoded.rows.num_rows == 2
     assert decoded.halts == ()
     codes = dict(
@@ -121,21 +121,21 @@ def test_forced_records_are_dead_letters_whatever_the_policy(policy):
 
 def test_excluded_records_come_nowhere():
     exclude = {0: frozenset({1, 3}), 1: frozenset({0})}
-    decoded = decoder(exclude=exclude).decode(batch([GOOD, BAD, BAD, GOOD]))
+    decoded = decoder(exclude=exclude).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert [place["offset"] for place in decoded.rows["_kafka"].to_pylist()] == [0]
     assert [place["offset"] for place in decoded.dead["_kafka"].to_pylist()] == [2]
     assert decoded.excluded == 2
 
 
 def test_raw_topics_pass_bytes_through():
-    decoded = decoder(job()).decode(batch([b"\xff", None, b""], key=[None, b"k", b""]))
+    decoded = decoder(job()).decode(fetched([b"\xff", None, b""], key=[None, b"k", b""]))
     assert decoded.rows["value"].to_pylist() == [b"\xff", None, b""]
     assert decoded.rows["key"].to_pylist() == [None, b"k", b""]
     assert decoded.rows.schema.field("value").type == pa.binary()
 
 
 def test_raw_topics_of_texts_refuse_what_is_no_text():
-    given = batch(["é".encode(), b"\xff", b"ok", None], key=[b"k", b"k", b"\xc0", None])
+    given = fetched(["é".encode(), b"\xff", b"ok", None], key=[b"k", b"k", b"\xc0", None])
     decoded = decoder(job(raw_as="String")).decode(given)
     assert decoded.rows["value"].to_pylist() == ["é", None]
     assert decoded.dead["error_path"].to_pylist() == ["$.value", "$.key"]
@@ -144,9 +144,9 @@ def test_raw_topics_of_texts_refuse_what_is_no_text():
 
 def test_large_records_and_empty_batches():
     text = "x" * (1 << 20)
-    decoded = decoder(job(("a", "string"))).decode(batch([json.dumps({"a": text}).encode()] * 3))
+    decoded = decoder(job(("a", "string"))).decode(fetched([json.dumps({"a": text}).encode()] * 3))
     assert decoded.rows["a"].to_pylist() == [text] * 3
-    assert decoder().decode(batch([])).rows.num_rows == 0
+    assert decoder().decode(fetched([])).rows.num_rows == 0
 
 
 def test_bad_records_among_good_ones_keep_the_order():
@@ -154,5 +154,5 @@ def test_bad_records_among_good_ones_keep_the_order():
         json.dumps({"a": n}).encode() if n % 7 else json.dumps({"a": n, "b": "\\ud800"}).encode() for n in range(100)
     ]
     values[50] = b'{"a": 50, "deep": "\\ud800"}'  # good, but only for the strict decoder
-    decoded = decoder(job(("a", "long"))).decode(batch(values))
+    decoded = decoder(job(("a", "long"))).decode(fetched(values))
     assert decoded.rows["a"].to_pylist() == list(range(100))

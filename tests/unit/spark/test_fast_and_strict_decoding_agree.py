@@ -14,6 +14,7 @@ from firn.model.jobs import Column
 from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
+from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.limits import MAX_DEPTH
 from firn_spark.worker.formats.json.values import RecordReader
@@ -50,7 +51,9 @@ def read(reader, record):
 
 def check(inputs, fields=FIELDS, refuse_unknown=False):
     """Gives how many records the fast decoder vouched for."""
-    columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(pa.array(inputs, pa.binary()))
+    columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(
+        Places.from_arrow(pa.array(inputs, pa.binary()))
+    )
     reader = RecordReader.of(fields, refuse_unknown=refuse_unknown)
     expected = []
     for record, sure in zip(inputs, vouched, strict=True):
@@ -313,7 +316,7 @@ def test_slices_of_batches():
     whole = pa.array(inputs, pa.binary())
     decoder = BlockDecoder(FIELDS, refuse_unknown=False)
     for start, length in ((0, 41), (7, 3), (40, 1), (13, 0), (39, 2)):
-        columns, vouched = decoder.decode(whole.slice(start, length))
+        columns, vouched = decoder.decode(Places.from_arrow(whole.slice(start, length)))
         assert vouched.all()
         assert columns[1].to_pylist() == [*range(40), None][start : start + length]
         assert columns[5].to_pylist() == [*(string.ascii_letters[:n] for n in range(40)), None][start : start + length]

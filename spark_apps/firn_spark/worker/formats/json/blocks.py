@@ -21,6 +21,7 @@ from firn.model.jobs import Column
 from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
+from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.json import kernel
 from firn_spark.worker.formats.json.values import ValueReader
 
@@ -68,11 +69,11 @@ class BlockDecoder:
         )
         self._members = _Members(fields, refuse_unknown) if usable else None
 
-    def decode(self, records: pa.BinaryArray) -> tuple[list[pa.Array], _Array]:
+    def decode(self, records: Places) -> tuple[list[pa.Array], _Array]:
         """The columns, and for each record whether they hold for it; where they do not they are null."""
         if self._members is None:
             return [pa.nulls(len(records), kind) for kind in self._types], np.zeros(len(records), bool)
-        return self._members.read(*_buffers(records))
+        return self._members.read(records.data, records.firsts, records.ends, records.present)
 
 
 class _Reader(Protocol):
@@ -283,24 +284,6 @@ def _kind(kind: types.Type) -> int:
             return kernel.DECIMAL
         case _:
             return kernel.OPAQUE
-
-
-def _buffers(records: pa.BinaryArray) -> tuple[_Array, _Array, _Array, _Array]:
-    """A binary array's bytes, without a copy, where each record begins and ends in them, and which records are there."""
-    count = len(records)
-    _, offsets, data = records.buffers()
-    places = _read_only(offsets, np.int32)[records.offset :][: count + 1].astype(np.int64)
-    present = np.ones(count, bool)
-    if records.null_count:
-        present[:] = records.is_valid().to_numpy(zero_copy_only=False)
-    return _read_only(data, np.uint8), places[:count], places[1:], present
-
-
-def _read_only(buffer: pa.Buffer | None, kind: Any) -> _Array:
-    """A buffer's numbers; read-only whatever it is, as the kernel is compiled for that."""
-    found: _Array = np.frombuffer(buffer, kind) if buffer is not None and buffer.size else np.zeros(0, kind)
-    found.setflags(write=False)
-    return found
 
 
 def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths: _Array, valid: _Array) -> pa.Array:

@@ -1,0 +1,55 @@
+"""JSON values to columns: compiled where the block decoder vouches for its answer, else strictly, record by record."""
+
+import numpy as np
+import pyarrow as pa
+
+from firn.model.jobs import RecordSchema
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError
+from firn_spark.worker.fetched import Fetched, Places
+from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.formats.json.blocks import BlockDecoder
+from firn_spark.worker.formats.json.values import RecordReader
+
+
+class JsonFormat:
+    """Decodes record values by the fields of a schema."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        """Raises InvalidSpecError for a column type that does not exist."""
+        refuse_unknown = schema.unknown_fields == "DeadLetter"
+        self._columns = arrow_types.arrow_schema(schema.fields)
+        self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
+        self._reader = RecordReader.of(schema.fields, refuse_unknown=refuse_unknown)
+
+    def decode(self, records: Fetched) -> Columns:
+        """Decode values into one column for each field."""
+        values = records.values
+        fast, vouched = self._blocks.decode(values)
+        doubted = np.flatnonzero(~vouched)
+        if not len(doubted):
+            return Columns(fast, {})
+        strict = self._strict(values.take(doubted))
+        order = np.arange(len(values))
+        order[doubted] = len(values) + np.arange(len(doubted))
+        indices = pa.array(order)
+        merged = [
+            pa.concat_arrays([ours, theirs]).take(indices) for ours, theirs in zip(fast, strict.arrays, strict=True)
+        ]
+        return Columns(merged, {int(doubted[index]): error for index, error in strict.errors.items()})
+
+    def _strict(self, values: Places) -> Columns:
+        errors: dict[int, BadRecordError] = {}
+        records: list[list[object]] = []
+        nothing: list[object] = [None] * len(self._columns)
+        for index, value in enumerate(values.to_list()):
+            try:
+                records.append(self._reader.read(value))
+            except BadRecordError as error:
+                errors[index] = error
+                records.append(nothing)
+        arrays = [
+            pa.array((record[place] for record in records), field.type, size=len(records))
+            for place, field in enumerate(self._columns)
+        ]
+        return Columns(arrays, errors)

@@ -1,0 +1,1 @@
+"""Raw records: keys and values pass through as they are."""
