@@ -14,7 +14,7 @@ from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
-from firn_spark.kafka import sources
+from firn_spark.kafka import admin
 from tests.servers.firn_broker import embedded
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port
@@ -213,8 +213,8 @@ async def test_a_client_s_certificate(broker: Kafka, name: str) -> None:
     topics = KafkaTopics({"mutual": Brokers(connection, replication_factor=1)})
     await topics.create("mutual", name, 1, {})
     (made,) = await known(topics, name, profile="mutual")
-    (seen,) = sources.Kafka("mutual", connection).topics([name]).values()
-    assert seen == sources.TopicInfo(made.topic_id, (0,)), "the driver logs in as the operator does"
+    (seen,) = admin.Kafka("mutual", connection).topics([name]).values()
+    assert seen == admin.TopicInfo(made.topic_id, (0,)), "the driver logs in as the operator does"
 
 
 async def test_a_missing_certificate_of_a_client_is_access_denied(broker: Kafka) -> None:
@@ -226,8 +226,8 @@ async def test_a_missing_certificate_of_a_client_is_access_denied(broker: Kafka)
 def test_a_certificate_of_a_client_that_nobody_trusts_is_access_denied_for_the_driver_too(
     broker: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "REQUEST_SECONDS", 3.0)
-    (denial,) = sources.Kafka("mutual", broker.mutual_connection("other-ca")).topics(["orders"]).values()
+    monkeypatch.setattr(admin, "REQUEST_SECONDS", 3.0)
+    (denial,) = admin.Kafka("mutual", broker.mutual_connection("other-ca")).topics(["orders"]).values()
     assert isinstance(denial, AccessDeniedError), denial
 
 

@@ -21,8 +21,11 @@ from firn_spark.credentials import Credentials
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics, Server
+from firn_spark.ingestion.rounds.committing import TopicCommits
+from firn_spark.ingestion.rounds.landing_job import LandingJobs
+from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
-from firn_spark.kafka.sources import Kafka
+from firn_spark.kafka.admin import Kafka
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer
 from firn_spark.tables.java_tables import Tables
@@ -53,20 +56,14 @@ class Driver:
         points = points or failpoints.Failpoints()
         executors = settings.executors
         tasks = settings.cores if executors is None else executors.instances * executors.cores
+        committer = Committer(tables, writer, points)
+        preparation = Preparation(spark, tables, self.kafka, committer)
+        landing = LandingJobs(spark, self.kafka, tasks=tasks, buffer_bytes=settings.buffer_bytes)
+        commits = TopicCommits(tables, committer, preparation, points, self.metrics)
         self.loop = Loop(
             settings,
             jobs,
-            lambda loop: Rounds(
-                spark,
-                tables,
-                self.kafka,
-                Committer(tables, writer, points),
-                points,
-                self.metrics,
-                tasks=tasks,
-                round_bytes=loop.round_bytes,
-                buffer_bytes=settings.buffer_bytes,
-            ),
+            lambda loop: Rounds(self.kafka, preparation, landing, commits, points, loop.round_bytes),
             self.metrics,
             self.kafka,
             self._unfit,

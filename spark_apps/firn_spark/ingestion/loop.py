@@ -13,14 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from firn.model.errors import ExitCode, FirnError, NotReadyError, UnavailableError
+from firn.model.errors import ExitCode, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
-from firn_spark.ingestion.rounds.rounds import CLIENT_READER_RECORDS, Rounds
+from firn_spark.ingestion.rounds.landing_job import CLIENT_READER_RECORDS
+from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.sources import Kafka
+from firn_spark.ingestion.watcher import Watcher
+from firn_spark.kafka.admin import Kafka
 
 log = structlog.get_logger()
 
@@ -30,96 +32,9 @@ ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
 """How many of a key's rounds may be of large topics: a backlog, however many topics have one, leaves the others a way past it."""
 PREPARATIONS_PER_KEY = 8
-METADATA_SECONDS = 5.0
-RETRY_SECONDS = 0.5
-"""Between two questions for a topic's id and partitions: of a topic that is known, and of one that is not."""
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
 """How many commits' worth of bytes a round may take when its topic is the only one."""
-
-
-class Watcher:
-    """Follows the ends of one profile's topics."""
-
-    def __init__(self, profile: str, connect: Callable[[str], Kafka], topics: Callable[[], Sequence[Topic]]) -> None:
-        self._profile = profile
-        self._connect = connect
-        self._topics = topics
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch-{profile}", daemon=True)
-
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends at the next chance."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.2):
-            topics = self._topics()
-            try:
-                self._look(topics)
-            except FirnError as error:
-                self._blame(topics, error)
-            except Exception as error:
-                log.exception("watching offsets failed", profile=self._profile)
-                self._blame(topics, NotReadyError(f"profile {self._profile}: {type(error).__name__}"))
-
-    def _blame(self, topics: Sequence[Topic], error: FirnError) -> None:
-        for topic in topics:
-            topic.live_error = error
-        self._stop.wait(1.0)
-
-    def _look(self, topics: Sequence[Topic]) -> None:
-        now = time.monotonic()
-        kafka = self._connect(self._profile)
-        unknown = [
-            t
-            for t in topics
-            if t.described_at is None or now - t.described_at >= (METADATA_SECONDS if t.live else RETRY_SECONDS)
-        ]
-        if unknown:
-            found = kafka.topics(sorted({topic.job.topic for topic in unknown}))
-            for topic in unknown:
-                topic.described_at = now
-                info = found[topic.job.topic]
-                if isinstance(info, FirnError):
-                    topic.live_error = info
-                    if isinstance(info, NotReadyError) and topic.live is not None:
-                        topic.live, topic.prepared = None, False
-                        topic.forget_log()
-                    continue
-                topic.live_error = None
-                if topic.live is not None and topic.live != info:
-                    # Re-created, or grown: offsets and positions are read anew.
-                    topic.prepared = False
-                    if topic.live.topic_id != info.topic_id:
-                        topic.forget_log()
-                    if not topic.fenced:
-                        topic.next_attempt = 0.0
-                topic.live = info
-        due = [
-            topic
-            for topic in topics
-            if topic.live is not None
-            and topic.live_error is None
-            and (
-                topic.checked_at is None
-                or now - topic.checked_at >= min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
-            )
-        ]
-        if not due:
-            return
-        ends = kafka.ends({topic.job.topic: topic.live.partitions for topic in due if topic.live is not None})
-        for topic in due:
-            topic.checked_at = now
-            offsets = ends[topic.job.topic]
-            if isinstance(offsets, FirnError):
-                topic.live_error = offsets
-            elif not topic.busy:
-                topic.observe(now, offsets)
 
 
 class Loop:

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from firn.model.progress import GroupProgress
+from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.topics.topic import Topic
 
 LABELS = ("namespace", "topic")
@@ -47,13 +48,13 @@ class Metrics:
             registry=self.registry,
         )
 
-    def landed(self, topic: Topic, rows: int, read_bytes: int, dead: int, skipped: int, seconds: float) -> None:
-        """Counts a commit."""
+    def landed(self, topic: Topic, result: TopicResult, seconds: float) -> None:
+        """Count a commit."""
         labels = (topic.job.namespace, topic.job.name)
-        self._rows.labels(*labels).inc(rows)
-        self._bytes.labels(*labels).inc(read_bytes)
-        self._dead.labels(*labels).inc(dead)
-        self._skipped.labels(*labels).inc(skipped)
+        self._rows.labels(*labels).inc(result.rows)
+        self._bytes.labels(*labels).inc(result.bytes)
+        self._dead.labels(*labels).inc(result.dead_rows)
+        self._skipped.labels(*labels).inc(result.skipped)
         self._seconds.labels(*labels).observe(seconds)
 
     def failed(self, topic: Topic) -> None:

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from firn.model.jobs import GroupSettings, KafkaConnection
+from firn_spark.ingestion.rounds import landing_job
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.kafka import Kafka
@@ -31,9 +32,7 @@ def world(settings: GroupSettings, server: FirnBroker, spark: object, tmp_path: 
 def test_records_become_rows_whichever_way_they_are_read(
     world: World, server: FirnBroker, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from firn_spark.ingestion.rounds import rounds
-
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
     job = world.job(topic)
     sent = [

@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from firn.model.jobs import Column, RecordSchema, StartFrom
 from firn.tables import table_properties
+from firn_spark.ingestion.rounds import landing_job
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 
 
@@ -47,9 +48,7 @@ def test_keys_headers_and_payloads_are_kept_to_the_byte(world: World) -> None:
 
 @pytest.mark.parametrize("reader", ["client", "spark"])
 def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark.ingestion.rounds import rounds
-
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
     job = world.job(topic)
     sent = [
@@ -74,9 +73,7 @@ def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch:
 
 
 def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark.ingestion.rounds import rounds
-
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
     topic = world.topic()
     job = world.job(topic, record_schema=RecordSchema(format="Raw"))
     world.produce(topic, [b"small"] * 300)
@@ -92,10 +89,8 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
 
 
 def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark.ingestion.rounds import rounds
-
     # Spark's own source cannot read such a record at all.
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
     topic = world.topic(**{"message_timestamp_after_max_ms": str(2**63 - 1)})
     job = world.job(topic)
     world.produce(topic, [Record(value(0), timestamp=2**62), Record(value(1), timestamp=1_700_000_000_000)])
@@ -262,9 +257,7 @@ def test_tls_and_sasl(world: World) -> None:
 
 
 def test_tls_and_sasl_in_sparks_reader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from firn_spark.ingestion.rounds import rounds
-
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", 0)
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
     topic = world.topic()
     job = world.job(topic, profile="secure")
     world.produce(topic, [value(1)])

@@ -12,7 +12,7 @@ from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
 from firn_operator.cli.lake import ARROW_IO
 from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.world import WAIT, World, value
 from tests.servers.s3 import S3
@@ -35,13 +35,13 @@ class Gate:
 def gate_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
     if place == "before reading":
-        read: Callable[..., Any] = Rounds._job
+        read: Callable[..., Any] = LandingJobs.run
 
-        def job(rounds: Rounds, planned: Any) -> Any:
+        def job(jobs: LandingJobs, planned: Any) -> Any:
             gate.pass_()
-            return read(rounds, planned)
+            return read(jobs, planned)
 
-        monkeypatch.setattr(Rounds, "_job", job)
+        monkeypatch.setattr(LandingJobs, "run", job)
     else:
 
         def reach(_: Failpoints, name: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from firn.model.jobs import RecordSchema
-from firn_spark.ingestion.rounds import rounds
+from firn_spark.ingestion.rounds import landing_job
 from tests.integration.ingestion import raw_produce
 from tests.integration.ingestion.world import Record, World, places, value
 
@@ -18,7 +18,7 @@ TIMES = [1, 253_402_300_800_000, LAST_MICROSECONDS, LAST_MICROSECONDS + 1, 2**63
 
 
 def read_by(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "CLIENT_READER_RECORDS", READERS[reader])
+    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", READERS[reader])
 
 
 @pytest.mark.parametrize("reader", READERS)

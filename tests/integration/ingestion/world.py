@@ -18,12 +18,12 @@ import httpx
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from firn.kafka_clients import kafka_id
 from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
-from firn_spark.kafka.sources import kafka_id
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka

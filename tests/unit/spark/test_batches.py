@@ -4,7 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn_spark.kafka.sources import POLL_BYTES, TASK_BATCH_RECORDS, together
+from firn_spark.kafka.clients import POLL_BYTES
+from firn_spark.kafka.tasks import TASK_BATCH_RECORDS, together
 
 
 def batch(records: int, size: int = 1) -> pa.RecordBatch:

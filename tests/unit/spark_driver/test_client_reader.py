@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from firn.model.errors import UnavailableError
-from firn_spark.kafka import sources
-from firn_spark.kafka.sources import STALL_SECONDS, Slice, client_records
+from firn_spark.kafka import client_reader
+from firn_spark.kafka.client_reader import Slice, client_records
+from firn_spark.kafka.clients import STALL_SECONDS
 
 
 class Message:
@@ -70,9 +71,9 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     found = Brokers()
-    monkeypatch.setattr(sources, "KafkaConsumer", lambda *_, **__: found)
-    monkeypatch.setattr(sources, "time", SimpleNamespace(monotonic=found.monotonic))
-    monkeypatch.setattr(sources, "BATCH_RECORDS", 2)
+    monkeypatch.setattr(client_reader, "KafkaConsumer", lambda *_, **__: found)
+    monkeypatch.setattr(client_reader, "time", SimpleNamespace(monotonic=found.monotonic))
+    monkeypatch.setattr(client_reader, "BATCH_RECORDS", 2)
     return found
 
 

@@ -9,7 +9,7 @@ from firn.model.errors import ExitCode, FencedError, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from firn_spark.ingestion.loop import Watcher
 from firn_spark.ingestion.topics.topic import SEEN_MOST, Topic
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.ingestion.watcher import Watcher
+from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
 
@@ -27,7 +27,7 @@ class Brokers:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr("firn_spark.ingestion.loop.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_spark.ingestion.watcher.time.monotonic", lambda: now[0])
     return now
 
 
@@ -53,11 +53,11 @@ def test_what_is_seen_after_an_empty_look_arrived_since_then(
 ) -> None:
     topic = prepared()
     topic.position = {0: 10}
-    watcher._look([topic])
+    watcher.check([topic])
     assert topic.waiting_since is None
     clock[0] += 6
     brokers.end = 11
-    watcher._look([topic])
+    watcher.check([topic])
     assert topic.waiting_since == 1000
 
 
@@ -66,7 +66,7 @@ def test_what_a_round_left_behind_is_as_old_as_it_is(watcher: Watcher, brokers: 
     topic = prepared()
     topic.position = {0: 10}
     for _ in range(40):
-        watcher._look([topic])
+        watcher.check([topic])
         clock[0] += 6
         brokers.end += 100
         topic.position = {0: topic.position[0] + 50}
@@ -103,22 +103,22 @@ def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger(
 def test_a_log_that_ends_before_what_landed_is_told(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
     topic = prepared()
     topic.position = {0: 10}
-    watcher._look([topic])
+    watcher.check([topic])
     assert topic.progress(clock[0], 0.0).message == ""
     clock[0] += 6
     brokers.end = 7
-    watcher._look([topic])
+    watcher.check([topic])
     clock[0] += 6
     brokers.end = 12
-    watcher._look([topic])
+    watcher.check([topic])
     assert "partition 0 to offset 7" in topic.progress(clock[0], 0.0).message
 
 
 def test_a_topic_that_comes_back_may_have_waited_for_long(watcher: Watcher, clock: list[float]) -> None:
     """Its first life says nothing of what waits in its second."""
-    watcher._look([prepared()])
+    watcher.check([prepared()])
     clock[0] += 2
     again = prepared()
-    watcher._look([again])
+    watcher.check([again])
     assert again.live == TopicInfo("id", (0,))
     assert again.waiting_since == clock[0] - 60

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, UnavailableError
 from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion.rounds.rounds import Rounds, classify
+from firn_spark.ingestion.rounds.failures import classify, fail
+from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import INGEST, Committer, Landed
 from firn_spark.tables.java_errors import translate
@@ -101,9 +102,7 @@ def test_a_table_that_cannot_be_read_is_the_tables_trouble_not_the_topics() -> N
     nothing: Any = None
     tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
     one = topic()
-    Rounds(nothing, tables, nothing, nothing, nothing, nothing, tasks=1, round_bytes=lambda: 1, buffer_bytes=1).prepare(
-        one
-    )
+    Preparation(nothing, tables, nothing, nothing).prepare(one)
     assert isinstance(one.table_error, InvalidSpecError)
     assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(one.error)
 
@@ -139,9 +138,8 @@ def test_what_a_python_worker_raised_stands_in_its_text() -> None:
 
 
 def test_what_java_says_is_told_in_a_line_and_a_bug_of_a_python_worker_with_its_trace() -> None:
-    rounds = Rounds.__new__(Rounds)
     bug, setting = captured(PythonException, text="KeyError: 'offset'"), illegal()
     with capture_logs() as logs:
-        rounds._fail(topic(), bug)
-        rounds._fail(topic(), setting)
+        fail(topic(), bug)
+        fail(topic(), setting)
     assert [log["exc_info"] for log in logs] == [bug, None]

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from firn.model.conditions import Reason
 from firn_spark.ingestion import jobs
-from firn_spark.ingestion.rounds.rounds import classify, first_halts, forced, parse_results, slices
+from firn_spark.ingestion.rounds.committing import first_halts
+from firn_spark.ingestion.rounds.failures import classify
+from firn_spark.ingestion.rounds.landing_job import forced, parse_results
+from firn_spark.ingestion.rounds.planning import slices
 from firn_spark.tables.commits import Landed
 from firn_spark.tables.dead_letters import ahead, letters, moment
 from tests.unit.spark_driver.topic import job, topic

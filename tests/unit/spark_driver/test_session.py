@@ -10,7 +10,7 @@ from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_spark import session
 from firn_spark.credentials import read_secret, without_secrets
 from firn_spark.ingestion.driver import load_settings
-from firn_spark.kafka import sources
+from firn_spark.kafka import clients
 from firn_spark.tables.catalogs import Catalogs, catalog_conf, catalog_properties
 
 POD = {"POD_NAME": "firn-ingest-default-0", "POD_IP": "10.0.0.7"}
@@ -129,10 +129,10 @@ def test_both_clients_get_the_same_connection(tmp_path: Path) -> None:
         sasl_username="firn",
         sasl_password_path=str(tmp_path / "password"),
     )
-    client = sources.client_config(connection)
+    client = clients.client_config(connection)
     assert (client["ssl.ca.pem"], client["sasl.password"]) == ('the "ca"', 'the "password"')
     assert client["ssl.endpoint.identification.algorithm"] == "none"
-    java = sources.spark_options(connection)
+    java = clients.spark_options(connection)
     assert java["kafka.ssl.truststore.certificates"] == 'the "ca"'
     assert java["kafka.ssl.keystore.key"] == 'the "key"'
     assert java["kafka.ssl.endpoint.identification.algorithm"] == ""

@@ -5,26 +5,26 @@ from typing import Any
 import pytest
 
 from firn.model.errors import NotReadyError
-from firn_spark.ingestion.rounds.rounds import Rounds
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import topic
 
 READ = TopicInfo("id-1", (0, 1))
 
 
-def rounds() -> Any:
+def preparation() -> Preparation:
     nothing: Any = None
-    return Rounds(nothing, nothing, nothing, nothing, nothing, nothing, tasks=1, round_bytes=lambda: 1, buffer_bytes=1)
+    return Preparation(nothing, nothing, nothing, nothing)
 
 
 def test_a_topic_that_was_recreated_before_its_round_is_prepared_anew() -> None:
     found = topic(live=TopicInfo("id-2", (0, 1)), reading=READ, claimed=True, prepared=True)
     with pytest.raises(NotReadyError, match="read anew"):
-        rounds()._begin(found)
+        preparation().begin(found)
 
 
 def test_the_topic_that_a_round_read_is_the_one_it_commits_for() -> None:
     found = topic(live=READ, reading=READ, claimed=True, prepared=True)
-    rounds()._begin(found)
+    preparation().begin(found)
     found.live = TopicInfo("id-2", (0, 1))
     assert found.topic_id == "id-1"

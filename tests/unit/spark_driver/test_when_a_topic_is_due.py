@@ -4,7 +4,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FencedError, NotReadyError, UnavailableError
 from firn.model.progress import HaltedAt
 from firn_spark.ingestion.topics.topic import BACKOFF_MOST, FENCED_QUIET, FIRST_ROUND_SECONDS, NOT_READY_MOST
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job, topic
 
 MUCH = 2**40

@@ -4,7 +4,7 @@ from typing import Any
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.kafka.admin import TopicInfo
 
 
 def job(name: str = "orders", **changes: Any) -> IngestJob:

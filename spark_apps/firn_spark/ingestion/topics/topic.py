@@ -10,7 +10,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets, TopicProgress
-from firn_spark.kafka.sources import TopicInfo
+from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
 
@@ -110,6 +110,13 @@ class Topic:
         """Kafka's id of the topic that ``position`` is about."""
         assert self.reading is not None
         return self.reading.topic_id
+
+    @property
+    def landed_offsets(self) -> Offsets:
+        """Offsets of the newest ingestion commit, empty if that was of an earlier topic of the same name."""
+        if self.landed is None or self.landed.topic_id != self.topic_id:
+            return {}
+        return self.landed.offsets
 
     @property
     def active(self) -> bool:

@@ -1,0 +1,146 @@
+"""The end of a round for one topic: dead letters are committed, then the table, then the topic's state follows."""
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import structlog
+
+from firn.model.progress import HaltedAt, Offsets
+from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds.landing_job import TopicResult
+from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.client_reader import Ranges
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import Committer
+from firn_spark.tables.java_tables import Tables
+from firn_spark.worker.landing import HaltPlace
+
+log = structlog.get_logger()
+
+EMPTY_RECORDS = 100_000
+EMPTY_SECONDS = 600.0
+"""Ranges without records to land are committed on their own only when they are this long or this old."""
+
+
+class Meter(Protocol):
+    """Counts commits."""
+
+    def landed(self, topic: Topic, result: TopicResult, seconds: float) -> None:
+        """Count a commit of ``topic``, ``seconds`` after the start of its round."""
+        ...
+
+
+class TopicCommits:
+    """Commits the results of rounds, one topic at a time."""
+
+    def __init__(
+        self, tables: Tables, committer: Committer, preparation: Preparation, failpoints: Failpoints, meter: Meter
+    ) -> None:
+        self._tables = tables
+        self._committer = committer
+        self._preparation = preparation
+        self._failpoints = failpoints
+        self._meter = meter
+
+    def create_dead_letters(self, topic: Topic) -> None:
+        """Create the dead-letter table and announce it in the topic's table; `firn_spark.tables.dead_letters` says why. Raises FirnError."""
+        assert topic.epoch is not None
+        self._failpoints.reach("before-dlq-create")
+        if topic.dead_table is None:
+            topic.dead_table = dead_letters.create(self._tables, topic.job)
+        topic.landed = self._committer.commit(
+            topic.table, (), topic.landed, topic.topic_id, topic.epoch, topic.landed_offsets
+        )
+        self._failpoints.reach("after-dlq-create")
+        topic.claimed = False
+        self._preparation.begin(topic)
+
+    def commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
+        """Commit what the tasks wrote of ``ranges`` in the round that began at ``started`` (monotonic seconds). Raises FirnError."""
+        halts = first_halts(result.halts)
+        reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
+        if result.records:
+            topic.record_bytes = max(16.0, result.bytes / result.records + 32)
+            topic.largest_bytes = max(result.largest, (topic.largest_bytes or 0) * 3 // 4)
+        offsets = {**topic.landed_offsets, **topic.position, **reached}
+        if result.dead:
+            self._commit_dead(topic, result, offsets)
+        if result.landed or _empty_is_due(topic, ranges, reached):
+            self._commit_rows(topic, result, offsets)
+        self._preparation.follow_table(topic)
+        topic.position.update(reached)
+        topic.rows += result.rows
+        topic.dead += result.dead_rows
+        topic.skipped += result.skipped
+        if result.landed:
+            topic.last_commit = time.time()
+            self._meter.landed(topic, result, time.monotonic() - started)
+        if topic.client_reader and not result.halts:
+            topic.client_reader = False
+        if halts:
+            _halt(topic, *min(halts.items()))
+
+    def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
+        self._failpoints.reach("before-dlq-commit")
+        assert topic.dead_landed is not None
+        assert topic.epoch is not None
+        topic.dead_landed = dead_letters.commit(
+            self._committer,
+            topic.dead_table,
+            result.dead,
+            topic.dead_landed,
+            topic.epoch,
+            offsets,
+            topic.ingested_at,
+        )
+        self._failpoints.reach("after-dlq-commit")
+
+    def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
+        assert topic.epoch is not None
+        topic.landed = self._committer.commit(
+            topic.table, result.data, topic.landed, topic.topic_id, topic.epoch, offsets
+        )
+        topic.empty_since, topic.empty_records = None, 0
+        topic.exclude = {
+            part: left
+            for part, gone in topic.exclude.items()
+            if (left := frozenset(offset for offset in gone if offset >= offsets.get(part, 0)))
+        }
+
+    def discard(self, topic: Topic, result: TopicResult) -> None:
+        """Delete the files of a result that is not committed."""
+        if topic.table is not None:
+            self._committer.discard(topic.table, result.data)
+        if topic.dead_table is not None:
+            self._committer.discard(topic.dead_table, result.dead)
+
+
+def _halt(topic: Topic, partition: int, place: HaltPlace) -> None:
+    topic.halted = HaltedAt(partition=partition, offset=place["offset"], code=place["code"], detail=place["detail"])
+    log.warning(
+        "halted on a record",
+        topic=topic.job.topic,
+        namespace=topic.job.namespace,
+        partition=partition,
+        offset=place["offset"],
+        code=place["code"],
+    )
+
+
+def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
+    now = time.monotonic()
+    topic.empty_since = topic.empty_since or now
+    topic.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())
+    return topic.empty_records >= EMPTY_RECORDS or now - topic.empty_since >= EMPTY_SECONDS
+
+
+def first_halts(halts: Iterable[HaltPlace]) -> dict[int, HaltPlace]:
+    """Return the first place of each partition."""
+    first: dict[int, HaltPlace] = {}
+    for place in halts:
+        earlier = first.get(place["partition"])
+        if earlier is None or place["offset"] < earlier["offset"]:
+            first[place["partition"]] = place
+    return first

@@ -1,0 +1,146 @@
+"""The Spark job of a round: tasks read the planned ranges and write data files. Nothing of it is visible in any table."""
+
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.jobs import IngestJob
+from firn_spark.ingestion.rounds.planning import Plan, slices
+from firn_spark.kafka.admin import Kafka
+from firn_spark.kafka.clients import client_config, spark_options
+from firn_spark.kafka.spark_reader import SMALL_RECORD_BYTES, small_records_session, spark_records
+from firn_spark.kafka.tasks import land_records, land_slices
+from firn_spark.tables import dead_letters
+from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
+
+CLIENT_READER_RECORDS = 20_000
+"""Rounds of up to this many records are read by librdkafka: Spark's source makes a consumer for every partition."""
+SLICE_RECORDS = 5_000
+OVERFLOW = "long overflow"
+"""The words of Spark's Kafka source for a record whose time does not fit microseconds."""
+
+
+@dataclass(slots=True)
+class TopicResult:
+    """The results of a job's tasks for one topic. ``data`` and ``dead`` are descriptors of data files."""
+
+    data: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    halts: list[HaltPlace] = field(default_factory=list)
+    rows: int = 0
+    dead_rows: int = 0
+    skipped: int = 0
+    excluded: int = 0
+    bytes: int = 0
+    largest: int = 0
+    records: int = 0
+    dead_letters_missing: bool = False
+    error: str | None = None
+
+    def add(self, kind: Kind, text: str) -> None:
+        """Add one result row of a task."""
+        match kind:
+            case Kind.DATA:
+                self.data.append(text)
+            case Kind.DEAD:
+                self.dead.append(text)
+            case Kind.HALT:
+                self.halts.append(json.loads(text))
+            case Kind.DEAD_LETTERS_MISSING:
+                self.dead_letters_missing = True
+            case Kind.STATS:
+                self._add_stats(json.loads(text))
+            case Kind.ERROR:
+                problem = json.loads(text)
+                self.error = f"{problem['type']}: {problem['message']}"
+
+    def _add_stats(self, stats: TaskStats) -> None:
+        self.rows += stats["rows"]
+        self.dead_rows += stats["dead"]
+        self.skipped += stats["skipped"]
+        self.excluded += stats["excluded"]
+        self.bytes += stats["bytes"]
+        self.largest = max(self.largest, stats["largest"])
+        self.records += sum(numbers[0] for numbers in stats["partitions"].values())
+
+    @property
+    def landed(self) -> bool:
+        """True if the tasks found records."""
+        return bool(self.rows or self.dead_rows or self.skipped or self.excluded)
+
+
+def parse_results(rows: Iterable[tuple[str, str, str]]) -> dict[str, TopicResult]:
+    """Add up the result rows of all tasks, by topic."""
+    results: dict[str, TopicResult] = {}
+    for topic, kind, text in rows:
+        results.setdefault(topic, TopicResult()).add(Kind(kind), text)
+    return results
+
+
+class LandingJobs:
+    """Runs the Spark jobs of rounds."""
+
+    def __init__(self, spark: Any, kafkas: Callable[[str], Kafka], *, tasks: int, buffer_bytes: int) -> None:
+        self._spark = spark
+        self._kafkas = kafkas
+        self._tasks = tasks
+        self._buffer_bytes = buffer_bytes
+
+    @functools.cached_property
+    def _small_records(self) -> Any:
+        return small_records_session(self._spark)
+
+    def run(self, planned: Plan) -> dict[str, TopicResult]:
+        """Read and write the planned ranges. Raises as Spark does."""
+        moment = dead_letters.moment((topic.dead_landed for topic in planned), dead_letters.now())
+        landings: dict[str, TopicLanding] = {}
+        for topic in planned:
+            topic.ingested_at = moment
+            assert topic.spec is not None
+            landings[topic.job.topic] = TopicLanding(
+                job=topic.job,
+                table=topic.spec,
+                dead_letters=topic.dead_spec,
+                exclude=topic.exclude,
+                force_dead=forced(topic.job),
+            )
+        plan = LandingPlan(landings, moment, self._buffer_bytes)
+        records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
+        if records <= CLIENT_READER_RECORDS or any(topic.client_reader for topic in planned):
+            return parse_results(self._by_client(planned, plan, min(self._tasks, -(-records // SLICE_RECORDS))))
+        return parse_results(self._by_spark(planned, plan))
+
+    def _by_client(self, planned: Plan, plan: LandingPlan, tasks: int) -> Iterable[tuple[str, str, str]]:
+        groups = slices(planned, tasks)
+        work = functools.partial(land_slices, client_config(self._connection(planned)), plan)
+        rows: Iterable[tuple[str, str, str]] = (
+            self._spark.sparkContext.parallelize(groups, len(groups)).mapPartitions(work).collect()
+        )
+        return rows
+
+    def _by_spark(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
+        split = all(topic.job.on_bad_record != "Halt" for topic in planned)
+        small = all((topic.largest_bytes or math.inf) <= SMALL_RECORD_BYTES for topic in planned)
+        frame = spark_records(
+            self._small_records if small else self._spark,
+            spark_options(self._connection(planned)),
+            {topic.job.topic: ranges for topic, ranges in planned.items()},
+            self._tasks,
+            split,
+        )
+        rows = frame.mapInArrow(functools.partial(land_records, plan=plan), RESULT_DDL).collect()
+        return ((row[0], row[1], row[2]) for row in rows)
+
+    def _connection(self, planned: Plan) -> Any:
+        return self._kafkas(next(iter(planned)).job.profile).connection
+
+
+def forced(job: IngestJob) -> dict[int, frozenset[int]]:
+    """Return the record that ``resume`` sends to the dead letters, by partition."""
+    if job.resume is None:
+        return {}
+    _, partition, offset = job.resume.split(":")
+    return {int(partition): frozenset({int(offset)})}

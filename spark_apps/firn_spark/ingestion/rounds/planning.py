@@ -1,0 +1,85 @@
+"""Which offsets a round reads, and how they are dealt out to tasks."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from firn.model.errors import FirnError
+from firn.model.progress import Offsets
+from firn_spark.ingestion.rounds.failures import fail
+from firn_spark.ingestion.rounds.preparation import offsets_of
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import Kafka
+from firn_spark.kafka.client_reader import Ranges, Slice
+
+log = structlog.get_logger()
+
+Plan = dict[Topic, dict[int, tuple[int, int]]]
+"""Topic -> partition -> (first offset to read, offset to stop before)."""
+
+
+def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
+    """Return the ranges of topics that have records to read, from the ends and log starts of this moment.
+
+    ``round_bytes`` is shared by the topics. Raises FirnError if the brokers do not answer.
+    """
+    partitions = {topic.job.topic: tuple(topic.position) for topic in topics}
+    now = time.monotonic()
+    starts, ends = kafka.starts(partitions), kafka.ends(partitions)
+    room = round_bytes / len(topics)
+    planned: Plan = {}
+    for topic in topics:
+        try:
+            first, last = offsets_of(starts[topic.job.topic]), offsets_of(ends[topic.job.topic])
+        except FirnError as error:
+            fail(topic, error)
+            continue
+        _skip_deleted(topic, first)
+        topic.observe(now, last)
+        ranges = _ranges(topic, room)
+        if ranges:
+            planned[topic] = ranges
+    return planned
+
+
+def _skip_deleted(topic: Topic, first: Offsets) -> None:
+    """Move positions to the log's start. Offsets between what landed and that start are lost."""
+    for part, start in first.items():
+        if topic.position.get(part, start) >= start:
+            continue
+        if part in topic.landed_offsets:
+            topic.lost += start - topic.position[part]
+            log.error(
+                "records were deleted from the log before they landed",
+                topic=topic.job.topic,
+                namespace=topic.job.namespace,
+                partition=part,
+                offsets=start - topic.position[part],
+            )
+        topic.position[part] = start
+
+
+def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
+    """Return about ``room`` bytes of what waits, the same share of each partition."""
+    behind = topic.behind()
+    allowed = max(1.0, room / topic.record_bytes)
+    total = sum(end - start for start, end in behind.values())
+    topic.backfilling = total > allowed
+    share = min(1.0, allowed / total) if total else 1.0
+    return {
+        part: (start, min(end, start + max(1, int((end - start) * share + 0.999))))
+        for part, (start, end) in behind.items()
+    }
+
+
+def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
+    """Deal the ranges out to at most ``tasks`` tasks of about equal work. A topic stays in one task: each task makes files of its own."""
+    groups: list[list[Slice]] = [[] for _ in range(max(1, tasks))]
+    sizes = [0] * len(groups)
+    by_size = sorted(planned.items(), key=lambda item: -sum(end - start for start, end in item[1].values()))
+    for topic, ranges in by_size:
+        least = sizes.index(min(sizes))
+        groups[least] += [Slice(topic.job.topic, part, start, end) for part, (start, end) in sorted(ranges.items())]
+        sizes[least] += sum(end - start for start, end in ranges.values())
+    return [group for group in groups if group]

@@ -1,0 +1,168 @@
+"""Before a topic's rounds: its table is loaded or created, its epoch is taken, and its position is read from the table."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from firn.model.conditions import Reason
+from firn.model.errors import FencedError, FirnError, NotReadyError
+from firn.model.progress import Offsets
+from firn_spark.ingestion.rounds.failures import fail
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import Kafka, TopicInfo
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import Committer, Landed, read_landed
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables
+
+log = structlog.get_logger()
+
+
+class Preparation:
+    """Prepares topics for their rounds. A topic has one worker at a time."""
+
+    def __init__(self, spark: Any, tables: Tables, kafkas: Callable[[str], Kafka], committer: Committer) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._kafkas = kafkas
+        self._committer = committer
+
+    def prepare(self, topic: Topic) -> None:
+        """Load or create the table and read what landed. Never raises: a failure is the topic's."""
+        try:
+            topic.was_prepared(wholly=self._prepare(topic))
+        except Exception as error:
+            fail(topic, error)
+
+    def _prepare(self, topic: Topic) -> bool:
+        """Return False if the brokers were not asked yet: only the table is ready then."""
+        table, landed = self._table(topic)
+        if topic.live is None and topic.live_error is None:
+            return False
+        topic.table, topic.claimed = table, False
+        dead = dead_letters.load(self._tables, topic.job)
+        if dead is not None and topic.dead == 0:
+            topic.dead = dead_letters.count(dead)
+        dead_landed = read_landed(dead) if dead is not None else None
+        topic.dead_table, topic.dead_landed = dead, dead_landed
+        if topic.fenced:
+            self._check_fence(topic, landed)
+        if topic.epoch is None or topic.fenced:
+            topic.epoch = max((commit.epoch for commit in (landed, dead_landed) if commit is not None), default=0) + 1
+            topic.fenced = False
+        else:
+            self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
+        live = _live(topic)
+        topic.landed = landed
+        if topic.last_commit is None and landed is not None and landed.committed_ms is not None:
+            topic.last_commit = landed.committed_ms / 1000
+        if landed is None and topic.job.start_from.kind != "Earliest":
+            self._commit_start(topic, live)
+        _position(topic, live)
+        topic.spec, topic.table_ids = self._tables.spec(table), None
+        self.follow_table(topic)
+        return True
+
+    def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
+        job = topic.job
+        try:
+            table = self._tables.ensure(job)
+            landed = read_landed(table)
+            topic.table_uuid, topic.table_location, topic.table_error = str(table.uuid()), str(table.location()), None
+        except JAVA_ERRORS as error:
+            topic.table_error = translate(error, f"table {job.table.identifier}")
+            raise topic.table_error from error
+        except FirnError as error:
+            topic.table_error = error
+            raise
+        return table, landed
+
+    def _check_fence(self, topic: Topic, landed: Landed | None) -> None:
+        """Raise FencedError unless the other writer has not committed since the last look although records wait."""
+        moved = landed is not None and (topic.landed is None or landed.commit_id != topic.landed.commit_id)
+        topic.landed = landed
+        _position(topic, _live(topic))
+        if moved or not topic.lag_records:
+            raise FencedError(f"table {topic.job.table.identifier}: another driver serves this topic")
+
+    def _commit_start(self, topic: Topic, live: TopicInfo) -> None:
+        """Commit the offsets at which a new table begins, if not at the log's start, so that a restart begins there too."""
+        kafka, name, start = self._kafkas(topic.job.profile), topic.job.topic, topic.job.start_from
+        offsets = offsets_of(kafka.ends({name: live.partitions})[name])
+        if start.kind == "Timestamp":
+            since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
+            offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
+        assert topic.epoch is not None
+        topic.landed = self._committer.commit(topic.table, (), None, live.topic_id, topic.epoch, offsets)
+
+    def begin(self, topic: Topic) -> None:
+        """Claim the dead letters before the first round of a preparation.
+
+        From here on no older driver can add dead letters. Records whose dead letters landed and whose table commit did not are left
+        out of the next round. Raises FirnError.
+        """
+        reading = _live(topic)
+        if reading != topic.reading:
+            raise NotReadyError(f"topic {topic.job.topic}: it was re-created or has grown; its offsets are read anew")
+        if topic.claimed:
+            return
+        assert topic.epoch is not None
+        topic.exclude = {}
+        if topic.dead_table is not None:
+            dead = dead_letters.claim(self._committer, topic.dead_table, topic.topic_id, topic.epoch)
+            landed = read_landed(topic.table)
+            self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
+            topic.landed, topic.dead_landed = landed, dead
+            # Not what is live by now: the claim was made for this one.
+            _position(topic, reading)
+            topic.dead_spec = self._tables.spec(topic.dead_table)
+            self._exclude_dead(topic, dead)
+        topic.claimed = True
+
+    def _exclude_dead(self, topic: Topic, dead: Landed) -> None:
+        offsets = topic.landed_offsets
+        beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
+        if not beyond:
+            return
+        topic.exclude = dead_letters.offsets_between(self._spark, topic.job, topic.dead_table, dead, offsets, beyond)
+        log.info(
+            "dead letters are ahead of the table: their offsets are left out",
+            topic=topic.job.topic,
+            namespace=topic.job.namespace,
+            records=sum(map(len, topic.exclude.values())),
+        )
+
+    def follow_table(self, topic: Topic) -> None:
+        """Reload the writers' view of the table if the operator changed its schema, partitioning or order."""
+        table = topic.table
+        ids = (table.schema().schemaId(), table.spec().specId(), table.sortOrder().orderId())
+        if topic.table_ids is not None and topic.table_ids != ids:
+            topic.spec = self._tables.spec(table)
+        topic.table_ids = ids
+
+
+def _live(topic: Topic) -> TopicInfo:
+    if topic.live is None:
+        raise topic.live_error or NotReadyError(f"topic {topic.job.topic}: not seen yet", reason=Reason.STARTING)
+    if topic.job.topic_id is not None and topic.live.topic_id != topic.job.topic_id:
+        raise NotReadyError(
+            f"topic {topic.job.topic}: its id is {topic.live.topic_id}, the contract says {topic.job.topic_id}; "
+            "waiting for the contract of the topic that is there now"
+        )
+    return topic.live
+
+
+def _position(topic: Topic, live: TopicInfo) -> None:
+    landed = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == live.topic_id else {}
+    # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
+    topic.position = {part: landed.get(part, 0) for part in live.partitions}
+    topic.reading = live
+    topic.empty_since, topic.empty_records = None, 0
+
+
+def offsets_of(answer: Mapping[int, int] | FirnError) -> Offsets:
+    """Return the offsets of a broker's answer, or raise its error."""
+    if isinstance(answer, FirnError):
+        raise answer
+    return dict(answer)

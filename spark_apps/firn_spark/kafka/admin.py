@@ -1,0 +1,124 @@
+"""The admin side of a profile's brokers: ids and offsets of topics, as the driver asks for them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from firn.kafka_clients import kafka_id
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
+from firn.model.jobs import KafkaConnection
+from firn_spark.kafka.clients import client_config, silent_logger
+from firn_spark.kafka.refusals import UNANSWERED, WAY_OUT, denied, not_let_in
+
+REQUEST_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the brokers know it."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class Kafka:
+    """The admin side of one profile's brokers. Safe to use from several threads; every call is bounded by `REQUEST_SECONDS`."""
+
+    def __init__(self, profile: str, connection: KafkaConnection) -> None:
+        self.profile = profile
+        self.connection = connection
+        self._denial: KafkaError | None = None
+        config: dict[str, Any] = {**client_config(connection), "error_cb": self._note}
+        self._admin = AdminClient(config, logger=silent_logger())
+
+    def _note(self, trouble: KafkaError) -> None:
+        # Brokers that do not let us in are told apart from silent ones only here: requests just time out.
+        if not_let_in(trouble):
+            self._denial = trouble
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
+        """Id and partitions of each topic, or why not. Raises UnavailableError where no broker answers."""
+        if not names:
+            return {}
+        futures = self._call(
+            lambda: self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
+        )
+        found: dict[str, TopicInfo | FirnError] = {}
+        for topic, future in futures.items():
+            try:
+                description = future.result()
+            except KafkaException as error:
+                found[topic] = self.translate(error, f"topic {topic}")
+                if isinstance(found[topic], UnavailableError):
+                    raise found[topic] from error  # type: ignore[misc]
+                continue
+            leaderless = [str(part.id) for part in description.partitions if part.leader is None or part.leader.id < 0]
+            if leaderless:
+                found[topic] = UnavailableError(
+                    f"topic {topic}: partition {', '.join(leaderless)} has no leader; a broker is down",
+                    reason=Reason.BROKER_UNREACHABLE,
+                )
+            else:
+                partitions = tuple(sorted(part.id for part in description.partitions))
+                found[topic] = TopicInfo(kafka_id(description.topic_id), partitions)
+        return found
+
+    def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
+        """The last stable offset of each partition: where a reader of committed records comes to an end for now."""
+        return self._offsets(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
+        """The log start of each partition."""
+        return self._offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
+        """The first offset of each partition whose record is not older than ``timestamp_ms``; its end where there is none (-1 from Kafka)."""
+        return self._offsets(topics, OffsetSpec.for_timestamp(timestamp_ms))
+
+    def _offsets(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, int] | FirnError]:
+        request = {TopicPartition(topic, part): spec for topic, parts in topics.items() for part in parts}
+        if not request:
+            return {topic: {} for topic in topics}
+        futures = self._call(
+            lambda: self._admin.list_offsets(
+                request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+            )
+        )
+        found: dict[str, dict[int, int] | FirnError] = {topic: {} for topic in topics}
+        for partition, future in futures.items():
+            known = found[partition.topic]
+            if isinstance(known, FirnError):
+                continue
+            try:
+                known[partition.partition] = future.result().offset
+            except KafkaException as error:
+                found[partition.topic] = self.translate(
+                    error, f"topic {partition.topic}, partition {partition.partition}"
+                )
+        return found
+
+    def _call(self, request: Any) -> dict[Any, "Future[Any]"]:
+        self._admin.poll(0)
+        self._denial = None
+        try:
+            return request()  # type: ignore[no-any-return]
+        except KafkaException as error:
+            raise self.translate(error, "request") from error
+
+    def translate(self, error: KafkaException, subject: str) -> FirnError:
+        """What a client's exception means, by who has to act."""
+        cause = error.args[0]
+        if cause.code() in UNANSWERED:
+            self._admin.poll(0)
+            cause = self._denial or cause
+        what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"
+        if denied(cause):
+            return AccessDeniedError(f"{what}; {WAY_OUT}")
+        if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return NotReadyError(f"{what}; it is created by the operator, or was deleted")
+        return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)

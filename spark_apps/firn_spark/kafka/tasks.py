@@ -1,0 +1,41 @@
+"""The work of a round's tasks: read records of Kafka and land them. Runs in Spark's Python workers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from firn_spark.kafka.client_reader import Slice, client_records
+from firn_spark.kafka.clients import POLL_BYTES
+from firn_spark.worker.landing import LandingPlan, land
+
+TASK_BATCH_RECORDS = 16_384
+
+
+def land_slices(
+    config: Mapping[str, Any], plan: LandingPlan, parts: Iterator[Sequence[Slice]]
+) -> Iterator[tuple[str, str, str]]:
+    """Read slices by librdkafka and land them; return rows of `firn_spark.worker.landing.RESULT_SCHEMA`."""
+    slices = [part for group in parts for part in group]
+    for batch in land(client_records(config, slices), plan):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def land_records(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterator[pa.RecordBatch]:
+    """Land the batches of Spark's Kafka source."""
+    return land(together(batches), plan)
+
+
+def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small batches made into larger ones, of `TASK_BATCH_RECORDS` records or `POLL_BYTES`: decoding has a price per batch."""
+    waiting: list[pa.RecordBatch] = []
+    records = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        records += len(batch)
+        size += batch.nbytes
+        if records >= TASK_BATCH_RECORDS or size >= POLL_BYTES:
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, records, size = [], 0, 0
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
