@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from kubernetes import client
+from kubernetes import config as kube
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
 from firn.model import names
 from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError
@@ -202,9 +207,6 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-    from pyspark import SparkConf
-    from pyspark.sql import SparkSession
-
     # The builder starts the JVM with this configuration as its arguments, the heap among them.
     spark = SparkSession.builder.config(conf=SparkConf(loadDefaults=False).setAll(list(conf.items()))).getOrCreate()
     for key, value in catalogs.items():
@@ -215,9 +217,6 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
 
 def delete_executors(settings: Application) -> None:
     """Deletes the executor pods that earlier attempts of this application's driver left behind."""
-    from kubernetes import client
-    from kubernetes import config as kube
-
     kube.load_incluster_config()
     client.CoreV1Api().delete_collection_namespaced_pod(
         settings.namespace,
@@ -229,8 +228,6 @@ def delete_executors(settings: Application) -> None:
 
 def heap_exhausted() -> bool:
     """True where the JVM of this process, of which somebody knows that it ends, does so for want of heap (``ExitOnOutOfMemoryError``)."""
-    from pyspark import SparkContext
-
     process = getattr(SparkContext._gateway, "proc", None)
     try:
         return process is not None and process.wait(JVM_END_SECONDS) == HEAP_EXHAUSTED_EXIT

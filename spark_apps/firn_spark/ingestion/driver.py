@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 from confluent_kafka import KafkaException
+from kubernetes import client
+from kubernetes import config as kube
 from pydantic import ValidationError
 
 from firn.model.errors import ExitCode, InvalidSpecError
@@ -109,9 +111,6 @@ def job_source(settings: GroupSettings) -> JobSource:
     """Where the settings say that job contracts come from."""
     if settings.jobs_directory is not None:
         return DirectoryJobs(settings.jobs_directory, settings.group)
-    from kubernetes import client
-    from kubernetes import config as kube
-
     kube.load_incluster_config()
     return KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
 

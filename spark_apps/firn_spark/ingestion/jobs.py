@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
+from kubernetes import watch
 from pydantic import ValidationError
 
 from firn.model import names
@@ -52,28 +53,38 @@ def of_group(jobs: Iterable[IngestJob | None], group: str) -> dict[str, IngestJo
     return {job.uid: job for job in jobs if job is not None and job.group == group}
 
 
-class DirectoryJobs:
-    """Contracts as ``*.json`` files of a directory, looked at every ``interval`` seconds. Write a file under another name and rename it."""
+class _Follower:
+    """A thread that follows contracts, and the newest complete set of them."""
 
-    def __init__(self, directory: str, group: str, interval: float = 0.5) -> None:
-        self._directory = Path(directory)
+    def __init__(self, group: str) -> None:
         self._group = group
-        self._interval = interval
         self._jobs: dict[str, IngestJob] | None = None
-        self._files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """See `JobSource.start`."""
+        """Implements `JobSource.start`."""
         self._thread.start()
 
     def current(self) -> Mapping[str, IngestJob] | None:
-        """See `JobSource.current`."""
+        """Implements `JobSource.current`."""
         return self._jobs
 
+    def _follow(self) -> None:
+        raise NotImplementedError
+
+
+class DirectoryJobs(_Follower):
+    """Contracts as ``*.json`` files of a directory, looked at every ``interval`` seconds. Write a file under another name and rename it."""
+
+    def __init__(self, directory: str, group: str, interval: float = 0.5) -> None:
+        super().__init__(group)
+        self._directory = Path(directory)
+        self._interval = interval
+        self._files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
+
     def stop(self) -> None:
-        """See `JobSource.stop`."""
+        """Implements `JobSource.stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -107,38 +118,25 @@ class DirectoryJobs:
         return of_group((job for _, job in files.values()), self._group)
 
 
-class KubernetesJobs:
+class KubernetesJobs(_Follower):
     """Contracts as ConfigMaps labelled with the group, listed and watched; listed anew on every error and every ``resync`` seconds."""
 
     def __init__(self, api: Any, namespace: str, group: str, resync: float = 300.0) -> None:
+        super().__init__(group)
         self._api = api
         self._namespace = namespace
-        self._group = group
         self._resync = resync
         self._selector = f"{names.LABEL_GROUP}={group},{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-        self._jobs: dict[str, IngestJob] | None = None
         self._by_name: dict[str, IngestJob] = {}
-        self._stop = threading.Event()
         self._watch: Any = None
-        self._thread = threading.Thread(target=self._follow, name="jobs", daemon=True)
-
-    def start(self) -> None:
-        """See `JobSource.start`."""
-        self._thread.start()
-
-    def current(self) -> Mapping[str, IngestJob] | None:
-        """See `JobSource.current`."""
-        return self._jobs
 
     def stop(self) -> None:
-        """See `JobSource.stop`. A watch that is waiting for the server ends with the process."""
+        """Implements `JobSource.stop`. A watch that is waiting for the server ends with the process."""
         self._stop.set()
         if self._watch is not None:
             self._watch.stop()
 
     def _follow(self) -> None:
-        from kubernetes import watch
-
         delay = 1.0
         while not self._stop.is_set():
             try:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka.cimpl  # noqa: F401  loads librdkafka
+
 from firn.model.conditions import Reason
 from firn.model.errors import UnavailableError
 
@@ -121,8 +123,6 @@ def _headers(library: Any, message: Any) -> Headers:
 @functools.cache
 def _library() -> Any:
     """The librdkafka that ``confluent_kafka`` has loaded into this process."""
-    import confluent_kafka.cimpl  # noqa: F401
-
     maps = Path("/proc/self/maps").read_text().splitlines()
     path = next(line.split(maxsplit=5)[5] for line in maps if "/librdkafka" in line)
     library = ctypes.CDLL(path)

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from kubernetes import client
+from kubernetes import config as kube
 from pydantic import ValidationError
 
 from firn.model import names
@@ -293,9 +295,6 @@ def leases_of(run: MaintenanceRun) -> Leases:
         return Leases(Files(run.leases_directory), holder, run.lease_seconds)
     if not run.namespace:
         raise InvalidSpecError(f"run {run.name}: neither namespace nor leases_directory says where leases are")
-    from kubernetes import client
-    from kubernetes import config as kube
-
     kube.load_incluster_config()
     store = KubernetesLeases(client.CoordinationV1Api(), run.namespace, {names.LABEL_MANAGED_BY: names.MANAGED_BY})
     return Leases(store, holder, run.lease_seconds)

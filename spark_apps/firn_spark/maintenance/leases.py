@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
 
 from firn.model.errors import FencedError, UnavailableError
 
@@ -149,9 +151,6 @@ class KubernetesLeases:
         )
 
     def _call(self, call: Callable[[], Any], name: str, *none: int) -> Any | None:
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
-
         try:
             return call()
         except ApiException as error:

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
+from pyspark.sql import DataFrame
 
 _PLACE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 
@@ -59,8 +60,6 @@ class Reachable:
             yield row["path"]
 
     def _metadata_table(self, kind: str) -> Any:
-        from pyspark.sql import DataFrame
-
         iceberg = self._jvm.org.apache.iceberg
         static = iceberg.BaseTable(iceberg.StaticTableOperations(self._metadata, self._io), self._name)
         java = iceberg.spark.SparkTableUtil.loadMetadataTable(

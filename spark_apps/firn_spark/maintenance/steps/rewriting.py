@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 from py4j.java_gateway import get_method
+from pyspark.sql import functions
 
 from firn.model.errors import InvalidSpecError
 from firn.tables import transforms
@@ -163,8 +164,6 @@ def sort_columns(table: Any, catalog: str, texts: Sequence[str]) -> list[Any]:
 
 
 def _sort_column(table: Any, catalog: str, term: transforms.SortTerm) -> Any:
-    from pyspark.sql import functions
-
     if table.schema().findField(term.term.column) is None:
         raise InvalidSpecError(f"table {table.name()}: there is no column {term.term.column} to sort by")
     path = ".".join(f"`{part}`" for part in term.term.column.split("."))

@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas
+from pyspark.sql import functions
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import BinaryType
 
 from firn.model.errors import InvalidSpecError
 
@@ -68,8 +72,6 @@ def bounds(sample: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def ordered(frame: Any, names: Sequence[str], outputs: int, table: str) -> Any:
     """``frame`` along the curve through the columns ``names``, in ``outputs`` parts. Raises InvalidSpecError for columns that cannot be."""
-    from pyspark.sql import functions
-
     if not names:
         raise InvalidSpecError(f"table {table}: strategy ZOrder needs columns")
     paths = [".".join(f"`{part}`" for part in name.split(".")) for name in names]
@@ -91,8 +93,6 @@ def ordered(frame: Any, names: Sequence[str], outputs: int, table: str) -> Any:
 
 def _comparable(column: Any, kind: str) -> Any:
     """The column as doubles or strings that sort as its values do, well enough for ranks."""
-    from pyspark.sql import functions
-
     if kind.startswith(("string", "char", "varchar")):
         return column
     if kind.startswith("binary"):
@@ -108,9 +108,6 @@ def _comparable(column: Any, kind: str) -> Any:
 
 def _key(cuts: Sequence[npt.NDArray[Any]]) -> Any:
     """The function that gives rows their keys, as Spark runs it."""
-    import pandas
-    from pyspark.sql.pandas.functions import pandas_udf
-    from pyspark.sql.types import BinaryType
 
     def key(*columns: pandas.Series) -> pandas.Series:
         found = []

@@ -368,13 +368,34 @@ def _list(kind: types.ListOf, strict: bool) -> Converter:
 
 
 def _map(kind: types.MapOf, strict: bool) -> Converter:
+    if isinstance(kind.key, types.ListOf | types.MapOf | types.Struct):
+        return _entries(kind, strict)
     to_key, to_value = _converter(kind.key, strict), _converter(kind.value, strict)
-    nested_keys = isinstance(kind.key, types.ListOf | types.MapOf | types.Struct)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if type(value) is not _Object:
+            raise _bad(Code.WRONG_KIND, kind, value)
+        found: dict[Any, Any] = {}
+        for name, item in value:
+            try:
+                key = to_key(_scalar(kind.key, name))
+                if key in found:
+                    raise _repeated_key()
+                found[key] = None if item is None else to_value(item)
+            except BadRecordError as error:
+                raise error.within(f".{name[:DETAIL_LIMIT]}") from None
+        return list(found.items())
+
+    return convert
+
+
+def _entries(kind: types.MapOf, strict: bool) -> Converter:
+    """Convert a map whose keys are no texts in JSON: an array of entries with key and value."""
     entry = _members(
         (Column(name="key", type=str(kind.key), required=True), Column(name="value", type=str(kind.value))), True
     )
 
-    def entries(value: Any) -> list[tuple[Any, Any]]:
+    def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not list:
             raise _bad(Code.WRONG_KIND, kind, value, "write an array of entries with key and value")
         found: list[tuple[Any, Any]] = []
@@ -383,30 +404,18 @@ def _map(kind: types.MapOf, strict: bool) -> Converter:
                 if type(item) is not _Object:
                     raise _bad(Code.WRONG_KIND, kind, item, "an entry is an object with key and value")
                 key, member = entry(item)
-                if any(key == known for known, _ in found):
-                    raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
+                if any(key == earlier for earlier, _ in found):
+                    raise _repeated_key()
             except BadRecordError as error:
                 raise error.within(f"[{position}]") from None
             found.append((key, member))
         return found
 
-    def convert(value: Any) -> list[tuple[Any, Any]]:
-        if nested_keys:
-            return entries(value)
-        if type(value) is not _Object:
-            raise _bad(Code.WRONG_KIND, kind, value)
-        found: dict[Any, Any] = {}
-        for name, item in value:
-            try:
-                key = to_key(_scalar(kind.key, name))
-                if key in found:
-                    raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
-                found[key] = None if item is None else to_value(item)
-            except BadRecordError as error:
-                raise error.within(f".{name[:DETAIL_LIMIT]}") from None
-        return list(found.items())
-
     return convert
+
+
+def _repeated_key() -> BadRecordError:
+    return BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
 
 
 def _scalar(kind: types.Type, text: str) -> Any:
