@@ -1,1 +1,1 @@
-"""What builds, starts, measures and documents Firn: set-up, the test cluster, images, benchmarks, generation."""
+"""Tools that build, start, measure and document Firn: set-up, the local cluster, images, benchmarks, generation."""
