@@ -85,33 +85,33 @@ class KafkaTopics:
         self._profiles = {name: ProfileClients(name, brokers) for name, brokers in profiles.items()}
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:
-        """See `firn_controllers.ports.Topics.describe`."""
+        """Describe a topic, None if it does not exist."""
         return await self._profiles[profile].describes.submit(topic)
 
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """See `firn_controllers.ports.Topics.create`."""
+        """Create a topic."""
         await self._profiles[profile].creates.submit((topic, partitions, dict(configs)))
 
     async def grow(self, profile: str, topic: str, partitions: int) -> None:
-        """See `firn_controllers.ports.Topics.grow`."""
+        """Add partitions up to a number."""
         await self._profiles[profile].grows.submit((topic, partitions))
 
     async def alter_configs(self, profile: str, topic: str, put: Mapping[str, str], remove: Sequence[str]) -> None:
-        """See `firn_controllers.ports.Topics.alter_configs`."""
+        """Set and remove configs of a topic."""
         if put or remove:
             await self._profiles[profile].alters.submit((topic, dict(put), tuple(remove)))
 
     async def delete(self, profile: str, topic: str) -> None:
-        """See `firn_controllers.ports.Topics.delete`."""
+        """Delete a topic."""
         await self._profiles[profile].deletes.submit(topic)
 
     async def fleet(self, profile: str) -> FleetState:
-        """See `firn_controllers.ports.Topics.fleet`."""
+        """Describe the brokers of a profile."""
         return await self._profiles[profile].fleets.submit(None)
 
 
 class ProfileClients:
-    """One profile's admin client, made again when a credential's file changes, and its requests in batches."""
+    """The admin client of a profile and its batched requests. A changed credential file replaces the client."""
 
     def __init__(self, name: str, brokers: Brokers) -> None:
         self._name = name
@@ -264,7 +264,8 @@ class ProfileClients:
         return [answer if isinstance(answer, BaseException) else None for answer in answers]
 
     async def _answer(self, action: str, awaited: Any, fine: int | None = None) -> Any:
-        """What ``awaited`` gives, or the error that it means as a value; None where Kafka's answer is the code ``fine``."""
+        """Return the result of ``awaited``, or its error as a value. Returns None if Kafka answers with the code
+        ``fine``."""
         try:
             return await self._patiently(awaited)
         except KafkaException as error:
@@ -274,7 +275,7 @@ class ProfileClients:
             return self._translated(action, error)
 
     async def _patiently(self, awaited: Any) -> Any:
-        """What ``awaited`` gives; a time-out before its time while no broker can be connected to."""
+        """Return the result of ``awaited``. Times out early while no broker can be reached."""
         task = asyncio.ensure_future(awaited)
         started = time.monotonic()
         self._all_down = False

@@ -1,4 +1,4 @@
-"""What ingestion applications say of themselves (port `Progress`): ``/progress`` of each group's Service."""
+"""Progress reports of ingestion applications (port `Progress`): ``/progress`` of each group's Service."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=5, connect=2)
 
 
 def service_address(namespace: str) -> Callable[[str], str]:
-    """Where the applications of ``namespace`` answer, by group."""
+    """Return a function from a group to the progress URL of its application in ``namespace``."""
     return lambda group: f"http://{names.ingestion(group)}.{namespace}.svc:{PORT}/progress"
 
 
@@ -30,9 +30,10 @@ class _Last:
 
 
 class HttpProgress:
-    """Port `Progress` over HTTP: a group is asked when somebody wants to know, at most once in ``interval`` seconds.
+    """Port `Progress` over HTTP. Reads a group on demand, at most once in ``interval`` seconds.
 
-    The last answer stays when a group stops answering: its time tells how old it is."""
+    If a group stops answering, the last answer stays, with its time.
+    """
 
     def __init__(self, address: Callable[[str], str], interval: float) -> None:
         self._address = address
@@ -42,7 +43,7 @@ class HttpProgress:
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """See `firn_controllers.ports.Progress.read`."""
+        """Return the newest report of a group and its time, None without one."""
         async with self._locks.setdefault(group, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
             last = self._last.setdefault(group, _Last(float("-inf"), None))

@@ -20,7 +20,7 @@ def read(path: str, purpose: str) -> str:
 
 
 def signature(paths: Iterable[str]) -> Signature:
-    """Something that differs when any of the files was replaced; missing files count as empty."""
+    """Return a value that changes when one of the files is replaced. Missing files count as empty."""
     return tuple(_stamp(path) for path in sorted(set(paths)))
 
 

@@ -1,18 +1,19 @@
 """``firn audit``: proves that every record of a topic is in its table or its dead letters, exactly once.
 
-What the brokers still have (read committed, from the log start to the landed offsets) is compared with the offsets in the rows. Older
-rows can only be checked against each other: their log is gone. What else cannot be told is counted as ``unproved`` and does not fail:
+The audit compares the offsets that the brokers still have (read committed, from the log start to the landed offsets) with the offsets in the
+rows. Older rows can only be compared with each other, because their log is gone. In these cases the audit cannot decide. It counts the offsets
+as ``unproved``, and they do not fail:
 
-- a compacted topic's log no longer has what was replaced: rows of such offsets are as right as rows of no record would be wrong;
-- with ``onBadRecord: Skip``, a record that is nowhere was skipped or lost;
-- where a RetentionPolicy removes rows, a record that is nowhere was removed or lost: what goes is told by a column, not by offsets.
+- The log of a compacted topic no longer has the replaced records. Rows of their offsets may be right or wrong.
+- With ``onBadRecord: Skip``, a missing record was skipped or lost.
+- With a RetentionPolicy that removes rows, a missing record was removed or lost, because retention selects rows by a column.
 
-Dead letters are committed before the table, so those at or beyond the landed offsets may be of a round whose rows are on their way, or were
-lost: the next audit that finds them below has them. For the same reason the table is looked at first and its dead letters later; the other way
-round, letters that land in between would be missing (`tables`).
+Dead letters are committed before the table. Those at or beyond the landed offsets belong to a round that is still running, or to a lost one. A
+later audit finds them below the landed offsets. For the same reason the audit reads the table first and its dead letters later. In the other
+order, letters that land in between would look missing (`tables`).
 
-Rows of a topic of the same name that was there before are told from this one's by the table's history: they are in the snapshot before the
-first of this topic's id. Where that has expired, they would count as doubled or stray (`Audit.history`).
+Rows of an earlier topic of the same name are found by the table's history: they are in the snapshot before the first one of this topic's id.
+After that snapshot has expired, they count as doubled or stray (`Audit.history`).
 """
 
 import json
@@ -46,8 +47,11 @@ _RETAIN = "retain"
 
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
-    """One partition. ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 where all is well; ``unproved``
-    counts offsets of which nobody can tell."""
+    """The audit of a partition.
+
+    ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 if all is well. ``unproved`` counts offsets for which
+    the audit cannot decide.
+    """
 
     partition: int
     log_start: int
@@ -94,7 +98,7 @@ class Audit:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be said beside the numbers."""
+        """Return the notes that explain the numbers."""
         found = []
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.compacted:
@@ -146,13 +150,13 @@ def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
 
 
 def removes_rows(policy: Mapping[str, Any]) -> bool:
-    """Whether a RetentionPolicy, given its manifest, deletes rows of tables."""
+    """Return True if a RetentionPolicy, given its manifest, deletes rows of tables."""
     spec = policy.get("spec") or {}
     return spec.get("mode") == "Enforce" and spec.get("rows") is not None
 
 
 def rows_removed(table: Table) -> bool:
-    """Whether the history of the table, as far as it is known, has rows removed by retention."""
+    """Return True if the known history of the table contains a retention run that removed rows."""
     return any(_summary(snapshot).get(names.SUMMARY_KIND) == _RETAIN for snapshot in _history(table))
 
 
@@ -338,7 +342,7 @@ ORDER BY ALL
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What of a live IcebergTopic is audited. ``from_earliest``: ingestion began at the log's start."""
+    """The parts of a live IcebergTopic that the audit needs. ``from_earliest``: ingestion began at the log's start."""
 
     profile: str
     topic: str

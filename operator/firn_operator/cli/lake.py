@@ -57,8 +57,10 @@ class Lake:
         return found
 
     def look_up(self, identifier: str) -> Table | None:
-        """The same, or None where there is none. Raises InvalidSpecError where that cannot be the name of a table, AccessDeniedError and
-        UnavailableError for a catalog that cannot be read."""
+        """Return the table of this name, None if it does not exist.
+
+        Raises InvalidSpecError for a text that cannot be a table name, AccessDeniedError and UnavailableError for an unreadable catalog.
+        """
         parts = identifier.split(".")
         if len(parts) != 3:
             raise InvalidSpecError(

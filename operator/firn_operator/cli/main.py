@@ -62,11 +62,13 @@ def audit(
     config: Configuration = names.CONFIG_PATH,
     output: Annotated[Output, typer.Option(help="table or json.")] = Output.TABLE,
 ) -> None:
-    """Prove that every record of a topic is in its table or its dead letters, exactly once. Exit code 4 where it is not.
+    """Prove that every record of a topic is in its table or its dead letters, exactly once.
 
-    Compared are all offsets that the brokers still have, up to what has landed. Rows of older offsets can only be found to be doubled. Column
-    "unproved" counts what nobody can tell: rows of records that compaction has removed from the log, and records that are nowhere where
-    onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out as long as the table has the
+    The audit compares all offsets that the brokers still have, up to the landed offsets. Rows of older offsets are only checked for doubles. The
+    command ends with exit code 4 if a record is missing, doubled or stray (a row of an offset that the log does not have).
+
+    Column "unproved" counts offsets for which the audit cannot decide: records that compaction has removed from the log, and missing records
+    where onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out while the table has the
     snapshot from before the change.
     """
     from firn_operator.cli import audit as audits

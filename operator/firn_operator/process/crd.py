@@ -1,4 +1,4 @@
-"""Whether the CustomResourceDefinitions in the cluster are those that this version needs."""
+"""Check that the CustomResourceDefinitions in the cluster are those that this version needs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

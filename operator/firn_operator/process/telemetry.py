@@ -1,4 +1,4 @@
-"""What the operator says of itself: metrics (Prometheus), probes, logs (JSON)."""
+"""The operator's metrics (Prometheus), probes and logs (JSON)."""
 
 import logging
 import sys
@@ -59,11 +59,11 @@ class QueueMeter:
     """`firn_controllers.queue.Meter` that feeds the metrics."""
 
     def depth(self, waiting: int) -> None:
-        """See `Meter.depth`."""
+        """Set the gauge of waiting keys."""
         QUEUE_DEPTH.set(waiting)
 
     def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
-        """See `Meter.reconciled`."""
+        """Count a reconcile and its duration."""
         RECONCILE_SECONDS.labels(key[0]).observe(seconds)
         RECONCILES.labels(key[0], verdict).inc()
 
@@ -87,12 +87,12 @@ class RunMeter:
     """`firn_controllers.ports.RunMeter` that feeds the metrics."""
 
     def known(self, kind: str, namespace: str, policy: str) -> None:
-        """See `RunMeter.known`."""
+        """Create the counters of a policy, so that they start at 0."""
         for result in _RESULTS:
             RUNS.labels(kind, namespace, policy, result)
 
     def ended(self, kind: str, namespace: str, policy: str, run: Mapping[str, Any]) -> None:
-        """See `RunMeter.ended`."""
+        """Count a run that ended, with its duration, tables and bytes."""
         labels = (kind, namespace, policy)
         RUNS.labels(*labels, run["result"]).inc()
         started, finished = (datetime.fromisoformat(run[key]) for key in ("startTime", "finishTime"))
@@ -125,7 +125,8 @@ _DEBT = {
 
 
 class DebtMetrics(Collector):
-    """Maintenance debt per topic, read from the newest findings when somebody scrapes: what is gone leaves no series behind."""
+    """Metrics of maintenance debt per topic, read from the newest findings at each scrape. A deleted topic leaves no
+    series."""
 
     def __init__(
         self, findings: Callable[[], Iterable[Finding]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -134,7 +135,7 @@ class DebtMetrics(Collector):
         self._now = now
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """See `Collector.collect`."""
+        """Return the metric families of all findings."""
         labels = ["namespace", "topic"]
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
         lag = GaugeMetricFamily(
@@ -190,7 +191,7 @@ class Health:
         self.checks: list[Callable[[], str | None]] = []
 
     def problems(self) -> list[str]:
-        """What makes the process worth a restart."""
+        """Return the problems that need a restart of the process."""
         return [problem for check in self.checks if (problem := check()) is not None]
 
     async def livez(self, request: web.Request) -> web.Response:
@@ -224,7 +225,7 @@ async def serve(health: Health, metrics: tuple[str, int], probes: tuple[str, int
 
 
 def configure_logs(level: str) -> None:
-    """One JSON object a line on standard error, from structlog and from the standard library alike."""
+    """Log one JSON object per line to standard error, from structlog and from the standard library."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -1,7 +1,7 @@
-"""What happens in the cluster, from kopf's watches and from lists of our own: keys and caches are fed, nothing is decided.
+"""Changes in the cluster from kopf's watches and from lists. This module feeds keys and caches and decides nothing.
 
-kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for our StatefulSets, Jobs and pods,
-which the operator may see in its own namespace only. A list every ``resync`` finds what a watch may have missed, and tells whether it did.
+kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's StatefulSets, Jobs and pods,
+which the operator may see in its own namespace only. A list at each ``resync`` finds what a watch may have missed, and detects a dead watch.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Deliveries:
-    """Whether watches deliver: the newest version that each has shown, against the newest that a list has shown, by kind and namespace."""
+    """Detects watches that do not deliver: compares the newest versions that watches and lists have shown, by kind
+    and namespace."""
 
     def __init__(self) -> None:
         self._delivered: dict[tuple[str, str], int] = {}
@@ -52,10 +53,10 @@ class Deliveries:
         self._delivered[key] = max(int(metadata["resourceVersion"]), self._delivered.get(key, 0))
 
     def listed(self, kind: str, namespace: str | None, newest: Mapping[str, int], version: int) -> None:
-        """A whole list of ``namespace`` (None: of all), read at ``version``, has shown objects; ``newest`` of them by namespace.
+        """Record a whole list of ``namespace`` (None: of all) that was read at ``version``. ``newest`` is by namespace.
 
-        What an earlier list showed and this one does not is owed no longer: a watch that was not connected while it was deleted never
-        shows it. Where nothing is left, nothing is remembered, but what was delivered since the list was read.
+        Objects that an earlier list showed and this one does not show are not expected from the watch any more: a watch that was not connected
+        while an object was deleted never shows it. For an empty list, only deliveries since the list are remembered.
         """
         now = time.monotonic()
 
@@ -296,7 +297,7 @@ class Watches:
 
 
 def trimmed(manifest: Mapping[str, Any]) -> Manifest:
-    """The object without what nobody reads: field managers and kubectl's copy of it."""
+    """Return the object without the parts that Firn never reads: field managers and kubectl's copy of it."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "managedFields"}
     annotations = metadata.get("annotations")
     if annotations and _LAST_APPLIED in annotations:

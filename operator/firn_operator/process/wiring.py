@@ -58,7 +58,7 @@ def tables(config: Config) -> CatalogTables:
 
 
 def debts(config: Config) -> CatalogDebts:
-    """What measures the maintenance debt of tables, for every catalog of the configuration."""
+    """Return the adapter that measures the maintenance debt of tables in every catalog of the configuration."""
     connections = {name: group_settings.catalog_connection(found) for name, found in config.catalogs.items()}
     return CatalogDebts(connections, SystemClock())
 
@@ -159,7 +159,8 @@ async def _start_up(api: Api, config: Config) -> str:
 
 
 async def _until(stop: asyncio.Event, health: Health, attempt: Callable[[], Awaitable[Found]]) -> Found | None:
-    """What ``attempt`` gives once it succeeds, or None when asked to stop. While it fails, the reason is logged and shown by /readyz."""
+    """Repeat ``attempt`` until it succeeds and return its result, None after ``stop``. Logs failures and shows them
+    in /readyz."""
     while not stop.is_set():
         try:
             return await attempt()

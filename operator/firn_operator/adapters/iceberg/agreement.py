@@ -44,7 +44,7 @@ _MOVES = frozenset({names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_O
 
 
 class Agreement:
-    """One `ensure`, in a thread."""
+    """Brings one table into agreement with its spec, in a thread."""
 
     def __init__(
         self, known: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes

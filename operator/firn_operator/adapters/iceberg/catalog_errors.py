@@ -15,7 +15,7 @@ _REFUSED_CONNECTION = re.compile(
     'password authentication failed|permission denied|no pg_hba.conf entry|no password supplied|role ".*" does not exist'
     "|is not permitted to log in"
 )
-"""What PostgreSQL says to credentials that it does not let in: its client knows no SQLSTATE before there is a connection."""
+"""PostgreSQL's messages for rejected credentials. Its client knows no SQLSTATE before there is a connection."""
 _DENIED = (
     obstore.exceptions.PermissionDeniedError,
     obstore.exceptions.UnauthenticatedError,
@@ -41,7 +41,7 @@ _STORAGE_NOISE = re.compile(
 
 
 def translated(subject: str, error: Exception) -> FirnError | None:
-    """What a library's exception means, or None for one that means a bug of ours."""
+    """Translate a library's exception into a FirnError. Returns None for an exception that means a bug in Firn."""
     if isinstance(error, sql_errors.DBAPIError):
         text = str(error.orig).strip().splitlines()[0]
         state: str | None = getattr(error.orig, "sqlstate", None)

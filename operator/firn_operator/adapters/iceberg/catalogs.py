@@ -68,7 +68,7 @@ class TimedRestCatalog(RestCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """See `Catalog.commit_table`."""
+        """Commit, and remember the last column id, which the request to the catalog needs."""
         added = [update.schema_.highest_field_id for update in updates if isinstance(update, AddSchemaUpdate)]
         committing = self._requests.committing
         committing.last_column_id = max([table.metadata.last_column_id, *added]) if added else None
@@ -107,7 +107,7 @@ class LeanSqlCatalog(SqlCatalog):
         return metadata
 
     def namespace_location(self, namespace: str) -> str:
-        """Where the tables of a namespace go: its own location, or its folder in the warehouse."""
+        """Return the location of a namespace's tables: its own location, or its folder in the warehouse."""
         own = self.load_namespace_properties(namespace).get("location")
         return str(own or f"{self.properties['warehouse'].rstrip('/')}/{namespace}").rstrip("/")
 
@@ -133,7 +133,7 @@ def open_catalog(name: str, connection: CatalogConnection) -> Catalog:
 
 
 def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:
-    """Where the tables' metadata lies, None for those that do not exist; one query."""
+    """Return the metadata locations of tables with one query, None for tables that do not exist."""
     assert isinstance(catalog, SqlCatalog)
     query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location).where(
         IcebergTables.catalog_name == catalog.name,

@@ -1,4 +1,4 @@
-"""One catalog of the configuration: its threads, its secrets' files, and what is known of its tables."""
+"""A catalog of the configuration: its threads, its secret files, and a cache of its tables."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ _THREADS = 6
 
 @dataclass(slots=True)
 class Agreed:
-    """What `ensure` found last time: nothing needs doing while request, place and digest stay the same."""
+    """The last result of `ensure`. It stays valid while request, place and digest stay the same."""
 
     request: bytes
     place: str
@@ -31,7 +31,7 @@ class Agreed:
 
 
 class Connection:
-    """One catalog, opened on first use and again when a secret's file changes."""
+    """A catalog that is opened on first use, and again when a secret's file changes."""
 
     def __init__(self, name: str, connection: CatalogConnection, threads: int = _THREADS) -> None:
         self.name = name

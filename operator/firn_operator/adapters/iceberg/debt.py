@@ -1,9 +1,8 @@
-"""How much maintenance tables wait for (port `Debts`), from metadata alone: one row of the catalog, the metadata file, the manifest list,
-and those manifests that were not read before.
+"""The maintenance debt of tables (port `Debts`), measured from metadata alone.
 
-Manifests never change, so what was found in one is kept: a table that is committed to every few seconds costs its newest manifests. A
-table that nobody committed to costs a share of one query, until a file of it comes of age. Calls block, so they run on a few threads of
-their own, which is also what bounds the requests to catalog and object store.
+It reads one row of the catalog, the metadata file, the manifest list, and the manifests that are new. Manifests never change, so their content
+is cached: a table with a commit every few seconds costs its newest manifests. A table without new commits costs a share of one query, until
+its files become due by age. Calls block, so they run on a few threads, which also bounds the requests to catalog and object store.
 """
 
 import asyncio
@@ -51,7 +50,8 @@ _Files = tuple[tuple[DataFile, ...], tuple[DeleteFile, ...]]
 
 @dataclass(slots=True)
 class _Found:
-    """What one manifest holds. ``files`` are those that planning may need: all of them, or small ones and the newest of each partition."""
+    """The content of a manifest. ``files`` has those that planning may need: all, or the small ones and the newest
+    of each partition."""
 
     files: tuple[DataFile, ...] = ()
     deletes: tuple[DeleteFile, ...] = ()
@@ -61,9 +61,11 @@ class _Found:
     _dated: tuple[dict[int, int], _Files] = ({}, ((), ()))
 
     def dated(self, times: Mapping[int, int]) -> _Files:
-        """The files with the times at which they were committed, which are known for as long as their snapshots are: ``times`` by sequence
-        number. Of others no more is known than that they are as old as the oldest of those. So a run reckons, at each look anew: a time
-        that was remembered from before would make files due to the operator which its runs leave alone."""
+        """Return the files with their commit times, from ``times`` by sequence number.
+
+        A commit time is known while the snapshot exists. All other files count as old as the oldest known snapshot. A run computes ages in the
+        same way. Remembered times would make files due here that the runs leave alone.
+        """
         oldest = min(times.values())
         written = {file.written for file in self.files} | {delete.written for delete in self.deletes}
         moments = {number: times.get(number, oldest) for number in written}
@@ -76,7 +78,7 @@ class _Found:
 
 
 class _Manifests:
-    """What was found in manifests, the least recently used forgotten first."""
+    """A cache of the content of manifests that drops the least recently used first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -88,7 +90,8 @@ class _Manifests:
         """Manifests that had to be read so far."""
 
     def get(self, manifest: Manifest, kind: int, read: Callable[[], _Found]) -> _Found:
-        """What is in the manifest; ``kind`` tells apart what different readings keep of it."""
+        """Return the content of the manifest from the cache or from ``read``. ``kind`` separates different readings
+        of a manifest."""
         key = (manifest.path, kind)
         with self._lock:
             if (known := self._kept.get(key)) is not None:
@@ -145,12 +148,12 @@ class CatalogDebts:
             known.pool.shutdown(wait=False, cancel_futures=True)
 
     def forget(self, target: TableTarget) -> None:
-        """See `firn_controllers.ports.Debts.forget`."""
+        """Forget what is cached of the table."""
         self._measured.pop(target.identifier, None)
         self._without_letters.pop(target.identifier, None)
 
     async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
-        """See `firn_controllers.ports.Debts.measure`."""
+        """Measure the debt of the table and of its dead letters under ``work``."""
         known = self._connections[target.catalog]
         work = work.model_copy(update={"everything": False})
         for attempt in range(_ATTEMPTS):
@@ -179,7 +182,7 @@ class CatalogDebts:
         return int(self._clock.now().timestamp() * 1000)
 
     async def _locate(self, known: Connection, target: TableTarget) -> list[tuple[str | None, FileIO]]:
-        """Where the metadata of the table and of its dead letters lies, and how to read there."""
+        """Find the metadata of the table and of its dead letters, and the file access to read it."""
         keys = [(target.namespace, target.name), (target.namespace, names.dead_letters(target.name))]
         if (batch := self._places.get(target.catalog)) is not None:
             lie = await asyncio.gather(*(batch.submit(key) for key in keys))
@@ -347,7 +350,7 @@ def _read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
 
 
 def _load(known: Connection, key: TableKey) -> tuple[str | None, FileIO]:
-    """Where a REST catalog says that a table's metadata lies, and the way to read there that it gives."""
+    """Ask a REST catalog for the location of a table's metadata and for the file access to it."""
     catalog = known.catalog()
     try:
         table = catalog.load_table(key)

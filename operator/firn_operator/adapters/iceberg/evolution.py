@@ -1,7 +1,7 @@
-"""What an Iceberg table should look like, and the steps from what it is to that; PyIceberg's nouns, no I/O.
+"""The layout that a spec wants of an Iceberg table, and the steps to it. Uses PyIceberg's nouns and does no I/O.
 
-Allowed changes (design: resources.md): add an optional column, widen (int to long, float to double, decimal precision), required to
-optional, doc, partitioning, sort order, properties. The same rules serve a table that is adopted.
+Allowed changes: add an optional column, widen (int to long, float to double, decimal precision), required to optional, doc, partitioning, sort
+order, properties. The same rules apply to an adopted table.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the spec wants of a table, parsed."""
+    """The parsed layout that a spec wants of a table."""
 
     identifier: str
     columns: tuple[Column, ...]
@@ -148,7 +148,7 @@ def _inside_collection(schema: Schema, path: str) -> bool:
 
 
 PartitionKey = tuple[int, str]
-"""What makes a partition field: source column id and transform."""
+"""The identity of a partition field: source column id and transform."""
 
 
 def partition_keys(schema: Schema, wanted: Layout) -> dict[PartitionKey, PartitionTerm]:
@@ -255,16 +255,17 @@ def sort_order(schema: Schema, wanted: Layout) -> SortOrder:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStep:
-    """One change of the schema: what it is, for people, and how PyIceberg does it."""
+    """A change of the schema: its text for people, and the PyIceberg action."""
 
     text: str
     act: Callable[[UpdateSchema], Any]
 
 
 def schema_steps(current: Schema, wanted: Layout, reason: Reason) -> list[SchemaStep]:
-    """What has to change so that the table holds the wanted columns; empty where it does.
+    """Return the changes after which the table has the wanted columns.
 
-    Raises InvalidSpecError with ``reason`` naming table and column where that is not allowed."""
+    Raises InvalidSpecError with ``reason`` that names table and column if a change is not allowed.
+    """
     return list(_Comparison(wanted, reason).schema(current))
 
 

@@ -80,7 +80,7 @@ def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) ->
 
 
 class _Place:
-    """One location: the store it is in and the path there."""
+    """A location: its store and the path in it."""
 
     def __init__(self, location: str, properties: Mapping[str, str]) -> None:
         parts = urlsplit(location)
@@ -125,7 +125,7 @@ class ObjectFile(InputFile, OutputFile):
         return int(obstore.head(self._place.store, self._place.path)["size"])
 
     def exists(self) -> bool:
-        """See `InputFile.exists`."""
+        """Return True if the file exists."""
         try:
             obstore.head(self._place.store, self._place.path)
         except (NotFoundError, FileNotFoundError):
@@ -140,7 +140,7 @@ class ObjectFile(InputFile, OutputFile):
             raise FileNotFoundError(f"{self.location} does not exist") from error
 
     def to_input_file(self) -> InputFile:
-        """See `OutputFile.to_input_file`."""
+        """Return this file for reading."""
         return self
 
     def create(self, overwrite: bool = False) -> OutputStream:
@@ -156,7 +156,7 @@ class ObjectFile(InputFile, OutputFile):
 
 
 class ObjectFileIO(FileIO):
-    """See the module."""
+    """PyIceberg's FileIO over obstore."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
@@ -165,11 +165,11 @@ class ObjectFileIO(FileIO):
         return ObjectFile(_Place(location, self.properties))
 
     def new_input(self, location: str) -> InputFile:
-        """See `FileIO.new_input`."""
+        """Return the file at a location for reading."""
         return self._file(location)
 
     def new_output(self, location: str) -> OutputFile:
-        """See `FileIO.new_output`."""
+        """Return the file at a location for writing."""
         return self._file(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:

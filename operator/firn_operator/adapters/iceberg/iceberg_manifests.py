@@ -60,7 +60,7 @@ def read_list(io: FileIO, path: str) -> list[Manifest]:
 
 
 def read_data(io: FileIO, manifest: Manifest) -> Iterator[DataFile]:
-    """Live data files of a manifest; when they were ``written`` is told by sequence number alone. Raises FileNotFoundError."""
+    """Yield the live data files of a manifest. ``written`` is a sequence number. Raises FileNotFoundError."""
     for entry, file in _entries(io, manifest, _DATA):
         yield DataFile(
             path=file["path"],

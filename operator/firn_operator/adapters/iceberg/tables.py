@@ -36,7 +36,7 @@ class CatalogTables:
             known.pool.shutdown(wait=False, cancel_futures=True)
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
-        """See `firn_controllers.ports.Tables.ensure`."""
+        """Create the table or bring it into agreement with the spec."""
         known = self._connections[target.catalog]
         request = hashlib.blake2b(
             "\0".join((target.model_dump_json(), schema.model_dump_json(), owner)).encode(), digest_size=16
@@ -53,7 +53,7 @@ class CatalogTables:
         )
 
     async def drop(self, target: TableTarget, owner: str) -> bool:
-        """See `firn_controllers.ports.Tables.drop`."""
+        """Drop the table and its dead letters if ``owner`` owns them."""
         known = self._connections[target.catalog]
         key = (target.namespace, target.name)
         dead = (target.namespace, names.dead_letters(target.name))
@@ -62,7 +62,7 @@ class CatalogTables:
         return await known.call(f"table {target.identifier}", lambda: drop_owned(known.catalog(), key, dead, owner))
 
     async def check(self, catalog: str) -> None:
-        """See `firn_controllers.ports.Tables.check`."""
+        """Check that the catalog answers."""
         known = self._connections[catalog]
         await known.call(f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
 

@@ -60,8 +60,11 @@ class RateLimit:
 
 
 async def login() -> Configuration:
-    """Where the API server is and who we are: the pod's ServiceAccount (its token is read again as it rotates), or for development the
-    file that KUBECONFIG names. Raises kubernetes' ConfigException."""
+    """Load the address of the API server and the credentials.
+
+    They are those of the pod's ServiceAccount, whose token is read again when it rotates, or for development those of the file in KUBECONFIG.
+    Raises kubernetes' ConfigException.
+    """
     configuration = Configuration()
     if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
         await kube_config.load_kube_config(client_configuration=configuration)

@@ -54,7 +54,7 @@ class KubeCluster:
         await self._recorder.run()
 
     async def apply(self, manifest: Manifest) -> bool:
-        """See `firn_controllers.ports.Cluster.apply`."""
+        """Apply an object server-side if it differs from the known one. Returns True if it changed."""
         metadata = manifest["metadata"]
         kind = (manifest["apiVersion"], manifest["kind"])
         wanted = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
@@ -80,7 +80,7 @@ class KubeCluster:
         return version != live_version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
-        """See `firn_controllers.ports.Cluster.get`."""
+        """Return an object, None if it does not exist."""
         try:
             return await self._api.call("GET", path(api_version, kind, namespace, name))
         except ApiError as error:
@@ -89,7 +89,7 @@ class KubeCluster:
             raise
 
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
-        """See `firn_controllers.ports.Cluster.delete`."""
+        """Delete an object. A missing one is no error."""
         children = self._children.get((api_version, kind))
         if children is not None and namespace == self._namespace:
             children.known.pop(name, None)
@@ -102,40 +102,40 @@ class KubeCluster:
                 raise
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
-        """See `firn_controllers.ports.Cluster.stateful_set`."""
+        """Return the state of a StatefulSet as the watches show it."""
         return self._workloads.stateful_set(name)
 
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
-        """See `firn_controllers.ports.Cluster.pods`."""
+        """Return the pods with these labels as the watches show them."""
         return self._workloads.pods(labels)
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
-        """See `firn_controllers.ports.Cluster.jobs`."""
+        """Return the Jobs with these labels as the watches show them."""
         return self._workloads.jobs(labels)
 
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
-        """See `firn_controllers.ports.Cluster.list_names`."""
+        """List the names of objects in the operator's namespace."""
         found, _ = await list_all(self._api, api_version, kind, self._namespace, labels, metadata_only=True)
         return [manifest["metadata"]["name"] for manifest in found]
 
     async def patch_status(
         self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
     ) -> Manifest | None:
-        """See `firn_controllers.ports.Cluster.patch_status`."""
+        """Replace the status of a resource, if its resource version is still the given one."""
         place = path(names.API_VERSION, kind, namespace, name, "status")
         return await self._patch(place, "/status", status, resource_version)
 
     async def set_finalizers(
         self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
     ) -> Manifest | None:
-        """See `firn_controllers.ports.Cluster.set_finalizers`."""
+        """Replace the finalizers of a resource, if its resource version is still the given one."""
         place = path(names.API_VERSION, "IcebergTopic", namespace, name)
         return await self._patch(place, "/metadata/finalizers", list(finalizers), resource_version)
 
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
     ) -> None:
-        """See `firn_controllers.ports.Cluster.event`. Sent in the background; dropped when far too many wait."""
+        """Send an Event in the background. It is dropped if too many wait."""
         self._recorder.record(EventSubject(namespace, name, uid, kind), type_, reason, message)
 
     async def _patch(self, place: str, pointer: str, value: object, resource_version: str) -> Manifest | None:

@@ -53,7 +53,7 @@ async def list_all(
     *,
     metadata_only: bool = False,
 ) -> tuple[list[Manifest], int]:
-    """What `pages` gives, at once: for kinds of which there are few."""
+    """Return all items of `pages` at once. Use it for kinds with few objects."""
     found: list[Manifest] = []
     version = 0
     async for items, shown in pages(api, api_version, kind, namespace, labels, metadata_only=metadata_only):

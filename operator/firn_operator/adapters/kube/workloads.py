@@ -1,4 +1,4 @@
-"""What the watches show of StatefulSets, Jobs and pods in the operator's namespace, reduced to what conditions are made of."""
+"""StatefulSets, Jobs and pods of the operator's namespace as the watches show them, reduced to what conditions need."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
