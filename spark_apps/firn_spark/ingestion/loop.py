@@ -20,6 +20,7 @@ from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.rounds.landing_job import CLIENT_READER_RECORDS
 from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import Kafka
@@ -87,13 +88,13 @@ class Loop:
         now, wall = time.monotonic(), time.time()
         topics: list[TopicProgress] = []
         for topic in list(self._topics.values()):
-            one = topic.progress(now, wall)
+            one = progress_of(topic, now, wall)
             topics.append(one)
             if one.lag_records is not None:
                 self._metrics.lag(topic, one.lag_records, one.lag_seconds or 0.0)
-            if topic.failures > self._failures.get(topic.job.uid, 0):
+            if topic.attempts.failures > self._failures.get(topic.job.uid, 0):
                 self._metrics.failed(topic)
-            self._failures[topic.job.uid] = topic.failures
+            self._failures[topic.job.uid] = topic.attempts.failures
         return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
 
     def ready(self) -> str | None:
@@ -205,15 +206,15 @@ class Loop:
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
-            if topic.prepared and topic.live is not None and topic.live != topic.reading:
+            if topic.prepared and topic.log.live is not None and topic.log.live != topic.reading.topic:
                 # It grew or was re-created while it had a worker.
                 topic.prepared = False
             if not topic.prepared:
                 if (
-                    now >= topic.next_attempt
+                    now >= topic.attempts.next_at
                     and not topic.job.suspended
                     and topic.halted is None
-                    and (topic.live is not None or topic.table_uuid is None)
+                    and (topic.log.live is not None or topic.table.uuid is None)
                 ):
                     self._start_preparation(topic)
                 continue
@@ -233,7 +234,7 @@ class Loop:
     def _together(self, first: Topic, now: float) -> list[Topic]:
         """``first`` and the topics that can share its round: due soon, small, not in trouble."""
         group = [first]
-        if self._large(first) or first.failures or first.client_reader:
+        if self._large(first) or first.attempts.failures or first.reading.client_reader:
             return group
         size = first.lag_bytes
         for topic in self._topics.values():
@@ -243,8 +244,8 @@ class Loop:
                 topic.busy
                 or topic is first
                 or topic.key != first.key
-                or topic.failures
-                or topic.client_reader
+                or topic.attempts.failures
+                or topic.reading.client_reader
                 or self._large(topic)
             ):
                 continue

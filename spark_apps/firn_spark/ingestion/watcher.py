@@ -49,7 +49,7 @@ class Watcher:
 
     def _report(self, topics: Sequence[Topic], error: FirnError) -> None:
         for topic in topics:
-            topic.live_error = error
+            topic.log.error = error
         self._stop.wait(1.0)
 
     def check(self, topics: Sequence[Topic]) -> None:
@@ -60,12 +60,12 @@ class Watcher:
         due = [topic for topic in topics if _ends_are_due(topic, now)]
         if not due:
             return
-        ends = kafka.ends({topic.job.topic: topic.live.partitions for topic in due if topic.live is not None})
+        ends = kafka.ends({topic.job.topic: topic.log.live.partitions for topic in due if topic.log.live is not None})
         for topic in due:
-            topic.checked_at = now
+            topic.log.checked_at = now
             offsets = ends[topic.job.topic]
             if isinstance(offsets, FirnError):
-                topic.live_error = offsets
+                topic.log.error = offsets
             elif not topic.busy:
                 topic.observe(now, offsets)
 
@@ -73,37 +73,37 @@ class Watcher:
         due = [
             topic
             for topic in topics
-            if topic.described_at is None
-            or now - topic.described_at >= (METADATA_SECONDS if topic.live else RETRY_SECONDS)
+            if topic.log.described_at is None
+            or now - topic.log.described_at >= (METADATA_SECONDS if topic.log.live else RETRY_SECONDS)
         ]
         if not due:
             return
         answers = kafka.topics(sorted({topic.job.topic for topic in due}))
         for topic in due:
-            topic.described_at = now
+            topic.log.described_at = now
             _follow(topic, answers[topic.job.topic])
 
 
 def _follow(topic: Topic, answer: TopicInfo | FirnError) -> None:
     if isinstance(answer, FirnError):
-        topic.live_error = answer
-        if isinstance(answer, NotReadyError) and topic.live is not None:
-            topic.live, topic.prepared = None, False
-            topic.forget_log()
+        topic.log.error = answer
+        if isinstance(answer, NotReadyError) and topic.log.live is not None:
+            topic.log.live, topic.prepared = None, False
+            topic.log.forget()
         return
-    topic.live_error = None
-    if topic.live is not None and topic.live != answer:
+    topic.log.error = None
+    if topic.log.live is not None and topic.log.live != answer:
         # Re-created, or grown: offsets and positions are read again.
         topic.prepared = False
-        if topic.live.topic_id != answer.topic_id:
-            topic.forget_log()
+        if topic.log.live.topic_id != answer.topic_id:
+            topic.log.forget()
         if not topic.fenced:
-            topic.next_attempt = 0.0
-    topic.live = answer
+            topic.attempts.next_at = 0.0
+    topic.log.live = answer
 
 
 def _ends_are_due(topic: Topic, now: float) -> bool:
-    if topic.live is None or topic.live_error is not None:
+    if topic.log.live is None or topic.log.error is not None:
         return False
     pause = min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
-    return topic.checked_at is None or now - topic.checked_at >= pause
+    return topic.log.checked_at is None or now - topic.log.checked_at >= pause

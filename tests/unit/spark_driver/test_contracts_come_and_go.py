@@ -69,7 +69,7 @@ def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
     contracts.jobs = {"uid-orders": job(restart="1")}
     loop._take_jobs()
     [topic] = loop._topics.values()
-    topic.live, topic.prepared = TopicInfo("id-1", (0,)), True
+    topic.log.live, topic.prepared = TopicInfo("id-1", (0,)), True
     topic.failed(FencedError("another driver") if fenced else UnavailableError("down"), time.monotonic())
     prepared: list[Topic] = []
     loop._rounds.prepare = prepared.append  # type: ignore[method-assign]
@@ -79,7 +79,7 @@ def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
 
     contracts.jobs = {"uid-orders": job(restart="2")}
     loop._take_jobs()
-    assert (topic.failures, topic.job.restart) == (0, "2")
+    assert (topic.attempts.failures, topic.job.restart) == (0, "2")
     loop._decide()
     loop._workers.shutdown(wait=True)
     assert prepared == [topic]
@@ -104,8 +104,8 @@ def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, con
     [topic] = loop._topics.values()
     loop._start_preparation(topic)
     loop._workers.shutdown(wait=True)
-    assert topic.failures == 1
-    assert "boom" in str(topic.error)
+    assert topic.attempts.failures == 1
+    assert "boom" in str(topic.attempts.error)
     assert not topic.busy
 
 

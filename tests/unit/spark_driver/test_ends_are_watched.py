@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from firn_spark.ingestion.topics.topic import SEEN_MOST, Topic
+from firn_spark.ingestion.topics.report import progress_of
+from firn_spark.ingestion.topics.state import SEEN_MOST
+from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
@@ -44,7 +46,7 @@ def watcher(brokers: Brokers) -> Watcher:
 
 def prepared() -> Topic:
     found = Topic(job(freshness_ms=60_000))
-    found.prepared, found.position, found.reading = True, {0: 0}, TopicInfo("id", (0,))
+    found.prepared, found.reading.position, found.reading.topic = True, {0: 0}, TopicInfo("id", (0,))
     return found
 
 
@@ -52,7 +54,7 @@ def test_what_is_seen_after_an_empty_look_arrived_since_then(
     watcher: Watcher, brokers: Brokers, clock: list[float]
 ) -> None:
     topic = prepared()
-    topic.position = {0: 10}
+    topic.reading.position = {0: 10}
     watcher.check([topic])
     assert topic.waiting_since is None
     clock[0] += 6
@@ -64,37 +66,37 @@ def test_what_is_seen_after_an_empty_look_arrived_since_then(
 def test_what_a_round_left_behind_is_as_old_as_it_is(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
     """A topic that is written faster than it lands is behind, however often something of it lands."""
     topic = prepared()
-    topic.position = {0: 10}
+    topic.reading.position = {0: 10}
     for _ in range(40):
         watcher.check([topic])
         clock[0] += 6
         brokers.end += 100
-        topic.position = {0: topic.position[0] + 50}
+        topic.reading.position = {0: topic.reading.position[0] + 50}
     assert topic.waiting_since is not None
-    told = topic.progress(clock[0], 0.0)
-    assert told.lag_records == brokers.end - 100 - topic.position[0]
+    told = progress_of(topic, clock[0], 0.0)
+    assert told.lag_records == brokers.end - 100 - topic.reading.position[0]
     # The oldest that waits is the 2,000th of the 4,000: of half the time ago.
     assert told.lag_seconds == pytest.approx(20 * 6, abs=12)
 
 
 def test_an_answer_that_was_asked_for_earlier_is_passed_over() -> None:
     topic = prepared()
-    topic.live = topic.reading
+    topic.log.live = topic.reading.topic
     topic.observe(100.0, {0: 20})
-    topic.position = {0: 20}
+    topic.reading.position = {0: 20}
     topic.observe(99.0, {0: 10})
-    assert topic.ends == {0: 20}
-    assert not topic.cut_back
+    assert topic.log.ends == {0: 20}
+    assert not topic.log.cut_back
 
 
 def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger() -> None:
     topic = prepared()
-    topic.live = topic.reading
+    topic.log.live = topic.reading.topic
     for second in range(2_000):
         topic.observe(float(second), {0: second + 1})
-    assert len(topic.seen) <= SEEN_MOST
+    assert len(topic.log.seen) <= SEEN_MOST
     for landed in (500, 1_000, 1_500, 1_999):
-        topic.position = {0: landed}
+        topic.reading.position = {0: landed}
         assert topic.waiting_since is not None
         assert topic.waiting_since <= landed
     assert topic.waiting_since > 1_900
@@ -102,16 +104,16 @@ def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger(
 
 def test_a_log_that_ends_before_what_landed_is_told(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
     topic = prepared()
-    topic.position = {0: 10}
+    topic.reading.position = {0: 10}
     watcher.check([topic])
-    assert topic.progress(clock[0], 0.0).message == ""
+    assert progress_of(topic, clock[0], 0.0).message == ""
     clock[0] += 6
     brokers.end = 7
     watcher.check([topic])
     clock[0] += 6
     brokers.end = 12
     watcher.check([topic])
-    assert "partition 0 to offset 7" in topic.progress(clock[0], 0.0).message
+    assert "partition 0 to offset 7" in progress_of(topic, clock[0], 0.0).message
 
 
 def test_a_topic_that_comes_back_may_have_waited_for_long(watcher: Watcher, clock: list[float]) -> None:
@@ -120,5 +122,5 @@ def test_a_topic_that_comes_back_may_have_waited_for_long(watcher: Watcher, cloc
     clock[0] += 2
     again = prepared()
     watcher.check([again])
-    assert again.live == TopicInfo("id", (0,))
+    assert again.log.live == TopicInfo("id", (0,))
     assert again.waiting_since == clock[0] - 60

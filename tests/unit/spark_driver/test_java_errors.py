@@ -103,8 +103,8 @@ def test_a_table_that_cannot_be_read_is_the_tables_trouble_not_the_topics() -> N
     tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
     one = topic()
     Preparation(nothing, tables, nothing, nothing).prepare(one)
-    assert isinstance(one.table_error, InvalidSpecError)
-    assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(one.error)
+    assert isinstance(one.table.error, InvalidSpecError)
+    assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(one.attempts.error)
 
 
 def test_files_that_cannot_be_removed_stop_nobody() -> None:

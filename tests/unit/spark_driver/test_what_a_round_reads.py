@@ -26,5 +26,5 @@ def test_a_topic_that_was_recreated_before_its_round_is_prepared_anew() -> None:
 def test_the_topic_that_a_round_read_is_the_one_it_commits_for() -> None:
     found = topic(live=READ, reading=READ, claimed=True, prepared=True)
     preparation().begin(found)
-    found.live = TopicInfo("id-2", (0, 1))
+    found.log.live = TopicInfo("id-2", (0, 1))
     assert found.topic_id == "id-1"

@@ -3,7 +3,8 @@ import pytest
 from firn.model.conditions import Reason
 from firn.model.errors import FencedError, NotReadyError, UnavailableError
 from firn.model.progress import HaltedAt
-from firn_spark.ingestion.topics.topic import BACKOFF_MOST, FENCED_QUIET, FIRST_ROUND_SECONDS, NOT_READY_MOST
+from firn_spark.ingestion.topics.report import progress_of
+from firn_spark.ingestion.topics.state import BACKOFF_MOST, FENCED_QUIET, FIRST_ROUND_SECONDS, NOT_READY_MOST
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job, topic
 
@@ -47,14 +48,14 @@ def test_failures_back_off_further_each_time_and_a_success_forgets_them() -> Non
     waits = []
     for _ in range(12):
         one.failed(UnavailableError("down"), 1000.0)
-        waits.append(one.next_attempt - 1000)
+        waits.append(one.attempts.next_at - 1000)
         assert not one.prepared
     assert waits[3] > waits[0]
     assert max(waits) <= BACKOFF_MOST * 1.2
     one.prepared = True
-    assert one.due(MUCH) == one.next_attempt
-    one.succeeded()
-    assert one.failures == 0
+    assert one.due(MUCH) == one.attempts.next_at
+    one.attempts.succeeded()
+    assert one.attempts.failures == 0
     assert one.due(MUCH) == pytest.approx(60 - 1 - 2 * FIRST_ROUND_SECONDS, abs=3)
 
 
@@ -62,42 +63,42 @@ def test_rounds_that_fail_again_and_again_back_off_although_each_is_prepared_wel
     one = topic(lag=1, waiting_since=0.0)
     for expected in range(1, 6):
         one.failed(UnavailableError("no"), 0.0)
-        assert one.failures == expected
+        assert one.attempts.failures == expected
         one.was_prepared()
-        assert one.progress(0, 0).state == "BackingOff"
-    one.succeeded()
-    assert one.progress(0, 0).state == "Running"
+        assert progress_of(one, 0, 0).state == "BackingOff"
+    one.attempts.succeeded()
+    assert progress_of(one, 0, 0).state == "Running"
 
 
 def test_a_round_that_failed_is_over_when_nothing_waits_any_more() -> None:
     one = topic(lag=1, waiting_since=0.0)
     one.failed(UnavailableError("no answer"), 0.0)
-    one.position = {0: 1}
+    one.reading.position = {0: 1}
     one.was_prepared()
-    assert one.progress(0, 0).state == "CaughtUp"
+    assert progress_of(one, 0, 0).state == "CaughtUp"
 
 
 def test_a_catalog_that_is_back_hides_no_longer_what_is_wrong_with_the_brokers() -> None:
     one = topic()
     one.prepared = False
     one.failed(UnavailableError("no catalog", reason=Reason.CATALOG_UNREACHABLE), 0.0)
-    one.live_error = UnavailableError("no broker", reason=Reason.BROKER_UNREACHABLE)
+    one.log.error = UnavailableError("no broker", reason=Reason.BROKER_UNREACHABLE)
     one.was_prepared(wholly=False)
-    assert (one.prepared, one.progress(0, 0).reason) == (False, "BrokerUnreachable")
+    assert (one.prepared, progress_of(one, 0, 0).reason) == (False, "BrokerUnreachable")
 
 
 def test_what_is_on_its_way_is_looked_for_soon() -> None:
     one = topic()
     for _ in range(12):
         one.failed(NotReadyError("not yet"), 0.0)
-    assert one.next_attempt <= NOT_READY_MOST * 1.2
+    assert one.attempts.next_at <= NOT_READY_MOST * 1.2
 
 
 def test_a_fenced_topic_is_left_alone_for_long() -> None:
     one = topic(lag=1)
     one.failed(FencedError("another"), 0.0)
     assert one.fenced
-    assert one.next_attempt >= FENCED_QUIET * 0.8
+    assert one.attempts.next_at >= FENCED_QUIET * 0.8
 
 
 def test_a_new_contract_ends_a_halt() -> None:
@@ -108,11 +109,11 @@ def test_a_new_contract_ends_a_halt() -> None:
 
 
 def test_progress_says_what_is_in_the_way() -> None:
-    assert topic(lag=0).progress(0, 0).state == "CaughtUp"
-    assert topic(lag=5).progress(0, 0).state == "Running"
-    assert topic(prepared=False, ends={}).progress(0, 0).state == "Starting"
-    assert topic(suspended=True).progress(0, 0).state == "Suspended"
-    halted = topic(halted=HaltedAt(partition=2, offset=9, code="Type", detail="no number")).progress(0, 0)
+    assert progress_of(topic(lag=0), 0, 0).state == "CaughtUp"
+    assert progress_of(topic(lag=5), 0, 0).state == "Running"
+    assert progress_of(topic(prepared=False, ends={}), 0, 0).state == "Starting"
+    assert progress_of(topic(suspended=True), 0, 0).state == "Suspended"
+    halted = progress_of(topic(halted=HaltedAt(partition=2, offset=9, code="Type", detail="no number")), 0, 0)
     assert (halted.state, halted.reason, halted.message) == (
         "Halted",
         "BadRecordHalt",
@@ -120,7 +121,7 @@ def test_progress_says_what_is_in_the_way() -> None:
     )
     one = topic()
     one.failed(UnavailableError("down", reason="CatalogUnreachable"), 10.0)
-    told = one.progress(10.0, 1_000_000.0)
+    told = progress_of(one, 10.0, 1_000_000.0)
     assert (told.state, told.reason, told.message, told.failures) == ("BackingOff", "CatalogUnreachable", "down", 1)
     assert told.next_attempt is not None
     assert told.next_attempt > 1_000_000
@@ -129,13 +130,13 @@ def test_progress_says_what_is_in_the_way() -> None:
 def test_records_that_come_while_the_table_cannot_be_read_wait_as_long_as_they_wait() -> None:
     one = topic(lag=5, waiting_since=100.0)
     one.failed(UnavailableError("down"), 110.0)
-    told = one.progress(170.0, 0.0)
+    told = progress_of(one, 170.0, 0.0)
     assert (told.lag_records, told.lag_seconds) == (5, 70.0)
 
 
 @pytest.mark.parametrize("state", [{"ends": {}}, {"reading": None}, {"live": None}, {"live": TopicInfo("id-2", (0,))}])
 def test_what_waits_is_not_known_before_table_and_topic_were_seen(state: dict[str, object]) -> None:
-    told = topic(lag=5, waiting_since=100.0, prepared=False, **state).progress(170.0, 0.0)
+    told = progress_of(topic(lag=5, waiting_since=100.0, prepared=False, **state), 170.0, 0.0)
     assert (told.lag_records, told.lag_seconds) == (None, None)
 
 

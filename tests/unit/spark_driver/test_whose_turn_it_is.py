@@ -9,7 +9,7 @@ import pytest
 from firn.model.jobs import GroupSettings
 from firn_spark.ingestion.loop import ROUNDS_PER_KEY, SHARED_TOPICS, Loop
 from firn_spark.ingestion.topics.topic import Topic
-from tests.unit.spark_driver.topic import topic
+from tests.unit.spark_driver.topic import PARTS, topic
 
 ENDLESS = 10**9
 
@@ -89,7 +89,7 @@ def test_small_topics_share_a_round_and_a_large_one_has_its_own(turns: Turns) ->
 def test_what_is_in_trouble_takes_nobody_with_it(turns: Turns, state: dict[str, Any]) -> None:
     odd = waiting("odd", 10)
     for key, value in state.items():
-        setattr(odd, key, value)
+        setattr(getattr(odd, PARTS[key]), key, value)
     turns.add(waiting("a", 10, 700), waiting("b", 10), odd)
     assert turns.decide() == [{"a", "b"}, {"odd"}]
 

@@ -25,14 +25,23 @@ def job(name: str = "orders", **changes: Any) -> IngestJob:
     )
 
 
+PARTS = {
+    "live": "log", "ends": "log", "client_reader": "reading", "record_bytes": "reading", "round_seconds": "reading",
+    "failures": "attempts", "table_uuid": "table", "claimed": "letters",
+}  # fmt: skip
+"""The part of a topic that a keyword of `topic` belongs to, if it is not the topic itself."""
+
+
 def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
     changes = {key: state.pop(key) for key in ("freshness_ms", "on_bad_record", "resume", "suspended") if key in state}
-    found = Topic(job(name, **changes))
-    found.prepared, found.position, found.ends = True, {0: 0}, {0: lag}
-    found.live = found.reading = TopicInfo("id-1", (0,))
+    made = Topic(job(name, **changes))
+    made.prepared, made.reading.position, made.log.ends = True, {0: 0}, {0: lag}
+    made.log.live = made.reading.topic = TopicInfo("id-1", (0,))
     if "waiting_since" in state:
-        found.seen_since = state.pop("waiting_since")
-        found.seen = ((found.seen_since, {0: 0}),)
+        since = made.log.seen_since = state.pop("waiting_since")
+        made.log.seen = ((since, {0: 0}),)
+    if "reading" in state:
+        made.reading.topic = state.pop("reading")
     for key, value in state.items():
-        setattr(found, key, value)
-    return found
+        setattr(getattr(made, PARTS[key]) if key in PARTS else made, key.removeprefix("table_"), value)
+    return made

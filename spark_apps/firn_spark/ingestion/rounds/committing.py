@@ -48,13 +48,13 @@ class TopicCommits:
         """Create the dead-letter table and announce it in the topic's table; `firn_spark.tables.dead_letters` says why. Raises FirnError."""
         assert topic.epoch is not None
         self._failpoints.reach("before-dlq-create")
-        if topic.dead_table is None:
-            topic.dead_table = dead_letters.create(self._tables, topic.job)
-        topic.landed = self._committer.commit(
-            topic.table, (), topic.landed, topic.topic_id, topic.epoch, topic.landed_offsets
+        if topic.letters.java is None:
+            topic.letters.java = dead_letters.create(self._tables, topic.job)
+        topic.table.landed = self._committer.commit(
+            topic.table.java, (), topic.table.landed, topic.topic_id, topic.epoch, topic.landed_offsets
         )
         self._failpoints.reach("after-dlq-create")
-        topic.claimed = False
+        topic.letters.claimed = False
         self._preparation.begin(topic)
 
     def commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
@@ -62,59 +62,59 @@ class TopicCommits:
         halts = first_halts(result.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         if result.records:
-            topic.record_bytes = max(16.0, result.bytes / result.records + 32)
-            topic.largest_bytes = max(result.largest, (topic.largest_bytes or 0) * 3 // 4)
-        offsets = {**topic.landed_offsets, **topic.position, **reached}
+            topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
+            topic.reading.largest_bytes = max(result.largest, (topic.reading.largest_bytes or 0) * 3 // 4)
+        offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
             self._commit_dead(topic, result, offsets)
         if result.landed or _empty_is_due(topic, ranges, reached):
             self._commit_rows(topic, result, offsets)
         self._preparation.follow_table(topic)
-        topic.position.update(reached)
-        topic.rows += result.rows
-        topic.dead += result.dead_rows
-        topic.skipped += result.skipped
+        topic.reading.position.update(reached)
+        topic.totals.rows += result.rows
+        topic.totals.dead += result.dead_rows
+        topic.totals.skipped += result.skipped
         if result.landed:
-            topic.last_commit = time.time()
+            topic.totals.last_commit = time.time()
             self._meter.landed(topic, result, time.monotonic() - started)
-        if topic.client_reader and not result.halts:
-            topic.client_reader = False
+        if topic.reading.client_reader and not result.halts:
+            topic.reading.client_reader = False
         if halts:
             _halt(topic, *min(halts.items()))
 
     def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         self._failpoints.reach("before-dlq-commit")
-        assert topic.dead_landed is not None
+        assert topic.letters.landed is not None
         assert topic.epoch is not None
-        topic.dead_landed = dead_letters.commit(
+        topic.letters.landed = dead_letters.commit(
             self._committer,
-            topic.dead_table,
+            topic.letters.java,
             result.dead,
-            topic.dead_landed,
+            topic.letters.landed,
             topic.epoch,
             offsets,
-            topic.ingested_at,
+            topic.letters.ingested_at,
         )
         self._failpoints.reach("after-dlq-commit")
 
     def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         assert topic.epoch is not None
-        topic.landed = self._committer.commit(
-            topic.table, result.data, topic.landed, topic.topic_id, topic.epoch, offsets
+        topic.table.landed = self._committer.commit(
+            topic.table.java, result.data, topic.table.landed, topic.topic_id, topic.epoch, offsets
         )
-        topic.empty_since, topic.empty_records = None, 0
-        topic.exclude = {
+        topic.reading.empty_since, topic.reading.empty_records = None, 0
+        topic.letters.exclude = {
             part: left
-            for part, gone in topic.exclude.items()
+            for part, gone in topic.letters.exclude.items()
             if (left := frozenset(offset for offset in gone if offset >= offsets.get(part, 0)))
         }
 
     def discard(self, topic: Topic, result: TopicResult) -> None:
         """Delete the files of a result that is not committed."""
-        if topic.table is not None:
-            self._committer.discard(topic.table, result.data)
-        if topic.dead_table is not None:
-            self._committer.discard(topic.dead_table, result.dead)
+        if topic.table.java is not None:
+            self._committer.discard(topic.table.java, result.data)
+        if topic.letters.java is not None:
+            self._committer.discard(topic.letters.java, result.dead)
 
 
 def _halt(topic: Topic, partition: int, place: HaltPlace) -> None:
@@ -131,9 +131,9 @@ def _halt(topic: Topic, partition: int, place: HaltPlace) -> None:
 
 def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
     now = time.monotonic()
-    topic.empty_since = topic.empty_since or now
-    topic.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())
-    return topic.empty_records >= EMPTY_RECORDS or now - topic.empty_since >= EMPTY_SECONDS
+    topic.reading.empty_since = topic.reading.empty_since or now
+    topic.reading.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())
+    return topic.reading.empty_records >= EMPTY_RECORDS or now - topic.reading.empty_since >= EMPTY_SECONDS
 
 
 def first_halts(halts: Iterable[HaltPlace]) -> dict[int, HaltPlace]:

@@ -33,12 +33,12 @@ def fail(topic: Topic, error: Exception) -> None:
         namespace=topic.job.namespace,
         error=short(failure)[:800],
         kind=type(failure).__name__,
-        failures=topic.failures + 1,
+        failures=topic.attempts.failures + 1,
         exc_info=None if expected else error,
     )
     topic.failed(failure, time.monotonic())
-    if isinstance(failure, CommitConflictError) and topic.failures <= CONFLICTS_RETRIED_AT_ONCE:
-        topic.next_attempt = 0.0
+    if isinstance(failure, CommitConflictError) and topic.attempts.failures <= CONFLICTS_RETRIED_AT_ONCE:
+        topic.attempts.next_at = 0.0
 
 
 def classify(error: Exception, topic: Topic) -> FirnError:

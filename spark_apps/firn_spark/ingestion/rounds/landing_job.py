@@ -95,21 +95,21 @@ class LandingJobs:
 
     def run(self, planned: Plan) -> dict[str, TopicResult]:
         """Read and write the planned ranges. Raises as Spark does."""
-        moment = dead_letters.moment((topic.dead_landed for topic in planned), dead_letters.now())
+        moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
-            topic.ingested_at = moment
-            assert topic.spec is not None
+            topic.letters.ingested_at = moment
+            assert topic.table.spec is not None
             landings[topic.job.topic] = TopicLanding(
                 job=topic.job,
-                table=topic.spec,
-                dead_letters=topic.dead_spec,
-                exclude=topic.exclude,
+                table=topic.table.spec,
+                dead_letters=topic.letters.spec,
+                exclude=topic.letters.exclude,
                 force_dead=forced(topic.job),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
-        if records <= CLIENT_READER_RECORDS or any(topic.client_reader for topic in planned):
+        if records <= CLIENT_READER_RECORDS or any(topic.reading.client_reader for topic in planned):
             return parse_results(self._by_client(planned, plan, min(self._tasks, -(-records // SLICE_RECORDS))))
         return parse_results(self._by_spark(planned, plan))
 
@@ -123,7 +123,7 @@ class LandingJobs:
 
     def _by_spark(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
         split = all(topic.job.on_bad_record != "Halt" for topic in planned)
-        small = all((topic.largest_bytes or math.inf) <= SMALL_RECORD_BYTES for topic in planned)
+        small = all((topic.reading.largest_bytes or math.inf) <= SMALL_RECORD_BYTES for topic in planned)
         frame = spark_records(
             self._small_records if small else self._spark,
             spark_options(self._connection(planned)),

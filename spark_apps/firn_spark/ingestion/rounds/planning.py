@@ -24,7 +24,7 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
 
     ``round_bytes`` is shared by the topics. Raises FirnError if the brokers do not answer.
     """
-    partitions = {topic.job.topic: tuple(topic.position) for topic in topics}
+    partitions = {topic.job.topic: tuple(topic.reading.position) for topic in topics}
     now = time.monotonic()
     starts, ends = kafka.starts(partitions), kafka.ends(partitions)
     room = round_bytes / len(topics)
@@ -46,26 +46,26 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
 def _skip_deleted(topic: Topic, first: Offsets) -> None:
     """Move positions to the log's start. Offsets between what landed and that start are lost."""
     for part, start in first.items():
-        if topic.position.get(part, start) >= start:
+        if topic.reading.position.get(part, start) >= start:
             continue
         if part in topic.landed_offsets:
-            topic.lost += start - topic.position[part]
+            topic.reading.lost += start - topic.reading.position[part]
             log.error(
                 "records were deleted from the log before they landed",
                 topic=topic.job.topic,
                 namespace=topic.job.namespace,
                 partition=part,
-                offsets=start - topic.position[part],
+                offsets=start - topic.reading.position[part],
             )
-        topic.position[part] = start
+        topic.reading.position[part] = start
 
 
 def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
     """Return about ``room`` bytes of what waits, the same share of each partition."""
     behind = topic.behind()
-    allowed = max(1.0, room / topic.record_bytes)
+    allowed = max(1.0, room / topic.reading.record_bytes)
     total = sum(end - start for start, end in behind.values())
-    topic.backfilling = total > allowed
+    topic.reading.backfilling = total > allowed
     share = min(1.0, allowed / total) if total else 1.0
     return {
         part: (start, min(end, start + max(1, int((end - start) * share + 0.999))))

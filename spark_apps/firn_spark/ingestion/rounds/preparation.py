@@ -38,29 +38,29 @@ class Preparation:
     def _prepare(self, topic: Topic) -> bool:
         """Return False if the brokers were not asked yet: only the table is ready then."""
         table, landed = self._table(topic)
-        if topic.live is None and topic.live_error is None:
+        if topic.log.live is None and topic.log.error is None:
             return False
-        topic.table, topic.claimed = table, False
+        topic.table.java, topic.letters.claimed = table, False
         dead = dead_letters.load(self._tables, topic.job)
-        if dead is not None and topic.dead == 0:
-            topic.dead = dead_letters.count(dead)
+        if dead is not None and topic.totals.dead == 0:
+            topic.totals.dead = dead_letters.count(dead)
         dead_landed = read_landed(dead) if dead is not None else None
-        topic.dead_table, topic.dead_landed = dead, dead_landed
+        topic.letters.java, topic.letters.landed = dead, dead_landed
         if topic.fenced:
             self._check_fence(topic, landed)
         if topic.epoch is None or topic.fenced:
             topic.epoch = max((commit.epoch for commit in (landed, dead_landed) if commit is not None), default=0) + 1
             topic.fenced = False
         else:
-            self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
+            self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
-        topic.landed = landed
-        if topic.last_commit is None and landed is not None and landed.committed_ms is not None:
-            topic.last_commit = landed.committed_ms / 1000
+        topic.table.landed = landed
+        if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
+            topic.totals.last_commit = landed.committed_ms / 1000
         if landed is None and topic.job.start_from.kind != "Earliest":
             self._commit_start(topic, live)
         _position(topic, live)
-        topic.spec, topic.table_ids = self._tables.spec(table), None
+        topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
         return True
 
@@ -69,19 +69,19 @@ class Preparation:
         try:
             table = self._tables.ensure(job)
             landed = read_landed(table)
-            topic.table_uuid, topic.table_location, topic.table_error = str(table.uuid()), str(table.location()), None
+            topic.table.uuid, topic.table.location, topic.table.error = str(table.uuid()), str(table.location()), None
         except JAVA_ERRORS as error:
-            topic.table_error = translate(error, f"table {job.table.identifier}")
-            raise topic.table_error from error
+            topic.table.error = translate(error, f"table {job.table.identifier}")
+            raise topic.table.error from error
         except FirnError as error:
-            topic.table_error = error
+            topic.table.error = error
             raise
         return table, landed
 
     def _check_fence(self, topic: Topic, landed: Landed | None) -> None:
         """Raise FencedError unless the other writer has not committed since the last look although records wait."""
-        moved = landed is not None and (topic.landed is None or landed.commit_id != topic.landed.commit_id)
-        topic.landed = landed
+        moved = landed is not None and (topic.table.landed is None or landed.commit_id != topic.table.landed.commit_id)
+        topic.table.landed = landed
         _position(topic, _live(topic))
         if moved or not topic.lag_records:
             raise FencedError(f"table {topic.job.table.identifier}: another driver serves this topic")
@@ -94,7 +94,7 @@ class Preparation:
             since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
         assert topic.epoch is not None
-        topic.landed = self._committer.commit(topic.table, (), None, live.topic_id, topic.epoch, offsets)
+        topic.table.landed = self._committer.commit(topic.table.java, (), None, live.topic_id, topic.epoch, offsets)
 
     def begin(self, topic: Topic) -> None:
         """Claim the dead letters before the first round of a preparation.
@@ -103,62 +103,68 @@ class Preparation:
         out of the next round. Raises FirnError.
         """
         reading = _live(topic)
-        if reading != topic.reading:
+        if reading != topic.reading.topic:
             raise NotReadyError(f"topic {topic.job.topic}: it was re-created or has grown; its offsets are read anew")
-        if topic.claimed:
+        if topic.letters.claimed:
             return
         assert topic.epoch is not None
-        topic.exclude = {}
-        if topic.dead_table is not None:
-            dead = dead_letters.claim(self._committer, topic.dead_table, topic.topic_id, topic.epoch)
-            landed = read_landed(topic.table)
-            self._committer.check(landed, topic.landed, topic.epoch, topic.job.table.identifier)
-            topic.landed, topic.dead_landed = landed, dead
+        topic.letters.exclude = {}
+        if topic.letters.java is not None:
+            dead = dead_letters.claim(self._committer, topic.letters.java, topic.topic_id, topic.epoch)
+            landed = read_landed(topic.table.java)
+            self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
+            topic.table.landed, topic.letters.landed = landed, dead
             # Not what is live by now: the claim was made for this one.
             _position(topic, reading)
-            topic.dead_spec = self._tables.spec(topic.dead_table)
+            topic.letters.spec = self._tables.spec(topic.letters.java)
             self._exclude_dead(topic, dead)
-        topic.claimed = True
+        topic.letters.claimed = True
 
     def _exclude_dead(self, topic: Topic, dead: Landed) -> None:
         offsets = topic.landed_offsets
         beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
         if not beyond:
             return
-        topic.exclude = dead_letters.offsets_between(self._spark, topic.job, topic.dead_table, dead, offsets, beyond)
+        topic.letters.exclude = dead_letters.offsets_between(
+            self._spark, topic.job, topic.letters.java, dead, offsets, beyond
+        )
         log.info(
             "dead letters are ahead of the table: their offsets are left out",
             topic=topic.job.topic,
             namespace=topic.job.namespace,
-            records=sum(map(len, topic.exclude.values())),
+            records=sum(map(len, topic.letters.exclude.values())),
         )
 
     def follow_table(self, topic: Topic) -> None:
         """Reload the writers' view of the table if the operator changed its schema, partitioning or order."""
-        table = topic.table
+        table = topic.table.java
         ids = (table.schema().schemaId(), table.spec().specId(), table.sortOrder().orderId())
-        if topic.table_ids is not None and topic.table_ids != ids:
-            topic.spec = self._tables.spec(table)
-        topic.table_ids = ids
+        if topic.table.ids is not None and topic.table.ids != ids:
+            topic.table.spec = self._tables.spec(table)
+        topic.table.ids = ids
 
 
 def _live(topic: Topic) -> TopicInfo:
-    if topic.live is None:
-        raise topic.live_error or NotReadyError(f"topic {topic.job.topic}: not seen yet", reason=Reason.STARTING)
-    if topic.job.topic_id is not None and topic.live.topic_id != topic.job.topic_id:
+    if topic.log.live is None:
+        raise topic.log.error or NotReadyError(f"topic {topic.job.topic}: not seen yet", reason=Reason.STARTING)
+    if topic.job.topic_id is not None and topic.log.live.topic_id != topic.job.topic_id:
         raise NotReadyError(
-            f"topic {topic.job.topic}: its id is {topic.live.topic_id}, the contract says {topic.job.topic_id}; "
+            f"topic {topic.job.topic}: its id is {topic.log.live.topic_id}, the contract says {topic.job.topic_id}; "
             "waiting for the contract of the topic that is there now"
         )
-    return topic.live
+    return topic.log.live
 
 
 def _position(topic: Topic, live: TopicInfo) -> None:
-    landed = topic.landed.offsets if topic.landed is not None and topic.landed.topic_id == live.topic_id else {}
+    landed = (
+        topic.table.landed.offsets
+        if topic.table.landed is not None and topic.table.landed.topic_id == live.topic_id
+        else {}
+    )
     # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
-    topic.position = {part: landed.get(part, 0) for part in live.partitions}
-    topic.reading = live
-    topic.empty_since, topic.empty_records = None, 0
+    topic.reading.position = {part: landed.get(part, 0) for part in live.partitions}
+    topic.reading.topic = live
+    topic.reading.empty_since, topic.reading.empty_records = None, 0
 
 
 def offsets_of(answer: Mapping[int, int] | FirnError) -> Offsets:

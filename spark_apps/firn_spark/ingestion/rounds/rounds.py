@@ -127,15 +127,15 @@ class Rounds:
     def _commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         try:
             self._commits.commit(topic, ranges, result, started)
-            topic.succeeded()
+            topic.attempts.succeeded()
         except Exception as error:
             fail(topic, error)
 
     def _job_failed(self, topics: Sequence[Topic], error: Exception, started: float) -> None:
         """Try again what can be: with the other reader, or in halves, so that one topic does not take the others with it."""
-        if OVERFLOW in str(error) and not any(topic.client_reader for topic in topics):
+        if OVERFLOW in str(error) and not any(topic.reading.client_reader for topic in topics):
             for topic in topics:
-                topic.client_reader = True
+                topic.reading.client_reader = True
             self._run(topics, started)
         elif len(topics) == 1:
             fail(topics[0], error)

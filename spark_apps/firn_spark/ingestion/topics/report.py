@@ -1,0 +1,75 @@
+"""A topic's part of the `/progress` document."""
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.progress import TopicProgress
+from firn_spark.ingestion.topics.topic import Topic
+
+
+def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
+    """Describe a topic's state; ``now`` is monotonic seconds, ``wall`` is Unix seconds."""
+    lag = topic.lag_records if topic.measured else None
+    state, reason = _state(topic, lag)
+    table, attempts, totals = topic.table, topic.attempts, topic.totals
+    return TopicProgress(
+        uid=topic.job.uid,
+        generation=topic.job.generation,
+        state=state,
+        reason=reason,
+        message=_message(topic),
+        failures=attempts.failures,
+        next_attempt=wall + (attempts.next_at - now) if attempts.next_at > now else None,
+        topic_id=topic.log.live.topic_id if topic.log.live is not None else None,
+        table_uuid=table.uuid,
+        table_location=table.location,
+        table_ready=table.uuid is not None and table.error is None,
+        table_reason=table.error.reason if table.error is not None else "",
+        table_message=str(table.error) if table.error is not None else "",
+        last_commit=totals.last_commit,
+        lag_records=lag,
+        lag_seconds=None if lag is None else max(0.0, now - (topic.waiting_since or now)),
+        backfilling=topic.reading.backfilling,
+        rows=totals.rows,
+        dead_letters=totals.dead,
+        skipped=totals.skipped,
+        dead_letter_table=f"{topic.job.table.identifier}{names.DEAD_LETTER_SUFFIX}"
+        if topic.letters.landed is not None
+        else None,
+        halted_at=topic.halted,
+    )
+
+
+def _state(topic: Topic, lag: int | None) -> tuple[str, str]:
+    error = topic.attempts.error or topic.log.error
+    if topic.job.suspended:
+        return "Suspended", Reason.SUSPENDED
+    if topic.halted is not None:
+        return "Halted", Reason.BAD_RECORD_HALT
+    if topic.fenced:
+        return "Fenced", Reason.FENCED
+    if error is not None:
+        return "BackingOff", error.reason
+    if topic.prepared:
+        return ("Running", Reason.RUNNING) if lag else ("CaughtUp", Reason.CAUGHT_UP)
+    return "Starting", "Starting"
+
+
+def _message(topic: Topic) -> str:
+    error = topic.attempts.error or topic.log.error
+    if topic.halted is not None:
+        place = f"partition {topic.halted.partition}, offset {topic.halted.offset}"
+        return f"{place}: {topic.halted.code} {topic.halted.detail}".rstrip()
+    if error is not None and str(error):
+        return str(error)
+    if topic.log.cut_back:
+        parts = ", ".join(f"partition {part} to offset {end}" for part, end in sorted(topic.log.cut_back.items()))
+        return (
+            f"the log was cut back below what had landed ({parts}): its brokers lost records that the table has; "
+            "what is written anew at these offsets is not taken up"
+        )
+    if topic.reading.lost:
+        return (
+            f"the log no longer had {topic.reading.lost} offsets when they were due: "
+            "retention deleted them before they landed"
+        )
+    return ""

@@ -1,0 +1,160 @@
+"""Parts of a topic's state: its log, its table, its dead letters, its reading, its attempts, its totals."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.errors import FencedError, FirnError, NotReadyError
+from firn.model.progress import Offsets
+from firn_spark.kafka.admin import TopicInfo
+from firn_spark.tables.commits import Landed
+from firn_spark.worker.data_files import TableSpec
+
+FIRST_RECORD_BYTES = 1024.0
+"""Assumed size of a record before any was read."""
+FIRST_ROUND_SECONDS = 5.0
+"""Assumed length of a round before there was any: the first rounds wait for Python workers and for Java's compiler."""
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 60.0
+NOT_READY_MOST = 5.0
+"""A topic that is not ready yet is retried sooner: something else is about to make it ready."""
+SEEN_MOST = 128
+FENCED_QUIET = 300.0
+"""Seconds after which a fenced topic is checked again: its other writer may have stopped."""
+
+
+@dataclass(slots=True)
+class Log:
+    """The topic's log as its brokers describe it. The watcher of the brokers sets it."""
+
+    live: TopicInfo | None = None
+    error: FirnError | None = None
+    described_at: float | None = None
+    """When the brokers were last asked for id and partitions (monotonic seconds)."""
+    checked_at: float | None = None
+    """When the brokers were last asked for the ends (monotonic seconds)."""
+    ends: Offsets = field(default_factory=dict)
+    ends_at: float = 0.0
+    """When ``ends`` were asked for (monotonic seconds)."""
+    seen: tuple[tuple[float, Offsets], ...] = ()
+    """Earlier ends, each with the last time it was current, from the newest that has landed wholly; thinned to `SEEN_MOST`."""
+    seen_since: float | None = None
+    """When the ends were first asked for (monotonic seconds)."""
+    cut_back: dict[int, int] = field(default_factory=dict)
+    """Partition -> lowest end that was below the landed offset: the brokers lost records that the table has."""
+
+    def forget(self) -> None:
+        """Forget the ends: the log is another log, or no longer exists."""
+        self.ends, self.ends_at, self.seen, self.seen_since, self.cut_back = {}, 0.0, (), None, {}
+
+    def observe(self, now: float, ends: Offsets, position: Offsets | None) -> None:
+        """Store the ends that were asked for at ``now``. An answer older than the newest is ignored.
+
+        ``position`` holds the next offsets to read; None while they belong to another topic of the same name.
+        """
+        if now < self.ends_at:
+            return
+        self.ends, self.ends_at = ends, now
+        if self.seen_since is None:
+            self.seen_since = now
+        earlier = self.seen[:-1] if self.seen and self.seen[-1][1] == ends else self.seen
+        seen = (*earlier, (now, ends))
+        if position is not None and ends:
+            landed = [index for index, (_, then) in enumerate(seen) if covered(then, position)]
+            seen = seen[landed[-1] :] if landed else seen
+            for part, end in ends.items():
+                if end < position.get(part, 0):
+                    self.cut_back[part] = min(end, self.cut_back.get(part, end))
+        self.seen = (*seen[:-1:2], seen[-1]) if len(seen) > SEEN_MOST else seen
+
+
+def covered(ends: Offsets, position: Offsets) -> bool:
+    """Return True if everything before ``ends`` was read."""
+    return all(end <= position.get(part, end) for part, end in ends.items())
+
+
+@dataclass(slots=True)
+class Table:
+    """The topic's table. ``java`` is Iceberg's object, None until the topic is prepared."""
+
+    java: Any = None
+    uuid: str | None = None
+    location: str | None = None
+    error: FirnError | None = None
+    spec: TableSpec | None = None
+    ids: tuple[int, int, int] | None = None
+    """Ids of schema, partition spec and sort order that ``spec`` was made from."""
+    landed: Landed | None = None
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """The topic's dead-letter table, and the records that must not become rows because they are in it."""
+
+    java: Any = None
+    spec: TableSpec | None = None
+    landed: Landed | None = None
+    claimed: bool = False
+    exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    ingested_at: int = 0
+    """The time that the running round writes into dead letters; microseconds since 1970."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far the topic was read, and how large and slow its rounds are."""
+
+    position: Offsets = field(default_factory=dict)
+    """Next offset to read: what landed, or further if nothing was found to land."""
+    topic: TopicInfo | None = None
+    """The topic that ``position`` belongs to. `Log.live` may be another topic by the time a round commits."""
+    empty_since: float | None = None
+    empty_records: int = 0
+    """Offsets read since the last commit in which there was nothing to land."""
+    lost: int = 0
+    """Offsets that retention deleted from the log before they landed."""
+    client_reader: bool = False
+    """True if the next round has to be read by librdkafka."""
+    record_bytes: float = FIRST_RECORD_BYTES
+    largest_bytes: int | None = None
+    """Bounds the largest record of recent rounds; it decays. None before any was read."""
+    round_seconds: float = FIRST_ROUND_SECONDS
+    """How long recent rounds took from the time they were due, including the wait for a worker."""
+    backfilling: bool = False
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Failures of the topic and its backoff."""
+
+    failures: int = 0
+    next_at: float = 0.0
+    """No attempt is made before this time (monotonic seconds)."""
+    error: FirnError | None = None
+    round_failed: bool = False
+    """True if the last failure was a round's: only a round can show that the cause is gone."""
+
+    def succeeded(self) -> None:
+        """Forget earlier failures."""
+        self.failures, self.next_at, self.error, self.round_failed = 0, 0.0, None, False
+
+    def failed(self, error: FirnError, now: float, *, in_round: bool) -> None:
+        """Count a failure and back off."""
+        self.failures += 1
+        most = NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST
+        delay = min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
+        if isinstance(error, FencedError):
+            delay = FENCED_QUIET
+        self.next_at = now + delay * random.uniform(0.8, 1.2)
+        self.error, self.round_failed = error, in_round
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the process started; ``last_commit`` is Unix seconds, and may be that of an earlier process."""
+
+    rows: int = 0
+    dead: int = 0
+    skipped: int = 0
+    last_commit: float | None = None
