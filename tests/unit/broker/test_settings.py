@@ -71,7 +71,7 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     [
         ("FIRN_BROKER_NO_SUCH_KEY", "1", "noSuchKey"),
         ("FIRN_BROKER_ZONE__NAME", "a", "FIRN_BROKER_ZONE__NAME: zone has no keys"),
-        ("FIRN_BROKER_ZONE", "a: b: c", "FIRN_BROKER_ZONE is no YAML"),
+        ("FIRN_BROKER_ZONE", "a: b: c", "FIRN_BROKER_ZONE is not YAML"),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str, message: str) -> None:
@@ -81,7 +81,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str, me
 
 @pytest.mark.parametrize("user", [{}, {"user": "a", "userFile": "/b"}])
 def test_the_databases_user_is_given_once(tmp_path: Path, user: dict[str, str]) -> None:
-    with pytest.raises(InvalidSpecError, match="one of user and userFile"):
+    with pytest.raises(InvalidSpecError, match="set either user or userFile"):
         load(tmp_path, {}, coordinator={"type": "postgres", "uri": "postgresql://h/d", **user})
 
 
