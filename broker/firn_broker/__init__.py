@@ -1,1 +1,2 @@
-"""The broker of diskless topics: the Kafka protocol over an object store and a coordinator. Its processes keep nothing."""
+"""The broker of diskless topics: the Kafka protocol over an object store and a coordinator. Its processes keep
+nothing."""

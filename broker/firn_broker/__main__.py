@@ -157,7 +157,8 @@ async def _serve(settings: BrokerSettings) -> int:
     starting.result()
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _address, broker) if settings.metrics_listen else None
-    # Objects of the start live as long as the process, and later ones are freed by reference counts: frequent collections only cost time.
+    # Objects of the start live as long as the process, and later ones are freed by reference counts: frequent
+    # collections only cost time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -1,8 +1,7 @@
 """The table of all Kafka APIs that this broker serves.
 
-To add an API: write a module in ``apis`` with ``KEY``, ``VERSIONS`` and ``handle``, write its request record in ``wire/requests.py``, and add its
-row to `APIS`. ApiVersions advertises exactly the rows of this table.
-"""
+To add an API: write a module in ``apis`` with ``KEY``, ``VERSIONS`` and ``handle``, write its request record in
+``wire/requests.py``, and add its row to `APIS`. ApiVersions advertises exactly the rows of this table."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

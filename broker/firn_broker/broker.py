@@ -28,7 +28,7 @@ from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings
 from firn_broker.topics.configs import TopicConfigs
-from firn_broker.topics.creation import TopicMaker
+from firn_broker.topics.creation import TopicCreator
 from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class Broker:
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(ports.metadata_store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
-        self.topics = TopicMaker(
+        self.topics = TopicCreator(
             ports.metadata_store.topics,
             self.topic_metadata,
             self.identifiers,
@@ -85,7 +85,8 @@ class Broker:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
-        """Join the cluster as a node at ``address`` as soon as the coordinator can be reached, and start the background tasks."""
+        """Join the cluster as a node at ``address`` as soon as the coordinator can be reached, and start the background
+        tasks."""
         await _reached(self.metadata_store.start)
         self.cluster_id = await _reached(self.metadata_store.cluster_id)
         settings = self.settings
@@ -160,9 +161,8 @@ class Broker:
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
         """List the brokers that this client can reach, with their addresses at the listener that the client uses.
 
-        A broker that redirects its clients does not name itself, and the others do not name it: librdkafka 2.16 loses a request to a broker that
-        a later answer does not name.
-        """
+        A broker that redirects its clients does not name itself, and the others do not name it: librdkafka 2.16 loses a
+        request to a broker that a later answer does not name."""
         external = client.external
         return [
             (node, endpoint)
@@ -182,7 +182,8 @@ class Broker:
             metrics.GROUPS.labels(state).set(count)
 
     async def leave_service(self) -> None:
-        """Hand over to other brokers: release the groups and redirect the clients. Requests in progress are still answered."""
+        """Hand over to other brokers: release the groups and redirect the clients. Requests in progress are still
+        answered."""
         for task in self._background:
             if task.get_name() == "lease":
                 task.cancel()

@@ -1,6 +1,6 @@
-"""Nouns that brokers and coordinators share: topics, where batches lie, what a commit asks and answers, nodes, groups.
+"""Types that the parts of the broker share: topics, batch ranges, commits, nodes, groups.
 
-Offsets are Kafka's; ranges of offsets name their first and last offset. Times are milliseconds since 1970. Sizes are bytes.
+Ranges of offsets name their first and last offset. Times are milliseconds since 1970. Sizes are bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,33 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-"""Timestamps that mean something else (ListOffsets): the high watermark, the log start, the record with the greatest timestamp."""
+"""Timestamps with a special meaning in ListOffsets: the high watermark, the log start, the record with the greatest
+timestamp."""
 
 RANGE_BYTES = 1 << 20
-"""A run of batches ends before it grows past this, so that a reader need not load much more than it wants."""
+"""The bytes of a batch range, unless one batch is larger. A reader loads a whole range, so larger ranges would waste
+reads."""
 
 
 KEPT_REPLIES = 64
-"""Replies to the newest commits of a node that are kept for as long as its epoch lasts. It commits in order and asks again until it is
-answered, so that only its last ones may be in doubt: one of its writer, one of its compaction."""
+"""Replies to the newest commits of a node that the coordinator stores for as long as the node's epoch lasts. A node
+commits in order and repeats a commit until it has the reply. So only its last commits may be in doubt: one of its
+writer, one of its compaction."""
 
 LOOKUP_RANGES = 256
-"""Runs of a partition that one look gives at most, if it does not ask for fewer."""
+"""Batch ranges of a partition that one lookup returns at most."""
 
 
 class Partition(NamedTuple):
     """One partition of one incarnation of a topic."""
 
     topic: UUID
-    index: int  # type: ignore[assignment]  # hides the tuple's search, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the coordinator has it. A topic that is made anew under its old name has another id."""
+    """A topic in the coordinator. A topic that is deleted and created again has another id."""
 
     id: UUID
     name: str
@@ -49,14 +52,14 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """All topics at one version of the whole."""
+    """All topics at one version of their set."""
 
     version: int
     topics: Sequence[Topic]
 
 
 class Endpoint(NamedTuple):
-    """Where clients of one listener connect."""
+    """The address of a listener for clients."""
 
     host: str
     port: int
@@ -64,7 +67,8 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """How clients reach a broker, the zone that it is in ("" if unknown), and how those outside reach it (None if they cannot)."""
+    """The address of a broker, its zone ("" if unknown), and its address at the external listener (None without
+    one)."""
 
     host: str
     port: int
@@ -72,7 +76,7 @@ class NodeAddress:
     external: Endpoint | None = None
 
     def endpoint(self, *, external: bool) -> Endpoint | None:
-        """For clients of the external listener, or of the other."""
+        """Return the address for clients of the external or the internal listener."""
         return self.external if external else Endpoint(self.host, self.port)
 
 
@@ -87,14 +91,14 @@ class Node:
     def from_columns(
         cls, id: int, host: str, port: int, zone: str, external_host: str | None, external_port: int | None
     ) -> "Node":
-        """From the columns of a coordinator."""
+        """Create a node from the columns of a metadata store."""
         external = None if external_host is None or external_port is None else Endpoint(external_host, external_port)
         return cls(id, NodeAddress(host, port, zone, external))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLease:
-    """Who a process is: a node id, and an epoch that the next holder of that id will raise."""
+    """The identity of a process: a node id, and an epoch that the next holder of that id increments."""
 
     node: int
     epoch: int
@@ -102,14 +106,14 @@ class NodeLease:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to do what ``name`` stands for, until somebody else has a higher epoch."""
+    """The lease ``name``, which is valid until another node holds it with a higher epoch."""
 
     name: str
     epoch: int
 
 
 class BatchEntry(NamedTuple):
-    """One batch inside a WAL object that is about to be committed, in the order in which producers sent them."""
+    """One batch inside a WAL object for its commit. The entries have the order in which producers sent the batches."""
 
     partition: Partition
     position: int
@@ -124,7 +128,8 @@ class BatchEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Give offsets to the batches of one uploaded object. Asking again with the same key answers the same."""
+    """The request to assign offsets to the batches of one uploaded object. Repeated with the same key, it has the same
+    outcome."""
 
     lease: NodeLease
     key: str
@@ -133,7 +138,7 @@ class Commit:
 
 
 class BatchOutcome(NamedTuple):
-    """What became of one batch. ``duplicate``: it was there already, and the offset is the first one's."""
+    """The outcome for one batch. ``duplicate``: it was committed before, and the offset is that of the first commit."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -143,7 +148,7 @@ class BatchOutcome(NamedTuple):
 
 
 class WalRange(NamedTuple):
-    """A run of whole batches in a WAL object."""
+    """The position of whole batches in a WAL object."""
 
     key: str
     position: int
@@ -151,20 +156,22 @@ class WalRange(NamedTuple):
 
 
 class BatchRange(NamedTuple):
-    """Consecutive batches of one partition that lie together. ``place`` may later be a range of a data file instead."""
+    """Consecutive batches of one partition that lie next to each other in an object."""
 
     base_offset: int
     last_offset: int
     place: WalRange
     max_timestamp: int
     append_ms: int
-    """-1, or the time that all records of the run have (LogAppendTime)."""
+    """The append time of all records (LogAppendTime); -1 if they have their own timestamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Put the runs of one uploaded object in the place of ``old``, all runs of ``partition`` from the first to the last of them. ``new``
-    covers the same offsets, without a gap. Asking again with the same key answers the same."""
+    """The request to replace batch ranges of ``partition`` by those of one uploaded object.
+
+    ``old`` are all ranges from the first to the last of them. ``new`` covers the same offsets without a gap. Repeated
+    with the same key, the request has the same outcome."""
 
     lease: NodeLease
     key: str
@@ -174,16 +181,16 @@ class Rewrite:
     new: Sequence[BatchRange]
 
     def __post_init__(self) -> None:
-        """Offsets that nothing covers could never be passed by a consumer."""
-        for runs in (self.old, self.new):
-            if not runs or any(one.last_offset + 1 != next.base_offset for one, next in pairwise(runs)):
-                raise ValueError(f"runs of {self.partition} with a gap, or none")
+        """Check the ranges: a consumer could never pass offsets that no range covers."""
+        for ranges in (self.old, self.new):
+            if not ranges or any(first.last_offset + 1 != second.base_offset for first, second in pairwise(ranges)):
+                raise ValueError(f"{self.partition}: no batch ranges, or a gap between them")
         if (self.old[0].base_offset, self.old[-1].last_offset) != (self.new[0].base_offset, self.new[-1].last_offset):
-            raise ValueError(f"{self.partition}: the new runs cover other offsets than the old ones")
+            raise ValueError(f"{self.partition}: the new batch ranges cover other offsets than the old ones")
 
 
 class Lookup(NamedTuple):
-    """Find batches of ``partition`` from ``offset`` on, until their bytes pass ``max_bytes`` (one run at least)."""
+    """The request for batch ranges of ``partition`` from ``offset`` on, up to ``max_bytes`` (one range at least)."""
 
     partition: Partition
     offset: int
@@ -191,7 +198,7 @@ class Lookup(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """The state of a partition, and where the wanted batches lie, by offset."""
+    """The state of a partition, and the requested batch ranges by offset."""
 
     error: ErrorCode
     log_start: int = -1
@@ -200,7 +207,7 @@ class LookupResult(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """A partition's bounds and its bytes."""
+    """The first offset, the high watermark and the bytes of a partition."""
 
     log_start: int
     high_watermark: int
@@ -209,7 +216,7 @@ class LogState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has come in one partition."""
+    """The committed offset of a group in one partition."""
 
     offset: int
     leader_epoch: int = -1
@@ -217,7 +224,8 @@ class CommittedOffset:
 
 
 class TopicLag(NamedTuple):
-    """How many records of a topic a group has not come to, over the partitions for which it committed offsets."""
+    """The lag of a group in a topic: records behind its committed offsets, in all partitions with a committed
+    offset."""
 
     group: str
     topic: UUID
@@ -226,7 +234,7 @@ class TopicLag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as it was last saved: an opaque document (JSON) and its version."""
+    """The stored state of a group (JSON) and its version."""
 
     name: str
     version: int

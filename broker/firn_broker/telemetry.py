@@ -29,7 +29,8 @@ def log_as_json() -> None:
 
 
 async def serve(place: str, parse: Callable[[str], tuple[str, int]], broker: Broker) -> asyncio.Server:
-    """Serve /metrics, /livez (all background tasks run) and /readyz (the broker is a node of the cluster) on HOST:PORT."""
+    """Serve /metrics, /livez (all background tasks run) and /readyz (the broker is a node of the cluster) on
+    HOST:PORT."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

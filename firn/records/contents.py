@@ -1,7 +1,7 @@
-"""What is inside of a batch, for the few who look: ListOffsets by timestamp, and compacted topics.
+"""The records inside a batch, for ListOffsets by timestamp and for compacted topics.
 
-Bounds hold whatever a client sent: a megabyte of zstd may stand for many gigabytes, and each record costs time and memory of its own.
-"""
+Bounds protect the broker from what clients send: a megabyte of zstd may decompress to many gigabytes, and each record
+costs time and memory."""
 
 import mmap
 from collections.abc import Callable
@@ -12,20 +12,21 @@ import cramjam
 from firn.records import record_batch
 
 MAX_BYTES = 32 << 20
-"""What a batch may decompress to."""
+"""Bytes to which a batch may decompress."""
 MAX_RECORDS = 100_000
-"""What it may hold to be looked into."""
+"""Records of a batch that is decoded."""
 MAX_TIME = (1 << 62) - 1
-"""The greatest time, and the greatest before 1970, in milliseconds: differences of times fit into 64 bits, as batches have them."""
+"""The greatest distance of a timestamp from 1970, in milliseconds. Differences of two timestamps fit into 64 bits then,
+as batches need."""
 _XERIAL = b"\x82SNAPPY\x00"
 
 
 class UndecodableError(ValueError):
-    """A batch that is not as Kafka's clients write them, or passes the bounds."""
+    """A batch that no Kafka client writes, or that exceeds the bounds."""
 
 
 class Place(NamedTuple):
-    """Where one record is: all of it from the length of its key on is ``[start, end)`` of the decompressed bytes."""
+    """The position of one record: from the length of its key on it is ``[start, end)`` of the decompressed bytes."""
 
     offset: int
     timestamp: int
@@ -33,11 +34,9 @@ class Place(NamedTuple):
     end: int
 
 
-def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
-    """The decompressed records of a batch whose base offset is written in, and where each is.
-
-    Raises UndecodableError.
-    """
+def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
+    """Decompress a batch with an assigned base offset; return the bytes and the position of each record. Raises
+    UndecodableError."""
     base = int.from_bytes(batch[:8], "big")
     newest, attributes, count = record_batch.header(batch)
     appended = bool(attributes & record_batch.APPEND_TIME_BIT)
@@ -45,7 +44,7 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
     first = int.from_bytes(batch[27:35], "big", signed=True)
     if not 0 <= count <= MAX_RECORDS:
         raise UndecodableError(f"{count} records in a batch, more than {MAX_RECORDS}")
-    found = []
+    places = []
     try:
         data = _CODECS[attributes & record_batch.CODEC_BITS](batch[record_batch.HEADER :])
         place, before = 0, -1
@@ -59,17 +58,18 @@ def opened(batch: memoryview) -> tuple[bytes, list[Place]]:
                 raise UndecodableError(
                     f"a record with offset delta {delta} and time {timestamp} that ends at {end} of {len(data)}"
                 )
-            found.append(Place(base + delta, timestamp, place, end))
+            places.append(Place(base + delta, timestamp, place, end))
             place, before = end, delta
     except (IndexError, KeyError, cramjam.DecompressionError) as error:
         raise UndecodableError(f"records cannot be decoded: {error!r}") from error
     if place != len(data):
         raise UndecodableError(f"{count} records end at {place} of {len(data)}")
-    return data, found
+    return data, places
 
 
 def zigzag(data: bytes, place: int) -> tuple[int, int]:
-    """The signed varint at ``place``, and where it ends. Raises UndecodableError for more than 64 bits, IndexError at the end of ``data``."""
+    """Read the signed varint at ``place``; return it and its end. Raises UndecodableError for more than 64 bits,
+    IndexError at the end."""
     value = shift = 0
     while shift < 70:
         byte = data[place]
@@ -83,7 +83,7 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
 
 def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview], bytes]:
     def bounded(data: memoryview) -> bytes:
-        # Pages of an anonymous mapping cost nothing until they are written to.
+        # The pages of an anonymous mapping cost no memory until they are written.
         with mmap.mmap(-1, MAX_BYTES) as space:
             with memoryview(space) as view:
                 size = decompress(data, view)
@@ -93,7 +93,8 @@ def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memo
 
 
 def _snappy(data: memoryview) -> bytes:
-    """Raw snappy, or the blocks that Java clients write (``SnappyOutputStream``: magic, two versions, then length and block)."""
+    """Decompress raw snappy, or the blocks of Java clients (``SnappyOutputStream``: magic, two versions, then length
+    and block)."""
     if bytes(data[:8]) != _XERIAL:
         return _block(data, MAX_BYTES)
     out, place = bytearray(), 16

@@ -1,8 +1,7 @@
-"""Reading and writing the protocol's primitives where an object per field would cost too much (Produce and Fetch).
+"""Read and write the primitive types of Kafka's protocol.
 
-Kafka's types, by name: protocol guide, "Protocol Primitive Types". *Flexible* versions have compact lengths (unsigned varint of length
-plus one) and tagged fields; the older ones have lengths of 2 or 4 bytes, -1 for null.
-"""
+Kafka's types, by name: protocol guide, "Protocol Primitive Types". *Flexible* versions have compact lengths (unsigned
+varint of length plus one) and tagged fields; the older ones have lengths of 2 or 4 bytes, -1 for null."""
 
 import struct
 from uuid import UUID
@@ -13,16 +12,17 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
 ELEMENTS = 20_000
-"""Elements of arrays (topics, partitions, groups, tagged fields) in one request, all together: each becomes an object, however few its
-bytes are."""
+"""Elements of all arrays (topics, partitions, groups, tagged fields) of one request. Each becomes an object, even if it
+has few bytes."""
 
 
 class MalformedError(Exception):
-    """The bytes cannot be the message that they claim to be: the connection is closed."""
+    """The bytes are not the message that they claim to be, so the connection has to be closed."""
 
 
 class Cursor:
-    """A place in ``data`` that moves as fields are read. Raises `MalformedError` where the bytes end too early."""
+    """A position in ``data`` that moves as fields are read. Each read raises `MalformedError` if the bytes end too
+    early."""
 
     __slots__ = ("data", "elements", "end", "flexible", "place")
 
@@ -33,7 +33,7 @@ class Cursor:
         self.elements = 0
         self.flexible = flexible
 
-    def _take(self, size: int) -> int:
+    def _advance(self, size: int) -> int:
         start = self.place
         if size < 0 or start + size > self.end:
             raise MalformedError(f"a field of {size} bytes at {start} passes the end at {self.end}")
@@ -41,35 +41,35 @@ class Cursor:
         return start
 
     def i8(self) -> int:
-        """int8."""
-        value: int = _I8.unpack_from(self.data, self._take(1))[0]
+        """Read an int8."""
+        value: int = _I8.unpack_from(self.data, self._advance(1))[0]
         return value
 
     def i16(self) -> int:
-        """int16."""
-        value: int = _I16.unpack_from(self.data, self._take(2))[0]
+        """Read an int16."""
+        value: int = _I16.unpack_from(self.data, self._advance(2))[0]
         return value
 
     def i32(self) -> int:
-        """int32."""
-        value: int = _I32.unpack_from(self.data, self._take(4))[0]
+        """Read an int32."""
+        value: int = _I32.unpack_from(self.data, self._advance(4))[0]
         return value
 
     def i64(self) -> int:
-        """int64."""
-        value: int = _I64.unpack_from(self.data, self._take(8))[0]
+        """Read an int64."""
+        value: int = _I64.unpack_from(self.data, self._advance(8))[0]
         return value
 
     def uuid(self) -> UUID:
-        """uuid."""
-        start = self._take(16)
+        """Read a uuid."""
+        start = self._advance(16)
         return UUID(bytes=bytes(self.data[start : start + 16]))
 
     def varint(self) -> int:
-        """Unsigned varint of at most 5 bytes."""
+        """Read an unsigned varint of at most 5 bytes."""
         value = shift = 0
         while shift < 35:
-            byte = self.data[self._take(1)]
+            byte = self.data[self._advance(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
@@ -82,30 +82,31 @@ class Cursor:
         return self.i32() if wide else self.i16()
 
     def string(self) -> str | None:
-        """string or compact string, null as None."""
+        """Read a string or compact string; None for null."""
         size = self._length(wide=False)
         if size < 0:
             return None
-        start = self._take(size)
+        start = self._advance(size)
         try:
             return str(self.data[start : start + size], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedError("a string that is not UTF-8") from error
 
     def view(self) -> memoryview | None:
-        """bytes or records, as a view of the frame, null as None."""
+        """Read bytes or records as a view of the frame; None for null."""
         size = self._length(wide=True)
         if size < 0:
             return None
-        start = self._take(size)
+        start = self._advance(size)
         return self.data[start : start + size]
 
     def count(self) -> int:
-        """Length of an array; a null array has none. Bounded over the whole request, so that a lie costs nothing."""
+        """Read the length of an array; 0 for null. The bound holds for the whole request, so a false length costs
+        nothing."""
         return self.nullable_count() or 0
 
     def nullable_count(self) -> int | None:
-        """Length of an array, None for a null one. Each element takes a byte at least."""
+        """Read the length of an array; None for null. Each element has one byte at least."""
         size = self._length(wide=True)
         if size < 0:
             return None
@@ -120,25 +121,25 @@ class Cursor:
             )
 
     def tag_count(self) -> int:
-        """How many tagged fields follow."""
+        """Read the number of tagged fields."""
         size = self.varint()
         self._count(size)
         return size
 
     def skip(self, size: int) -> None:
-        """Leave bytes out."""
-        self._take(size)
+        """Skip bytes."""
+        self._advance(size)
 
     def tags(self) -> None:
-        """Tagged fields, none of which we need."""
+        """Skip the tagged fields."""
         if self.flexible:
             for _ in range(self.tag_count()):
                 self.varint()
-                self._take(self.varint())
+                self._advance(self.varint())
 
 
 def varint(value: int) -> bytes:
-    """Unsigned varint."""
+    """Write an unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -150,7 +151,7 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str | None, *, flexible: bool) -> bytes:
-    """string or compact string."""
+    """Write a string or compact string."""
     if text is None:
         return b"\0" if flexible else b"\xff\xff"
     encoded = text.encode()
@@ -158,5 +159,5 @@ def string(text: str | None, *, flexible: bool) -> bytes:
 
 
 def array(count: int, *, flexible: bool) -> bytes:
-    """Length of an array of ``count`` elements."""
+    """Write the length of an array of ``count`` elements."""
     return varint(count + 1) if flexible else _I32.pack(count)

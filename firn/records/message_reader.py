@@ -1,8 +1,9 @@
-"""Requests, read into typed records by Kafka's message definitions, which kio has as one class for each message and version.
+"""Requests, read into typed records by Kafka's message definitions, which kio has as one class for each message and
+version.
 
-The caller gives a frozen dataclass whose field names are those of the newest version, in snake case. A version may have fields that the record
-does not declare: the reader skips them. The record may declare fields that a version lacks: they keep the record's defaults.
-"""
+The caller gives a frozen dataclass whose field names are those of the newest version, in snake case. A version may have
+fields that the record does not declare: the reader skips them. The record may declare fields that a version lacks: they
+keep the record's defaults."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -18,20 +19,22 @@ from firn.records.cursor import Cursor, MalformedError
 from firn.records.definitions import is_array, nested_entity
 
 REQUEST_LIMIT = 4 << 20
-"""Bytes of a request that is read into records, which take many times its size. Produce is larger and is read by hand."""
+"""Bytes of a request that is read into records, which take many times its size. Produce is larger and is read by
+hand."""
 
 R = TypeVar("R")
 Read = Callable[[Cursor], Any]
 
 _schema = cache(load_request_schema)
-"""kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays small."""
+"""kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays
+small."""
 
 
 def decode(record: type[R], api: int, version: int, frame: memoryview, place: int) -> R:
     """Read the request whose body begins at ``place``. Raises `MalformedError`.
 
-    kio's own reader trusts the lengths in a frame and can exhaust the memory of the process, so only its definitions are used.
-    """
+    kio's own reader trusts the lengths in a frame and can exhaust the memory of the process, so only its definitions
+    are used."""
     if len(frame) - place > REQUEST_LIMIT:
         raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes are too many for it")
     schema = _schema(api, version)

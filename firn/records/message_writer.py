@@ -1,7 +1,7 @@
 """Answers, written by Kafka's message definitions, which kio has as one class for each message and version.
 
-A handler writes an answer once, for the newest version, as nested mappings. The writer leaves out the fields that an older version lacks.
-"""
+A handler writes an answer once, for the newest version, as nested mappings. The writer leaves out the fields that an
+older version lacks."""
 
 import dataclasses
 import struct
@@ -19,14 +19,17 @@ from firn.records.cursor import array, string, varint
 from firn.records.definitions import is_array, nested_entity
 
 Fields = Mapping[str, Any]
-"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function that makes it."""
+"""A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function
+that makes it."""
 
 PIECE = 1 << 16
-"""Bytes after which `pieces` ends a piece. The part that reaches this size belongs to the piece, whatever its own size."""
+"""Bytes after which `pieces` ends a piece. The part that reaches this size belongs to the piece, whatever its own
+size."""
 NO_THROTTLE = timedelta(0)
 
 _schema = cache(load_response_schema)
-"""kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays small."""
+"""kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays
+small."""
 
 
 def encode(api: int, version: int, fields: Fields) -> bytes:
@@ -37,9 +40,9 @@ def encode(api: int, version: int, fields: Fields) -> bytes:
 def pieces(api: int, version: int, fields: Fields) -> Iterator[bytes]:
     """Write the body of an answer piece by piece, so that the caller can let others run between two pieces.
 
-    A field that is an array of parts may be a function that makes the list. It is called when its turn comes, so that the parts of a long
-    answer are never all in memory. Raises KeyError for a missing field, TypeError for null in a field that is not nullable.
-    """
+    A field that is an array of parts may be a function that makes the list. It is called when its turn comes, so that
+    the parts of a long answer are never all in memory. Raises KeyError for a missing field, TypeError for null in a
+    field that is not nullable."""
     schema = _schema(api, version)
     out = bytearray()
     for name, default, write, element in _plain(schema):
@@ -124,7 +127,8 @@ _ABSENT = object()
 
 @cache
 def _plain(schema: Any) -> Sequence[tuple[str, Any, Write, Write | None]]:
-    """List the fields without a tag: name, default, the writer of the field, and the writer of one part if it is an array of parts."""
+    """List the fields without a tag: name, default, the writer of the field, and the writer of one part if it is an
+    array of parts."""
     return [
         (field.name, _default(field), *_writers(schema, field))
         for field in dataclasses.fields(schema)

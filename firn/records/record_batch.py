@@ -1,6 +1,6 @@
-"""Record batches (magic 2) as bytes: the fields of their header, what is wrong with one, and the few changes a broker makes.
+"""Record batches (magic 2) as bytes: their header, the checks of a produced batch, and the changes that a broker makes.
 
-Nothing here looks into records. Source: ``DefaultRecordBatch.java``, ``LogValidator.java``.
+This module never decodes records. Source: ``DefaultRecordBatch.java``, ``LogValidator.java``.
 
 ::
 
@@ -8,8 +8,8 @@ Nothing here looks into records. Source: ``DefaultRecordBatch.java``, ``LogValid
     21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64 |
     43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 records count i32 | 61 records
 
-The CRC (Castagnoli) covers byte 21 to the end, so base offset and leader epoch change freely, attributes and timestamps do not.
-"""
+The CRC (Castagnoli) covers byte 21 to the end, so base offset and leader epoch change freely, attributes and timestamps
+do not."""
 
 import struct
 from dataclasses import dataclass
@@ -35,14 +35,15 @@ _REFUSED_BITS = TRANSACTIONAL_BIT | CONTROL_BIT
 NO_PRODUCER = -1
 
 _SMALLEST = 7
-"""Bytes of the smallest record: its length, attributes, time, offset, no key, no value and no headers take a byte each."""
+"""Bytes of the smallest record: length, attributes, time, offset, no key, no value and no headers take one byte
+each."""
 _DENSEST = 8
-"""Records that a compressed byte may stand for. They differ in their offsets at least: the smallest ones, a million of them, come to 1.7 with
-zstd."""
+"""Records for each compressed byte. Records differ in their offsets at least: zstd compresses a million of the smallest
+ones to 1.7 records a byte."""
 
 
 class InvalidBatchError(Exception):
-    """A batch that cannot be appended; ``code`` is the answer."""
+    """A batch that cannot be appended; ``code`` is the error for the producer."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class InvalidBatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One record batch and the fields of its header that somebody needs. ``data`` is the whole batch."""
+    """One record batch with the fields of its header that the broker uses. ``data`` is the whole batch."""
 
     data: memoryview
     attributes: int
@@ -64,10 +65,8 @@ class Batch:
 
 
 def parse(data: memoryview) -> Batch:
-    """The only batch in ``data``, as a producer sent it, checked by everything that can be checked without decoding records.
-
-    Raises `InvalidBatchError`.
-    """
+    """Check the only batch in ``data`` as far as that is possible without decoding records. Raises
+    `InvalidBatchError`."""
     if len(data) < HEADER:
         raise InvalidBatchError(ErrorCode.invalid_record, "shorter than a record batch")
     (base, length, _, magic, crc, attributes, delta, base_timestamp, timestamp, producer, epoch, sequence, count) = (
@@ -75,19 +74,20 @@ def parse(data: memoryview) -> Batch:
     )
     if magic != 2:
         raise InvalidBatchError(
-            ErrorCode.unsupported_for_message_format, f"magic {magic}: only record batches of magic 2 are taken"
+            ErrorCode.unsupported_for_message_format, f"magic {magic}: only record batches of magic 2 are supported"
         )
     if length + 12 < HEADER or length + 12 > len(data):
         raise InvalidBatchError(ErrorCode.corrupt_message, f"a batch of {length + 12} bytes in {len(data)}")
     if length + 12 < len(data):
         raise InvalidBatchError(ErrorCode.invalid_record, "more than one record batch for a partition")
     if crc32c(data[_ATTRIBUTES:]) != crc:
-        raise InvalidBatchError(ErrorCode.corrupt_message, "the checksum does not fit the records")
+        raise InvalidBatchError(ErrorCode.corrupt_message, "the checksum does not match the records")
     if base != 0:
-        raise InvalidBatchError(ErrorCode.invalid_record, f"base offset {base}, which has to be 0")
+        raise InvalidBatchError(ErrorCode.invalid_record, f"base offset {base}, which must be 0")
     if count <= 0 or delta != count - 1:
         raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records with a last offset delta of {delta}")
-    # What a batch claims is how many offsets it takes, and is summed up in 32 bits for each partition of an object.
+    # The claimed number of records becomes the number of offsets, and an object has a 32-bit sum of it for each
+    # partition.
     body = length + 12 - HEADER
     if count > (body * _DENSEST if attributes & CODEC_BITS else body // _SMALLEST):
         raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records cannot be in {body} bytes")
@@ -109,43 +109,45 @@ def _invalid_attributes(attributes: int) -> InvalidBatchError:
 
 
 def rewritten(data: memoryview) -> Batch:
-    """A batch of our own, as `parse` gives those of producers."""
+    """Read the header of a batch that the broker wrote itself, without checks."""
     (*_, attributes, _, base_timestamp, timestamp, producer, epoch, sequence, count) = _FIELDS.unpack_from(data)
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
 
 
 def walk(data: memoryview) -> list[tuple[int, int, int]]:
-    """(place, bytes, offsets that it covers) of each batch in ``data``, which must hold whole batches. Raises ValueError where it does not.
+    """List (position, bytes, covered offsets) of each batch in ``data``. Raises ValueError if these are not whole
+    batches.
 
-    A batch covers as many offsets as it has records, unless some were left out of it (`keys`)."""
-    found = []
+    A batch covers as many offsets as it has records, unless compaction removed some (`keys`).
+    """
+    batches = []
     place, end = 0, len(data)
     while place < end:
         if end - place < HEADER:
-            raise ValueError(f"{end - place} bytes at {place} are no record batch")
+            raise ValueError(f"{end - place} bytes at {place} are not a record batch")
         fields = _FIELDS.unpack_from(data, place)
         size = fields[1] + 12
         if size < HEADER or place + size > end:
             raise ValueError(f"a batch of {size} bytes at {place} passes the end at {end}")
-        found.append((place, size, fields[6] + 1))
+        batches.append((place, size, fields[6] + 1))
         place += size
-    return found
+    return batches
 
 
 def header(data: memoryview, place: int = 0) -> tuple[int, int, int]:
-    """(max timestamp, attributes, records) of the batch at ``place``."""
+    """Return (max timestamp, attributes, records) of the batch at ``place``."""
     fields = _FIELDS.unpack_from(data, place)
     return fields[8], fields[5], fields[12]
 
 
 def number(data: memoryview, place: int, base_offset: int) -> None:
-    """Write the offset that the batch at ``place`` got; the leader epoch is always 0."""
+    """Write the assigned base offset into the batch at ``place``; the leader epoch is always 0."""
     _PLACE.pack_into(data, place, base_offset)
     _EPOCH.pack_into(data, place + 12, 0)
 
 
 def stamp(data: memoryview, append_ms: int) -> None:
-    """Make the batch ``data`` one of append time (``message.timestamp.type=LogAppendTime``), with a new checksum."""
+    """Write the append time into a batch (``message.timestamp.type=LogAppendTime``), and a new checksum."""
     (attributes,) = struct.unpack_from(">h", data, _ATTRIBUTES)
     struct.pack_into(">h", data, _ATTRIBUTES, attributes | APPEND_TIME_BIT)
     _PLACE.pack_into(data, _MAX_TIMESTAMP, append_ms)
@@ -153,5 +155,5 @@ def stamp(data: memoryview, append_ms: int) -> None:
 
 
 def following_sequence(sequence: int, records: int) -> int:
-    """The sequence number ``records`` after ``sequence``; the one after 2,147,483,647 is 0."""
+    """Return the sequence number ``records`` after ``sequence``; 0 follows 2,147,483,647."""
     return (sequence + records) & 0x7FFFFFFF

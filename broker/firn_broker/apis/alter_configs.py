@@ -1,4 +1,5 @@
-"""AlterConfigs (33), versions 0 to 2: all configs of a topic are replaced by those given. Configs of brokers come from their own files."""
+"""AlterConfigs (33), versions 0 to 2: all configs of a topic are replaced by those given. The configs of brokers come
+from their settings."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -83,4 +84,4 @@ async def _alter(
             await broker.topic_metadata.refresh()
             return ErrorCode.none, None
         # Another client changed the configs after they were read, and its change must not be lost.
-    return ErrorCode.request_timed_out, f"The configs of topic '{name}' are changed by others all the time: try again."
+    return ErrorCode.request_timed_out, f"The configs of topic '{name}' are being changed by other clients: try again."

@@ -1,10 +1,10 @@
-"""ApiVersions (18), versions 0 to 4: what this broker speaks, which is exactly the table of routes.
+"""ApiVersions (18), versions 0 to 4: the APIs and versions that this broker serves, as in `api_table`.
 
-- The header of the answer is always the old one, and a version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and
-  the list: the client may know nothing yet (``ApiVersionsResponse``).
-- No features are finalised: with ``transaction.version`` Java clients would begin KIP-890's protocol.
-- Produce is advertised from 0, though versions below 3 are refused: librdkafka chooses its message format by that range (KAFKA-18659).
-"""
+- The answer always has the old header. A request in an unknown version gets version 0 with UNSUPPORTED_VERSION and the
+  list, because the client knows no version of the broker yet (``ApiVersionsResponse``).
+- No features are finalised: with ``transaction.version`` Java clients would use KIP-890's protocol.
+- Produce is advertised from 0, although versions below 3 are rejected: librdkafka chooses its message format by that
+  range (KAFKA-18659)."""
 
 import re
 

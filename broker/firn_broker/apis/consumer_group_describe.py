@@ -1,7 +1,8 @@
-"""ConsumerGroupDescribe (69), versions 0 and 1: groups of KIP-848. Any other is GROUP_ID_NOT_FOUND: clients ask DescribeGroups then.
+"""ConsumerGroupDescribe (69), versions 0 and 1: groups of KIP-848. Any other is GROUP_ID_NOT_FOUND: clients use
+DescribeGroups then.
 
 The kind of a member (version 1) is always "consumer", as no group has members of both protocols.
-A group that is named more than once is told once.
+A group that is named more than once is described once.
 """
 
 from kio.schema.errors import ErrorCode

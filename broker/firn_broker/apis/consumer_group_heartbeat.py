@@ -1,8 +1,9 @@
-"""ConsumerGroupHeartbeat (68), versions 0 and 1: members of KIP-848 groups join, are there, leave (`firn_broker.groups.consumer`).
+"""ConsumerGroupHeartbeat (68), versions 0 and 1: members of KIP-848 groups join, stay and leave
+(`firn_broker.groups.consumer`).
 
-Since version 1 members choose their ids, and may subscribe by a pattern, in the syntax of RE2 (as Kafka's RE2/J): its time is linear, so no
-pattern holds up the broker. Online migration between the protocols is off, as with ``group.consumer.migration.policy=disabled``.
-"""
+Since version 1 members choose their ids, and may subscribe by a pattern in the syntax of RE2 (like Kafka's RE2/J). RE2
+matches in linear time, so no pattern blocks the broker. Online migration between the protocols is off, as with
+``group.consumer.migration.policy=disabled``."""
 
 from datetime import timedelta
 from uuid import UUID

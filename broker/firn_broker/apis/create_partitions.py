@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0 to 3: topics grow, never shrink. Assignments are only counted."""
+"""CreatePartitions (37), versions 0 to 3: topics can only grow. Replica assignments are only counted."""
 
 from kio.schema.errors import ErrorCode
 
@@ -28,14 +28,14 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
         elif requested.count > MAX_PARTITIONS:
             error, message = (
                 ErrorCode.invalid_partitions,
-                f"{requested.count} partitions: there may be {MAX_PARTITIONS}.",
+                f"{requested.count} partitions: a topic may have {MAX_PARTITIONS}.",
             )
         elif (too_large := _too_large(broker, topic, requested.count)) is not None:
             error, message = ErrorCode.invalid_partitions, too_large
         elif requested.assignments is not None and len(requested.assignments) != requested.count - topic.partitions:
             error, message = (
                 ErrorCode.invalid_replica_assignment,
-                "There has to be an assignment for each new partition.",
+                "The request must have an assignment for each new partition.",
             )
         elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, requested.count):
             error = ErrorCode.unknown_topic_or_partition

@@ -1,7 +1,8 @@
 """CreateTopics (19), versions 2 to 7.
 
-- Any replication factor is taken, as the object store keeps the copies; 1 is told. Replica assignments only say how many partitions.
-- The answer has the topic's configs since version 5. A name twice in a request is INVALID_REQUEST for both.
+- Any replication factor is accepted, because the object store replicates; the answer has 1. Replica assignments only
+  give the number of partitions.
+- The answer has the topic's configs since version 5. A name that occurs twice in a request is INVALID_REQUEST for both.
 """
 
 from collections import Counter
@@ -48,7 +49,7 @@ def _partitions(requested: CreateTopicsTopic) -> int:
     if not assigned:
         return number
     if number != -1 or sorted(assigned) != list(range(len(assigned))):
-        raise TopicError(ErrorCode.invalid_replica_assignment, "partitions have to be assigned from 0 on without a gap")
+        raise TopicError(ErrorCode.invalid_replica_assignment, "partitions must be assigned from 0 on without a gap")
     return len(assigned)
 
 

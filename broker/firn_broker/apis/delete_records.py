@@ -1,4 +1,5 @@
-"""DeleteRecords (21), versions 0 to 2: the log start moves up to an offset, or to the high watermark (-1); batches go in the background."""
+"""DeleteRecords (21), versions 0 to 2: the log start moves up to an offset, or to the high watermark (-1); batches go
+in the background."""
 
 from kio.schema.errors import ErrorCode
 

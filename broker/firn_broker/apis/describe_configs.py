@@ -1,7 +1,8 @@
-"""DescribeConfigs (32), versions 1 to 4: topics with all of Kafka's configs, and a broker with what it has of Kafka's names.
+"""DescribeConfigs (32), versions 1 to 4: topics with all of Kafka's configs, and a broker with those of its settings
+that Kafka has too.
 
 Synonyms name the same config at each level that sets it. No documentation is sent.
-Who asks for the same more than once is told once.
+A resource that is requested more than once is described once.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,5 +1,5 @@
-"""DescribeGroups (15), versions 0 to 5. A group that does not exist, or is one of KIP-848, is Dead, without an error, as with
-Kafka. One that is named more than once is told once."""
+"""DescribeGroups (15), versions 0 to 5. A group that does not exist, or is one of KIP-848, is Dead, without an error,
+as with Kafka. A group that is named more than once is described once."""
 
 from kio.schema.errors import ErrorCode
 

@@ -1,4 +1,5 @@
-"""DescribeLogDirs (35), versions 1 to 4: one directory, the object store, with the bytes of the partitions that this broker leads."""
+"""DescribeLogDirs (35), versions 1 to 4: one directory, the object store, with the bytes of the partitions that this
+broker leads."""
 
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, call: Call) ->
             Partition(topic.id, index)
             for index in range(topic.partitions)
             if (requested is None or index in requested[topic.name])
-            # Each partition is told by one broker, so that sums over brokers are right.
+            # One broker reports each partition, so that sums over brokers are right.
             and broker.membership.leader(Partition(topic.id, index), "").id == node
         ]
         states = await broker.metadata_store.log.states(places)

@@ -1,13 +1,12 @@
-"""Fetch (1), versions 4 to 16: whole batches from the one with the wanted offset on.
+"""Fetch (1), versions 4 to 16: whole batches from the one with the requested offset on.
 
-- Topics by id since 13. No sessions: the answer's session id is 0, so clients send what they want in full each time; an unknown session is
-  FETCH_SESSION_ID_NOT_FOUND.
-- There are no transactions: the last stable offset is the high watermark, and nothing is ever aborted.
-- A partition that is asked for several times is answered once, from where it was asked for last, as by Kafka.
-- One batch larger than all bounds may pass in an answer, or it could never be read.
-- OFFSET_OUT_OF_RANGE is said only of bounds that were read after the request came. What cannot be read now is KAFKA_STORAGE_ERROR, which
-  makes clients come again.
-"""
+- Topics by id since 13. The broker keeps no sessions: the session id of the answer is 0, so each request of a client is
+  complete. An unknown session is FETCH_SESSION_ID_NOT_FOUND.
+- There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
+- A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
+- One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
+- OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now
+  are KAFKA_STORAGE_ERROR, after which clients retry."""
 
 from uuid import UUID
 
@@ -48,25 +47,25 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     answers: list[FetchResult] = []
     asked: dict[str | UUID, dict[int, FetchPartition]] = {}
     for name, partitions in request.topics:
-        asked.setdefault(name, {}).update((one.index, one) for one in partitions)
+        asked.setdefault(name, {}).update((partition.index, partition) for partition in partitions)
     for name, of_name in asked.items():
         topic, missing = await _topic(broker, name)
         of_topic = []
-        for one in of_name.values():
-            result = FetchResult(one.index)
+        for requested in of_name.values():
+            result = FetchResult(requested.index)
             of_topic.append(result)
-            place = None if topic is None else topic.partition(one.index)
+            place = None if topic is None else topic.partition(requested.index)
             if place is None:
                 result.error = missing
-            elif one.leader_epoch > 0:
+            elif requested.leader_epoch > 0:
                 result.error = ErrorCode.unknown_leader_epoch
             else:
-                positions.append(Position(place, one.offset, one.max_bytes))
+                positions.append(Position(place, requested.offset, requested.max_bytes))
                 answers.append(result)
         results.append((name, of_topic))
     failed = any(result.error for _, of_topic in results for result in of_topic)
     try:
-        found = await broker.reader.fetch(
+        read = await broker.reader.fetch(
             positions,
             min_bytes=0 if failed else request.min_bytes,
             max_bytes=request.max_bytes,
@@ -77,14 +76,14 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
         for result in answers:
             result.error = ErrorCode.kafka_storage_error
     else:
-        for result, records in zip(answers, found, strict=True):
+        for result, records in zip(answers, read, strict=True):
             result.error, result.records = records.error, records.batches
             result.high_watermark, result.log_start = records.high_watermark, records.log_start
     return fetch.write(call.version, request.isolation, results)
 
 
 async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:
-    """The topic, and the error for a partition that is not there."""
+    """Return the topic, and the error for a partition that does not exist."""
     try:
         if isinstance(name, UUID):
             topic = await broker.topic_metadata.find_id(name)

@@ -1,8 +1,10 @@
-"""FindCoordinator (10), versions 0 to 5: which broker has a group, several at once since 4, each told once.
+"""FindCoordinator (10), versions 0 to 5: the broker that coordinates a group. Several groups since 4, each answered
+once.
 
-Its address is that of the listener that the client came through; without one there, COORDINATOR_NOT_AVAILABLE: the client asks again.
+The address is that of the client's listener. Without one there, the answer is COORDINATOR_NOT_AVAILABLE: the client
+retries.
 
-For transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final.
+For transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which is final for every client.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,7 @@ GROUP, TRANSACTION = 0, 1
 
 async def handle(broker: Broker, request: FindCoordinatorRequest, call: Call) -> Fields:
     """Name the broker that coordinates each requested group."""
-    # A shard has many groups, and choosing its node looks at all nodes.
+    # A shard has many groups, and the choice of its node examines all nodes.
     shard_coordinator = cache(broker.membership.shard_coordinator)
     if call.version < 4:
         return _coordinator(broker, call.client, request.key, request.key_type, shard_coordinator)

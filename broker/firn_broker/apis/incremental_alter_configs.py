@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs (44), versions 0 and 1: configs of topics are set (0), unset (1), or lists appended to (2) and taken from (3)."""
+"""IncrementalAlterConfigs (44), versions 0 and 1: configs of topics are set (0), unset (1), and lists are extended (2)
+or reduced (3)."""
 
 from firn.records.message_writer import Fields
 from firn_broker.apis.alter_configs import alter

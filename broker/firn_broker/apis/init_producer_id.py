@@ -1,8 +1,8 @@
 """InitProducerId (22), versions 0 to 4: an id and epoch 0 for an idempotent producer.
 
-- A producer that has an id (since version 3) keeps it with the next epoch; when epochs are used up it gets a new id.
-- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. Transactions are not supported.
-"""
+- A producer that has an id (since version 3) keeps it with the next epoch; after the last epoch it gets a new id.
+- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which is final for every client. Transactions are not
+  supported."""
 
 from kio.schema.errors import ErrorCode
 

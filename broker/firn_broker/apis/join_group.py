@@ -1,8 +1,7 @@
 """JoinGroup (11), versions 0 to 9. The answer comes when the rebalance is done (`firn_broker.groups.classic`).
 
-Since version 4 a new member is first told its id (MEMBER_ID_REQUIRED) and comes again, since 5 members may be static, since 9 a static
-leader that comes back may be told to skip the assignment.
-"""
+Since version 4 a new member first gets its id (MEMBER_ID_REQUIRED) and joins again with it. Since 5 members may be
+static. Since 9 the answer may let a static leader that returns skip the assignment."""
 
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker

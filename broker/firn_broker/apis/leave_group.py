@@ -1,4 +1,4 @@
-"""LeaveGroup (13), versions 0 to 5: one member until 2, several since 3, static ones by their instance."""
+"""LeaveGroup (13), versions 0 to 5: one member until 2, several since 3, static ones by their instance id."""
 
 from kio.schema.errors import ErrorCode
 

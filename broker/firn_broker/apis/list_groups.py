@@ -1,4 +1,5 @@
-"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates; clients ask all brokers. By state since 4, by type since 5."""
+"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates; clients ask every broker. By state since
+4, by type since 5."""
 
 from kio.schema.errors import ErrorCode
 

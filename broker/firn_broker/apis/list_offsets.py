@@ -1,11 +1,11 @@
-"""ListOffsets (2), versions 1 to 9: the log start (-2), the high watermark (-1), the record with the greatest timestamp (-3), or the first
-record of a time or later.
+"""ListOffsets (2), versions 1 to 9: the log start (-2), the high watermark (-1), the record with the greatest timestamp
+(-3), or the first record of a time or later.
 
-- Always read from the coordinator after the request came. Leader epoch 0.
-- By time, the batch is found through the coordinator and the record by decoding that one batch; where it cannot be decoded within bounds, the
-  batch's first record is told, which is never too late.
-- A partition that is asked for twice is INVALID_REQUEST, as with Kafka: each time would cost a read.
-- -4 and -5 (tiered storage) are the log start and "nothing", as on a Kafka without it.
+- The offsets are read from the coordinator after the request arrived. The leader epoch is 0.
+- By time, the coordinator finds the batch, and the broker decodes that batch to find the record. If the batch cannot be
+  decoded within bounds, the answer is its first record, which is never too late.
+- A partition that is requested twice is INVALID_REQUEST, as with Kafka, because each request costs a read.
+- -4 and -5 (tiered storage) are the log start and no offset, as in a Kafka cluster without tiered storage.
 """
 
 import asyncio
@@ -95,11 +95,12 @@ async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, in
         if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue
         try:
-            _, places = contents.opened(batch)
+            _, places = contents.open_batch(batch)
             times = [(record.offset, record.timestamp) for record in places]
         except contents.UndecodableError:
             times = [(max(base, start), newest)]
-        # A batch range may hold many batches that take long to decode, and other requests must not wait for all of them.
+        # A batch range may hold many batches that take long to decode, and other requests must not wait for all of
+        # them.
         await asyncio.sleep(0)
         for offset, time in times:
             if offset < start:

@@ -1,12 +1,13 @@
 """Metadata (3), versions 0 to 12: live brokers, and topics with their partitions.
 
-- The leader of a partition is where this client should go: of its zone, by rendezvous hashing. Any broker would serve it. Epoch 0 always.
-- Addresses are those of the listener that the client came through; a broker that has none there is not told.
-- A topic that is asked for by name is made on demand if the cluster and the client (since version 4) allow it.
-- A topic that is named more than once is told once, as with Kafka.
-- By id since 12: unknown ids are UNKNOWN_TOPIC_ID. No authorized operations are told.
-- While the coordinator cannot be reached, topics are told as they were last known; for one that is not, LEADER_NOT_AVAILABLE: clients ask again.
-"""
+- The leader of a partition is the broker that this client should use: one of its zone, by rendezvous hashing. Any
+  broker serves any partition. The leader epoch is always 0.
+- Addresses are those of the client's listener. A broker without an address there is left out.
+- A topic requested by name is created on demand if the cluster and the client (since version 4) allow it.
+- A topic that is named more than once is described once, as with Kafka.
+- Topics by id since 12: unknown ids are UNKNOWN_TOPIC_ID. Authorized operations are not reported.
+- While the coordinator cannot be reached, the answer has the last known topics. For an unknown topic it has
+  LEADER_NOT_AVAILABLE: clients retry."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -40,7 +41,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
         try:
             await broker.topic_metadata.refresh()
         except UnavailableError as error:
-            log.warning("topics told as they were", client=call.client.id, error=str(error))
+            log.warning("answered with the last known topics", client=call.client.id, error=str(error))
         topics = [_topic(topic, near) for topic in broker.topic_metadata.by_name.values()]
     else:
         once = {topic.topic_id if topic.name is None else topic.name: topic for topic in requested}

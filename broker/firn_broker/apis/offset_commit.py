@@ -1,11 +1,11 @@
-"""OffsetCommit (8), versions 2 to 9: by a member of the present generation, or by anybody (generation -1) while the group is empty.
+"""OffsetCommit (8), versions 2 to 9: by a member of the present generation, or by any client (generation -1) while the
+group is empty.
 
-Of a KIP-848 group the generation is the member's epoch: STALE_MEMBER_EPOCH when it is not its present one.
+In a KIP-848 group the generation is the member's epoch: STALE_MEMBER_EPOCH if it is not the present one.
 
-Metadata is kept as it is, up to 4,096 characters; with a zero byte it is INVALID_REQUEST, as not every coordinator can keep one, and so is an
-offset below 0. Retention times of the request are ignored: offsets stay until they, their group or their topic are deleted, or
-nobody has been in the group for `GroupSettings.offsets_seconds`.
-"""
+Metadata is stored unchanged, up to 4,096 characters. A zero byte in it is INVALID_REQUEST, because PostgreSQL cannot
+store one; so is an offset below 0. Retention times of the request are ignored: offsets stay until they, their group or
+their topic are deleted, or until the group has been empty for `GroupSettings.offsets_seconds`."""
 
 from kio.schema.errors import ErrorCode
 

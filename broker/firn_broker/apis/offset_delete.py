@@ -1,7 +1,7 @@
 """OffsetDelete (47), version 0: offsets of partitions that no member of the group is subscribed to.
 
-Subscriptions of classic consumers are read from their metadata (protocol type ``consumer``); groups of other members have to be empty.
-"""
+Subscriptions of classic consumers are read from their metadata (protocol type ``consumer``); groups of other protocol
+types have to be empty."""
 
 from kio.schema.errors import ErrorCode
 

@@ -1,12 +1,12 @@
-"""OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 where there is none. All partitions since 2.
-What is asked for more than once is told once.
+"""OffsetFetch (9), versions 1 to 9: committed offsets of a group, of several since 8; -1 for a partition without one.
+All partitions since 2. A partition that is requested more than once is answered once.
 
-Since 9 a member of a KIP-848 group says its epoch: STALE_MEMBER_EPOCH when that is not its present one.
+Since 9 a member of a KIP-848 group sends its epoch: STALE_MEMBER_EPOCH if it is not the present one.
 
-What cannot be told now is never answered with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: librdkafka (2.16) then leaves the partitions without
-an offset, and so without records, until the next rebalance, and Java before 3.9 takes the latter for fatal. Both ask again after
-UNSTABLE_OFFSET_COMMIT, which those know who ask for stable offsets (KIP-447), and others after COORDINATOR_LOAD_IN_PROGRESS. A member whose
-group has moved meanwhile hears of that by its heartbeat.
+The broker never answers with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE. After them librdkafka 2.16 leaves the
+partitions without an offset, and so without records, until the next rebalance, and Java before 3.9 treats the latter as
+fatal. Clients that request stable offsets (KIP-447) get UNSTABLE_OFFSET_COMMIT and retry. Others get
+COORDINATOR_LOAD_IN_PROGRESS and retry. A member whose group has moved to another broker learns it from its heartbeat.
 """
 
 from collections.abc import Collection, Mapping

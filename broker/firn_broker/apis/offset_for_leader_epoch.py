@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch (23), versions 2 to 4 (librdkafka asks in 2): the only epoch is 0, and it ends at the high watermark."""
+"""OffsetForLeaderEpoch (23), versions 2 to 4 (librdkafka asks in 2): the only epoch is 0, and it ends at the high
+watermark."""
 
 from kio.schema.errors import ErrorCode
 

@@ -3,14 +3,15 @@
 Each code makes Java clients and librdkafka retry by themselves, or report an error that their program may retry:
 
 - partitions: KAFKA_STORAGE_ERROR, after which a client reloads the metadata and retries;
-- CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the only code of a topic for which the Java client repeats the request;
+- CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the only code of a topic for which the Java client
+  repeats the request;
 - groups: COORDINATOR_NOT_AVAILABLE;
-- InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer retries. Other codes make it look for the coordinator of
-  transactions;
+- InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer retries. Other codes make it look for
+  the coordinator of transactions;
 - configs: REQUEST_TIMED_OUT, as from a Kafka cluster without a controller.
 
-The whole request gets this answer, although a part of it may have been carried out. A client that repeats it learns which.
-"""
+The whole request gets this answer, although a part of it may have been carried out. A client that repeats it learns
+which."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,7 +22,7 @@ from firn.records.message_writer import Fields
 from firn_broker.apis import describe_log_dirs as log_dirs
 from firn_broker.wire import requests
 
-MESSAGE = "The cluster's coordination cannot be reached now: try again."
+MESSAGE = "The cluster's coordinator cannot be reached now: try again."
 
 
 class _Partition(Protocol):

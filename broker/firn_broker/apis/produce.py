@@ -1,15 +1,17 @@
 """Produce (0), versions 3 to 11 (advertised from 0, see ApiVersions): batches are appended as they are.
 
-- Each batch is checked as far as that goes without decoding records (`firn.records.record_batch.parse`); one that is refused does not keep
-  others of the request from being appended.
-- acks 1 and -1 mean the same: the answer comes when the batches are durable and have their offsets. With 0 nothing is answered; an error
-  then closes the connection, as with Kafka.
-- Batches of a connection enter the log in the order of its requests.
-- When a batch of an idempotent producer has to come again, what follows it on the connection is refused until it comes: the client sent that
-  before it knew, and a producer of which nothing is known yet may begin at any sequence.
-- Timestamps that a producer says are checked by those of the batch's header, the first and the greatest: INVALID_TIMESTAMP.
-- Records without a key are INVALID_RECORD for a compacted topic, the only one whose records are decoded here.
-- Transactional batches are refused: INVALID_TXN_STATE is fatal to every client, so none tries again.
+- Each batch is checked as far as possible without decoding records (`firn.records.record_batch.parse`). A rejected
+  batch does not affect the others of the request.
+- acks 1 and -1 mean the same: the answer comes when the batches are durable and have their offsets. With acks 0 there
+  is no answer, and an error closes the connection, as with Kafka.
+- The batches of a connection enter the log in the order of its requests.
+- When an idempotent producer has to send a batch again, the later batches of the connection are rejected until it does.
+  The client sent them before it knew of the error, and a producer that the coordinator does not know may start at any
+  sequence.
+- The first and the greatest timestamp of the batch header are checked: INVALID_TIMESTAMP.
+- Compacted topics reject records without a key: INVALID_RECORD. Only for these topics does the broker decode records
+  here.
+- Transactional batches are rejected with INVALID_TXN_STATE, which is fatal to every client, so no client retries.
 """
 
 import asyncio
@@ -35,26 +37,28 @@ LOWEST = 3
 _LARGEST = 1 << 31
 NO_TIMESTAMP = -1
 _AWAITED = 10_000
-"""Batches of one connection that may be awaited; an older one is forgotten."""
+"""Rejected batches of one connection that are remembered; the oldest are forgotten first."""
 _IN_FLIGHT = 5
-"""Requests that an idempotent producer may have under way (``max.in.flight.requests.per.connection``)."""
+"""Requests that an idempotent producer may have in flight (``max.in.flight.requests.per.connection``)."""
 
 _AT_A_TIME = 256
-"""Batches that are checked before others are let in."""
+"""Batches that are checked before other requests may run."""
 
 _ELEMENT_BYTES = 2048
-"""What a partition of a request takes while it is worked on, beside its records. Its frame needs no more than six bytes for one."""
+"""Bytes that a partition of a request takes in memory besides its records. In the frame it may have as few as six
+bytes."""
 
 Results = list[tuple[str, list[ProduceResult]]]
 Refusal = tuple[ErrorCode, str]
-"""What is answered for a batch that cannot be appended, and why."""
+"""The error for a rejected batch, and the reason."""
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
     """Append the batches, and answer when they are durable."""
     share = Share(broker.parsed)
     try:
-        # How much a request takes is known when it is parsed: those behind it wait unparsed until it has that, in the order in which they came.
+        # The memory of a request is known after parsing. Later requests wait unparsed, in the order of arrival, until
+        # it is acquired.
         async with broker.parsing:
             request = produce.read(call.frame, call.header.body, call.version)
             await share.acquire(request.elements * _ELEMENT_BYTES)
@@ -79,7 +83,7 @@ async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[b
                 _await(call.client, name, of_topic[index].index, batch)
     if request.acks == 0:
         if any(result.error for _, of_topic in results for result in of_topic):
-            raise MalformedError("a batch that nobody waits for was refused")
+            raise MalformedError("a batch with acks=0 was rejected")
         return None
     return [produce.write(call.version, results)]
 
@@ -91,14 +95,15 @@ def _all(request: ProduceRequest, error: ErrorCode) -> Results:
 async def _append(
     broker: Broker, call: Call, request: ProduceRequest
 ) -> tuple[Results, "asyncio.Future[list[BatchOutcome]] | None", list[tuple[int, int, Batch]]]:
-    """Errors that are known at once, the outcomes to come, and for each of those (topic, partition, batch) in the results."""
+    """Append the batches; return the known errors, the future outcomes, and (topic, partition, batch) of each of those
+    in the results."""
     order = call.client.produce_order
     if order is None:
         order = call.client.produce_order = asyncio.Lock()
-    # A lock that is free is taken without a pause.
+    # A free lock is acquired without a pause.
     async with order:
         checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
-        # In one piece from here on: nobody may learn, between the look at what is awaited and the append, that something is.
+        # No await from here on: another request must not add an awaited batch between this check and the append.
         results: Results = []
         appends: list[Append] = []
         places: list[tuple[int, int, Batch]] = []

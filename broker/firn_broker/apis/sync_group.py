@@ -1,4 +1,4 @@
-"""SyncGroup (14), versions 0 to 5. The leader's assignments are stored before anybody is given a part."""
+"""SyncGroup (14), versions 0 to 5. The leader's assignments are stored before any member gets its own."""
 
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker

@@ -1,9 +1,9 @@
 """This process as a node: its id and epoch, the other live nodes, and the leader of each partition.
 
-Leadership is advice, not ownership: any broker serves any partition. It spreads clients over brokers, and sends the clients of one zone to one
-broker. So commits to a partition do not wait for one another, and one cache serves many clients. Rendezvous hashing over the live nodes chooses
-the leader, so a broker that joins or leaves moves only its own share of the partitions.
-"""
+Leadership is advice, not ownership: any broker serves any partition. It spreads clients over brokers, and sends the
+clients of one zone to one broker. So commits to a partition do not wait for one another, and one cache serves many
+clients. Rendezvous hashing over the live nodes chooses the leader, so a broker that joins or leaves moves only its own
+share of the partitions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,14 +50,16 @@ class Membership:
         self._listed: Sequence[Node] = ()
         """The live nodes in the coordinator's last reply."""
         self._missed: Sequence[Node] = ()
-        """The nodes that were alive before this node's lease expired. They stay in `nodes` for one more lease, because the same outage may have
-        hit them. Otherwise brokers would name one another by turns, and librdkafka 2.16 loses a request to a broker that another one does not
-        name."""
+        """The nodes that were alive before this node's lease expired. They stay in `nodes` for one more lease, because
+        the same outage may have hit them. Otherwise brokers would name one another by turns, and librdkafka 2.16 loses
+        a request to a broker that another one does not name."""
         self._missed_until = 0.0
         self.until = 0.0
-        """The end of the node lease by the event loop's clock. From then on other nodes may acquire the leases of this one."""
+        """The end of the node lease by the event loop's clock. From then on other nodes may acquire the leases of this
+        one."""
         self.term = 0
-        """Incremented with each new lease, and with each renewal after the lease expired: another node may have held the leases of this one."""
+        """Incremented with each new lease, and with each renewal after the lease expired: another node may have held
+        the leases of this one."""
 
     async def join(self) -> None:
         """Become a node. Raises UnavailableError."""
@@ -99,7 +101,8 @@ class Membership:
                     self._requested_id = None
                     await self.join()
             except UnavailableError as error:
-                # Other nodes may consider this one dead by now. It serves what it can, and the coordinator fences its commits if needed.
+                # Other nodes may consider this one dead by now. It serves what it can, and the coordinator fences its
+                # commits if needed.
                 log.warning("cannot keep the node lease", error=str(error))
             except Exception:
                 log.exception("cannot keep the node lease")
@@ -112,7 +115,8 @@ class Membership:
             log.warning("cannot leave", error=str(error))
 
     async def acquire(self, name: str) -> Lease | None:
-        """Acquire the lease ``name`` for this node; return None while another live node holds it. Raises FencedError, UnavailableError."""
+        """Acquire the lease ``name`` for this node; return None while another live node holds it. Raises FencedError,
+        UnavailableError."""
         return await self._nodes.acquire(name, self.lease)
 
     @property
@@ -131,7 +135,8 @@ class Membership:
         return [node for node in self.nodes if node.id != self.lease.node] if self.redirects else self.nodes
 
     def reachable(self, *, external: bool) -> Sequence[Node]:
-        """List the nodes that clients of this listener can reach: while a fleet gets an external listener, some nodes have none yet."""
+        """List the nodes that clients of this listener can reach: while a fleet gets an external listener, some nodes
+        have none yet."""
         for nodes in (self.serving, self.nodes):
             if with_endpoint := [node for node in nodes if node.address.endpoint(external=external) is not None]:
                 return with_endpoint

@@ -1,8 +1,8 @@
 """Producer ids, from blocks of which the coordinator gives each to one broker only.
 
-The broker reserves the next block of ids before the current one runs out. So a producer that starts while the coordinator cannot be reached gets
-an id, with which it can produce to the leaders of its partitions. Without an id, librdkafka 2.16 asks the same broker again and again.
-"""
+The broker reserves the next block of ids before the current one runs out. So a producer that starts while the
+coordinator cannot be reached gets an id, with which it can produce to the leaders of its partitions. Without an id,
+librdkafka 2.16 asks the same broker again and again."""
 
 import asyncio
 

@@ -1,8 +1,9 @@
-"""Who of a consumer group gets which partitions: the two server-side assignors of KIP-848, as functions.
+"""The two server-side assignors of KIP-848 as functions.
 
-- ``uniform``: everyone the same number, plus or minus one, as far as subscriptions allow; nobody loses a partition without need.
-- ``range``: of each topic a contiguous range, the first members one more, so that equal numbers of several topics go to one member.
-"""
+- ``uniform``: each member gets the same number of partitions, plus or minus one, as far as subscriptions allow. Members
+  keep their partitions where possible.
+- ``range``: each member gets a contiguous range of each topic; the first members get one more. So one member gets the
+  same partitions of several topics."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from firn_broker.log_types import Partition
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member: its id, the name that it sorts by, the topics it wants, and what it was meant to have before."""
+    """A member: its id, its sort name, its subscribed topics, and its previous target."""
 
     id: str
     order: str
@@ -24,26 +25,31 @@ class Subscriber:
 
 Assignment = dict[str, frozenset[Partition]]
 Assignor = Callable[[Sequence[Subscriber], Mapping[UUID, int]], Assignment]
-"""From members, and the numbers of partitions of their topics, to each one's partitions."""
+"""Computes the partitions of each member from the members and the numbers of partitions of their topics."""
 
 
 def _pools(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> dict[tuple[str, ...], list[Partition]]:
-    """Partitions by who may have them. Usually there is one pool."""
-    wanting: dict[UUID, list[str]] = {}
+    """Group partitions by the members that may own them. Usually there is one pool."""
+    subscribers: dict[UUID, list[str]] = {}
     for member in members:
         for topic in member.topics:
-            wanting.setdefault(topic, []).append(member.id)
+            subscribers.setdefault(topic, []).append(member.id)
     pools: dict[tuple[str, ...], list[Partition]] = {}
-    for topic in sorted(wanting):
-        pools.setdefault(tuple(wanting[topic]), []).extend(Partition(topic, it) for it in range(topics.get(topic, 0)))
+    for topic in sorted(subscribers):
+        pools.setdefault(tuple(subscribers[topic]), []).extend(
+            Partition(topic, index) for index in range(topics.get(topic, 0))
+        )
     return pools
 
 
 def uniform(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> Assignment:
-    """Even, and sticky. The pools with the fewest takers choose first; then each pool evens out until none can."""
-    members = sorted(members, key=lambda it: (it.order, it.id))
+    """Assign evenly and keep owners where possible.
+
+    The pools with the fewest members are assigned first. Then partitions move inside pools until no move makes the
+    numbers more even."""
+    members = sorted(members, key=lambda member: (member.order, member.id))
     before = {partition: member.id for member in members for partition in member.before}
-    counts = dict.fromkeys((it.id for it in members), 0)
+    counts = dict.fromkeys((member.id for member in members), 0)
     held: dict[tuple[str, ...], dict[str, list[Partition]]] = {}
     free: dict[tuple[str, ...], list[Partition]] = {}
     for takers, partitions in _pools(members, topics).items():
@@ -56,7 +62,7 @@ def uniform(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> Assign
                 counts[owner] += 1
             else:
                 free[takers].append(partition)
-    for takers in sorted(free, key=lambda it: (len(it), it)):
+    for takers in sorted(free, key=lambda ids: (len(ids), ids)):
         heap = [(counts[id], number, id) for number, id in enumerate(takers)]
         heapq.heapify(heap)
         for partition in free[takers]:
@@ -66,15 +72,15 @@ def uniform(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> Assign
             heapq.heapreplace(heap, (count + 1, number, id))
     while sum(_even_out(mine, counts) for mine in held.values()):
         pass
-    found: dict[str, list[Partition]] = {it.id: [] for it in members}
+    assigned: dict[str, list[Partition]] = {member.id: [] for member in members}
     for mine in held.values():
         for id, partitions in mine.items():
-            found[id] += partitions
-    return {id: frozenset(partitions) for id, partitions in found.items()}
+            assigned[id] += partitions
+    return {id: frozenset(partitions) for id, partitions in assigned.items()}
 
 
 def _even_out(held: Mapping[str, list[Partition]], counts: dict[str, int]) -> bool:
-    """Move partitions of one pool from those who have most to those who have least; whether any moved."""
+    """Move partitions of one pool from the members with most to those with fewest; return whether any moved."""
     poor = [(counts[id], number, id) for number, id in enumerate(held)]
     rich = [(-counts[id], number, id) for number, id in enumerate(held) if held[id]]
     heapq.heapify(poor)
@@ -96,10 +102,10 @@ def _even_out(held: Mapping[str, list[Partition]], counts: dict[str, int]) -> bo
 
 
 def range_(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> Assignment:
-    """A contiguous range of each topic, in the order of instance ids or member ids."""
-    found: dict[str, list[Partition]] = {it.id: [] for it in members}
+    """Assign a contiguous range of each topic, in the order of instance ids or member ids."""
+    assigned: dict[str, list[Partition]] = {member.id: [] for member in members}
     by_topic: dict[UUID, list[str]] = {}
-    for member in sorted(members, key=lambda it: (it.order, it.id)):
+    for member in sorted(members, key=lambda member: (member.order, member.id)):
         for topic in member.topics:
             by_topic.setdefault(topic, []).append(member.id)
     for topic, ids in by_topic.items():
@@ -107,9 +113,9 @@ def range_(members: Sequence[Subscriber], topics: Mapping[UUID, int]) -> Assignm
         start = 0
         for number, id in enumerate(ids):
             end = start + each + (number < more)
-            found[id] += (Partition(topic, it) for it in range(start, end))
+            assigned[id] += (Partition(topic, index) for index in range(start, end))
             start = end
-    return {id: frozenset(partitions) for id, partitions in found.items()}
+    return {id: frozenset(partitions) for id, partitions in assigned.items()}
 
 
 UNIFORM, RANGE = "uniform", "range"
@@ -117,6 +123,6 @@ ASSIGNORS: Mapping[str, Assignor] = {UNIFORM: uniform, RANGE: range_}
 
 
 def preferred(wishes: Iterable[str | None]) -> str:
-    """What most members ask for; ``uniform`` if none asks."""
-    asked = sorted(it for it in wishes if it is not None)
-    return max(dict.fromkeys(asked), key=asked.count, default=UNIFORM)
+    """Return the assignor that most members name; ``uniform`` if none names one."""
+    named = sorted(wish for wish in wishes if wish is not None)
+    return max(dict.fromkeys(named), key=named.count, default=UNIFORM)

@@ -1,23 +1,24 @@
-"""The classic group protocol as a state machine: no I/O, no clock of its own.
+"""The classic group protocol as a state machine without I/O and without a clock.
 
 ::
 
-            a member joins                    all have joined, or the time is over
+            a member joins                    all have joined, or the timeout is over
     Empty ----------------> Preparing --------------------------------------------> Completing
       ^                      ^  ^                                                       |
-      | no members are left  |  | a member joins, leaves, or is not heard of            | the leader's assignments are kept
+      | no members are left  |  | a member joins, leaves, or times out                  | the leader's assignments are stored
       +----------------------+  +---------------- Stable <------------------------------+
 
-- Preparing: members join (again); whoever does not until the rebalance timeout is out, static members excepted.
-- Completing: all know the generation; followers wait for the leader's assignments.
-- A member that is not heard of for its session timeout is out, unless it waits for one of our answers.
-- A static member (``group.instance.id``) that comes back takes its place, and whoever had it is fenced. A stable group rebalances for it
-  only if another protocol is chosen then, whatever it says for that protocol: Java's cooperative consumers write their generation there.
-- A new dynamic member is first told its id and comes again (KIP-394), so that lost answers leave no ghosts.
+- Preparing: members join or rejoin. A dynamic member that does not before the rebalance timeout is removed.
+- Completing: all members have the generation; followers wait for the leader's assignments.
+- A member without a heartbeat for its session timeout is removed, unless it waits for a reply of the group.
+- A static member (``group.instance.id``) that returns replaces its old process, which is fenced. A stable group
+  rebalances for it only if the group would choose another protocol. Its metadata do not count: Java's cooperative
+  consumers write their generation there.
+- A new dynamic member first gets its id and joins again with it (KIP-394), so that a lost reply leaves no unknown
+  member.
 
-Times are seconds of a monotonic clock. Answers to come are futures, made by the caller. Source: ``GroupCoordinator.scala``,
-``GroupMetadata.scala``, KIP-345, KIP-394, KIP-814.
-"""
+Times are seconds of a monotonic clock. Pending replies are futures, which the caller creates. Source:
+``GroupCoordinator.scala``, ``GroupMetadata.scala``, KIP-345, KIP-394, KIP-814."""
 
 import asyncio
 import base64
@@ -32,7 +33,7 @@ from kio.schema.errors import ErrorCode
 
 
 class State(StrEnum):
-    """As DescribeGroups and ListGroups write it."""
+    """The states in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -43,7 +44,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a member says when it joins."""
+    """The request of a member that joins."""
 
     member: str
     instance: str | None
@@ -59,7 +60,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """What it is told. Only the leader gets ``members``: (member, instance, metadata of the chosen protocol)."""
+    """The reply to a join. Only the leader gets ``members``: (member, instance, metadata for the chosen protocol)."""
 
     error: ErrorCode
     member: str = ""
@@ -73,7 +74,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """A member's part."""
+    """The reply to a sync: the member's assignment."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -87,7 +88,7 @@ SyncFuture = asyncio.Future[SyncReply]
 
 @dataclass(slots=True)
 class Member:
-    """One member. It is waited for in a rebalance until ``joining`` is set."""
+    """One member. A rebalance waits for it until ``joining`` is set."""
 
     id: str
     instance: str | None
@@ -138,7 +139,7 @@ def _answer(future: Any, reply: Any) -> None:
 
 @dataclass(slots=True)
 class Group:
-    """One group."""
+    """One group of the classic protocol."""
 
     kind: ClassVar[str] = "classic"
 
@@ -153,30 +154,31 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Ids that were given out and whose members have not come again, with the time when they are forgotten."""
+    """Ids of members that have not joined with them yet, with the time when the ids expire."""
     version: int = 0
     empty_ms: int | None = None
     _proposed: bool = False
-    """Whether the leader of this generation has brought assignments: what is saved then is a stable group."""
+    """Whether the leader of this generation has sent its assignments: `save` writes a stable group then."""
     _rebalance_end: float = 0.0
     _first: bool = False
-    """Whether the rebalance is one of a group that was empty: it ends with `_initial_until`, whoever was told to come again, as with Kafka."""
+    """Whether the group was empty before the rebalance, which then ends at `_initial_until` without waiting for pending
+    ids, as with Kafka."""
     _initial_until: float = 0.0
 
     @property
     def empty(self) -> bool:
-        """See `groups.group.Group`."""
+        """Return whether the group has no members."""
         return self.state is State.EMPTY
 
     @property
     def idle(self) -> bool:
-        """See `groups.group.Group`."""
+        """Return whether the group has no members and expects none."""
         return self.empty and not self.pending
 
     # Joining
 
     def join(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
-        """A member wants in, or in again."""
+        """Let a member join or rejoin."""
         if not self._speaks(request):
             _answer(future, JoinReply(ErrorCode.inconsistent_group_protocol, request.member))
         elif not request.member:
@@ -189,7 +191,7 @@ class Group:
             return False
         if self.state is State.EMPTY or not self.members:
             return True
-        others = [it for it in self.members.values() if it.id != request.member]
+        others = [member for member in self.members.values() if member.id != request.member]
         common = {name for name, _ in request.protocols}
         for other in others:
             common &= {name for name, _ in other.protocols}
@@ -226,7 +228,7 @@ class Group:
         same = list(member.protocols) == list(request.protocols)
         member.deadline = now + request.session_seconds
         if self.state is State.COMPLETING and same:
-            # It did not get our answer.
+            # The member lost the reply to its join.
             _answer(future, self._joined(member))
         elif self.state is State.STABLE and same and member.id != self.leader:
             _answer(future, self._joined(member))
@@ -241,7 +243,7 @@ class Group:
         if self.leader is None:
             self.leader = id
         if self.state is State.PREPARING and now < self._initial_until:
-            # More may come: wait the same time again, within the rebalance timeout.
+            # More members may join: extend the delay, within the rebalance timeout.
             self._initial_until = min(now + self.initial_seconds, self._rebalance_end)
         self._rebalance(now)
 
@@ -254,7 +256,7 @@ class Group:
         member.joining = future
 
     def _replace(self, old: Member, request: JoinRequest, now: float, future: JoinFuture) -> None:
-        """A static member came back, as another process."""
+        """Replace the old process of a static member by the one that joins."""
         _answer(old.joining, JoinReply(ErrorCode.fenced_instance_id, old.id))
         _answer(old.syncing, SyncReply(ErrorCode.fenced_instance_id))
         was_leader = self.leader == old.id
@@ -268,7 +270,7 @@ class Group:
         if self.state is State.STABLE and self._vote() == self.protocol:
             reply = self._joined(member)
             if was_leader and not request.skips_assignment:
-                # It must not assign anew what is assigned: it is told that another leads.
+                # The reply names another leader, so that the member does not compute assignments that exist already.
                 reply = JoinReply(reply.error, id, reply.generation, reply.protocol_type, reply.protocol, old.id)
             elif was_leader:
                 reply = JoinReply(
@@ -280,35 +282,35 @@ class Group:
             self._rebalance(now)
 
     def _rebalance(self, now: float) -> None:
-        """Begin one if none is under way, and end it if all are there."""
+        """Start a rebalance if none is in progress, and complete it if all members have joined."""
         if self.state is not State.PREPARING:
             for member in self.members.values():
                 _answer(member.syncing, SyncReply(ErrorCode.rebalance_in_progress))
                 member.syncing = None
             self._first = self.state is State.EMPTY
             self.state = State.PREPARING
-            self._rebalance_end = now + max((it.rebalance_seconds for it in self.members.values()), default=0.0)
+            self._rebalance_end = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
             self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if self._first else now
         self._try_complete(now)
 
     def _try_complete(self, now: float) -> None:
         if self.state is not State.PREPARING:
             return
-        if now >= self._rebalance_end or (now >= self._initial_until and self._all_there()):
+        if now >= self._rebalance_end or (now >= self._initial_until and self._all_joined()):
             self._complete(now)
 
-    def _all_there(self) -> bool:
-        """Whether a rebalance need not wait for anybody."""
-        return all(it.joining is not None for it in self.members.values()) and (self._first or not self.pending)
+    def _all_joined(self) -> bool:
+        """Return whether the rebalance waits for no member."""
+        return all(member.joining is not None for member in self.members.values()) and (self._first or not self.pending)
 
     def _complete(self, now: float) -> None:
         for member in list(self.members.values()):
             if member.joining is None and member.instance is None:
                 self._drop(member)
-        joined = [it for it in self.members.values() if it.joining is not None]
+        joined = [member for member in self.members.values() if member.joining is not None]
         if not joined and self.members:
-            # Only static members, none of which came: their sessions end them.
-            self._rebalance_end = now + max(it.rebalance_seconds for it in self.members.values())
+            # Only static members are left, and none has joined: their session timeouts remove them.
+            self._rebalance_end = now + max(member.rebalance_seconds for member in self.members.values())
             return
         self.generation += 1
         if not self.members:
@@ -326,13 +328,15 @@ class Group:
                 member.joining = None
 
     def _vote(self) -> str:
-        common = set.intersection(*({name for name, _ in it.protocols} for it in self.members.values()))
-        votes = Counter(next((name for name, _ in it.protocols if name in common), "") for it in self.members.values())
+        common = set.intersection(*({name for name, _ in member.protocols} for member in self.members.values()))
+        votes = Counter(
+            next((name for name, _ in member.protocols if name in common), "") for member in self.members.values()
+        )
         return max(sorted(votes), key=lambda name: votes[name])
 
     def _joined(self, member: Member) -> JoinReply:
         members = (
-            [(it.id, it.instance, it.metadata(self.protocol)) for it in self.members.values()]
+            [(other.id, other.instance, other.metadata(self.protocol)) for other in self.members.values()]
             if member.id == self.leader
             else []
         )
@@ -349,11 +353,11 @@ class Group:
     # Members
 
     def static(self, instance: str) -> Member | None:
-        """The member with that instance id."""
-        return next((it for it in self.members.values() if it.instance == instance), None)
+        """Return the static member with that instance id."""
+        return next((member for member in self.members.values() if member.instance == instance), None)
 
-    def known(self, id: str, instance: str | None, generation: int | None = None) -> ErrorCode:
-        """Whether somebody is who it says: the error if not."""
+    def identify(self, id: str, instance: str | None, generation: int | None = None) -> ErrorCode:
+        """Check the identity and the generation that a member claims; return the error."""
         if self.state is State.DEAD:
             return ErrorCode.unknown_member_id
         if instance is not None:
@@ -376,14 +380,14 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def leave(self, id: str, instance: str | None, now: float) -> ErrorCode:
-        """A member goes; a static one may be named by its instance alone."""
+        """Remove a member; a static one may be named by its instance id alone."""
         if instance is not None and not id:
             held = self.static(instance)
             id = held.id if held else ""
         if self.pending.pop(id, None) is not None:
             self._try_complete(now)
             return ErrorCode.none
-        if error := self.known(id, instance):
+        if error := self.identify(id, instance):
             return error
         self._remove(self.members[id], now)
         return ErrorCode.none
@@ -396,8 +400,8 @@ class Group:
             self._try_complete(now)
 
     def heartbeat(self, id: str, instance: str | None, generation: int, now: float) -> ErrorCode:
-        """A member is there."""
-        if error := self.known(id, instance, generation):
+        """Record a heartbeat of a member."""
+        if error := self.identify(id, instance, generation):
             return error
         member = self.members[id]
         member.deadline = now + member.session_seconds
@@ -409,8 +413,9 @@ class Group:
         self, id: str, instance: str | None, generation: int, protocol_type: str | None, protocol: str | None,
         now: float, future: SyncFuture,
     ) -> bool:  # fmt: skip
-        """A member wants its part. True when it is the leader, whose assignments have to be kept now (`assigned`)."""
-        error = self.known(id, instance, generation)
+        """Let a member wait for its assignment; return True for the leader, whose assignments have to be stored now
+        (`assigned`)."""
+        error = self.identify(id, instance, generation)
         if not error and (
             (protocol_type is not None and protocol_type != self.protocol_type)
             or (protocol is not None and protocol != self.protocol)
@@ -436,13 +441,13 @@ class Group:
         return SyncReply(ErrorCode.none, member.assignment, self.protocol_type, self.protocol)
 
     def propose(self, assignments: Mapping[str, bytes]) -> None:
-        """The leader's assignments, before they are kept."""
+        """Take the leader's assignments before they are stored."""
         self._proposed = True
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
 
     def assigned(self, generation: int, now: float) -> None:
-        """They are kept: the group is stable, unless something happened meanwhile."""
+        """Become stable after the assignments were stored, unless the group has changed since."""
         if self.state is State.COMPLETING and self.generation == generation:
             self.state = State.STABLE
             for member in self.members.values():
@@ -451,7 +456,7 @@ class Group:
                 member.syncing = None
 
     def unassigned(self, generation: int, error: ErrorCode, now: float) -> None:
-        """They could not be kept: members try again."""
+        """Rebalance after the assignments could not be stored."""
         if self.state is State.COMPLETING and self.generation == generation:
             for member in self.members.values():
                 _answer(member.syncing, SyncReply(error))
@@ -462,10 +467,10 @@ class Group:
     # Offsets
 
     def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:
-        """See `groups.group.Group`. Whoever commits is there."""
+        """Return the error for a commit; a valid commit counts as a heartbeat."""
         if epoch < 0 and self.state is State.EMPTY:
             return ErrorCode.none
-        if error := self.known(member, instance, epoch):
+        if error := self.identify(member, instance, epoch):
             return error
         if self.state is State.COMPLETING:
             return ErrorCode.rebalance_in_progress
@@ -474,45 +479,47 @@ class Group:
         return ErrorCode.none
 
     def may_read(self, member: str | None, epoch: int) -> ErrorCode:
-        """See `groups.group.Group`: anybody may."""
+        """Allow every reader."""
         return ErrorCode.none
 
     # Time
 
     def tick(self, now: float) -> bool:
-        """See `groups.group.Group`."""
+        """Remove members whose session timed out, and complete a rebalance whose timeout is over."""
         before = len(self.members)
         for id in [id for id, end in self.pending.items() if now >= end]:
             del self.pending[id]
         for member in list(self.members.values()):
-            # One that goes may end a rebalance, which takes others along.
-            there = self.members.get(member.id) is member
-            if there and member.joining is None and member.syncing is None and now >= member.deadline:
+            # Removing a member may complete a rebalance, which removes others.
+            present = self.members.get(member.id) is member
+            if present and member.joining is None and member.syncing is None and now >= member.deadline:
                 self._remove(member, now)
         self._try_complete(now)
         return len(self.members) != before
 
     def next_deadline(self) -> float:
-        """See `groups.group.Group`."""
+        """Return the time of the next deadline."""
         times = [*self.pending.values()]
-        times += [it.deadline for it in self.members.values() if it.joining is None and it.syncing is None]
+        times += [
+            member.deadline for member in self.members.values() if member.joining is None and member.syncing is None
+        ]
         if self.state is State.PREPARING:
             times.append(self._rebalance_end)
-            if self._all_there():
+            if self._all_joined():
                 times.append(self._initial_until)
         return min(times, default=float("inf"))
 
     def disband(self, error: ErrorCode) -> None:
-        """See `groups.group.Group`."""
+        """Answer all waiting members with ``error``."""
         for member in self.members.values():
             _answer(member.joining, JoinReply(error, member.id))
             _answer(member.syncing, SyncReply(error))
         self.state = State.DEAD
 
-    # What is kept
+    # Stored state
 
     def save(self) -> str:
-        """As JSON."""
+        """Return the stored state as JSON."""
         stable = self.state is State.STABLE or (self.state is State.COMPLETING and self._proposed)
         return json.dumps(
             {
@@ -523,7 +530,7 @@ class Group:
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
-        """See `groups.group.Group`. Who was in a rebalance begins it anew."""
+        """Load the stored state. A group that was rebalancing starts the rebalance again."""
         stored = json.loads(text)
         self.protocol_type, self.protocol = stored["type"], stored["protocol"]
         self.generation, self.leader = stored["generation"], stored["leader"]

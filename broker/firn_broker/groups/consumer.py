@@ -1,23 +1,29 @@
-"""The consumer group protocol of KIP-848 as a state machine: members only send heartbeats, the group assigns.
+"""The consumer group protocol of KIP-848 as a state machine: members only send heartbeats, and the group assigns
+partitions.
 
 ::
 
-    heartbeat --> the member and what it wants --> has that, or a topic of it, changed? --> group epoch + 1 --> new targets (assignors)
+    heartbeat --> the member's subscription --> has it, or one of its topics, changed? --> group epoch + 1 --> new targets (assignors)
                                                                                                                    |
     answer: epoch, assignment  <-- one step of this member towards its target <------------------------------------+
 
 One step (``CurrentAssignmentBuilder``):
 
-- what it has and shall not have is taken from its assignment, and its epoch is one more, until a heartbeat of that epoch says that it owns
-  none of that any more; if that takes longer than its rebalance timeout, it is out. Kafka leaves the epoch, and believes a member that does
-  not own it before it was told; if the answer is lost, such a member may yet begin with what it was told before;
-- then it goes to the target's epoch and gets what it shall have and nobody owns. The rest comes as others give it up.
+- The group revokes the partitions that are not in the member's target, and increments the member's epoch. A heartbeat
+  in that epoch has to confirm that the member owns none of them; after its rebalance timeout the member is removed.
+  Kafka leaves the epoch as it is, and trusts a member that does not own the partitions before it knows of the
+  revocation. If that reply is lost, such a member may still start to read the partitions of an earlier reply.
+- Then the member moves to the target's epoch, and gets the partitions of its target that no other member owns. It gets
+  the rest as other members release them.
 
-So a partition is owned by one member at a time: it is free when its owner said so, left, or was not heard of for a session.
+So a partition has one owner at a time. It becomes free when its owner confirms the revocation, leaves, or times out.
 
-- Epoch 0 joins, -1 leaves; a static member that says -2 keeps its partitions for a session, for whoever comes with its instance id.
-- A member that says an older epoch missed an answer: the one before is taken if what it owns fits, any other is fenced.
-- Nothing may be answered before `save` of that ``version`` is kept: whoever loads the group must know what members were told.
+- Epoch 0 joins, -1 leaves. A static member that sends -2 keeps its partitions for a session, for the process that
+  returns with its instance id.
+- A member in an older epoch has lost a reply. The group accepts the previous epoch if the owned partitions fit, and
+  fences any other.
+- A heartbeat must not be answered before `save` of that ``version`` is stored: a broker that loads the group must know
+  all replies.
 
 Source: KIP-848, ``GroupMetadataManager.java``.
 """
@@ -36,20 +42,21 @@ from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Subscriber, preferr
 from firn_broker.log_types import Partition, Topic
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
-"""Epochs that say what a member wants."""
+"""Epochs with a special meaning in requests."""
 
 NAMES_CHARACTERS = 1 << 20
-"""What the names of topics that a member subscribes to may be long together, as they are stored with the group (Kafka: in one record)."""
+"""Characters of all topic names to which a member subscribes. They are stored with the group (by Kafka in one
+record)."""
 PATTERN_CHARACTERS = 4096
 PATTERN_BYTES = 1 << 20
-"""Length of a pattern of topics, and memory of its compiled form, at most."""
+"""Bounds of the length of a topic pattern and of the memory of its compiled form."""
 
 Partitions = frozenset[Partition]
 NOTHING: Partitions = frozenset()
 
 
 class State(StrEnum):
-    """As ConsumerGroupDescribe and ListGroups write it."""
+    """The states in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -60,7 +67,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """What a member says. None: as before."""
+    """The heartbeat of a member. A field that is None has not changed."""
 
     member: str
     epoch: int
@@ -76,13 +83,13 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """It says everything, as after an error: its answer does the same."""
+        """Return whether the heartbeat has all fields, as after an error; the reply has all fields then, too."""
         return self.epoch == JOIN or None not in (self.rebalance_seconds, self.names, self.owned)
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """What it is told. ``assignment`` is None when it has not changed."""
+    """The reply to a heartbeat. ``assignment`` is None if it has not changed."""
 
     error: ErrorCode
     member: str
@@ -99,7 +106,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """One member. It owns ``assigned``, and ``revoking`` until it says that it does not."""
+    """One member. It owns ``assigned``, and ``revoking`` until it confirms the revocation."""
 
     id: str
     instance: str | None
@@ -116,18 +123,18 @@ class Member:
     revoking: Partitions = NOTHING
     target: Partitions = NOTHING
     topics: frozenset[UUID] = frozenset()
-    """What it is subscribed to, of the topics that exist."""
+    """The existing topics to which it is subscribed."""
     deadline: float = 0.0
     revoke_until: float = float("inf")
 
     def step(self, epoch: int) -> None:
-        """Be in ``epoch``."""
+        """Move to ``epoch``."""
         self.previous, self.epoch = self.epoch, epoch
 
 
 @dataclass(slots=True)
 class Group:
-    """One group."""
+    """One group of the consumer protocol."""
 
     kind: ClassVar[str] = "consumer"
     protocol_type: ClassVar[str] = "consumer"
@@ -139,11 +146,11 @@ class Group:
     empty_ms: int | None = None
     epoch: int = 0
     assignment_epoch: int = 0
-    """The epoch that the members' targets are of."""
+    """The epoch of the members' targets."""
     assignor: str = UNIFORM
     members: dict[str, Member] = field(default_factory=dict)
     partitions: dict[UUID, int] = field(default_factory=dict)
-    """Numbers of partitions of all subscribed topics, which targets are made of."""
+    """Numbers of partitions of all subscribed topics, from which the targets are computed."""
     _owners: dict[Partition, str] = field(default_factory=dict)
     _instances: dict[str, str] = field(default_factory=dict)
     _topics: Mapping[str, Topic] | None = None
@@ -151,56 +158,59 @@ class Group:
 
     @property
     def state(self) -> State:
-        """See `groups.group.Group`."""
+        """Return the state that clients are shown."""
         if self._dead:
             return State.DEAD
         if not self.members:
             return State.EMPTY
         if self.epoch > self.assignment_epoch:
             return State.ASSIGNING
-        settled = all(it.epoch == self.epoch and it.assigned == it.target for it in self.members.values())
+        settled = all(
+            member.epoch == self.epoch and member.assigned == member.target for member in self.members.values()
+        )
         return State.STABLE if settled else State.RECONCILING
 
     @property
     def empty(self) -> bool:
-        """See `groups.group.Group`."""
+        """Return whether the group has no members."""
         return not self.members and not self._dead
 
     @property
     def idle(self) -> bool:
-        """See `groups.group.Group`."""
+        """Return whether the group has no members and expects none."""
         return self.empty
 
     # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest, topics: Mapping[str, Topic], now: float) -> HeartbeatReply:
-        """A member joins, is there, or leaves. ``topics`` are all by name: a mapping that is replaced when they change."""
+        """Let a member join, stay or leave. ``topics`` are all topics by name, in a mapping that is replaced when they
+        change."""
         try:
             _check(request)
             if request.epoch in (LEAVE, LEAVE_FOR_NOW):
                 return self._leave(request, now)
-            member = self._joining(request) if request.epoch == JOIN else self._known(request)
+            member = self._joining(request) if request.epoch == JOIN else self._existing(request)
         except _RefusedError as error:
             return HeartbeatReply(error.code, request.member, message=str(error))
         member.deadline = now + self.session_seconds
         member.client, member.host = request.client, request.host
-        wants_more = self._update(member, request)
-        self._look(topics, member if wants_more else None)
+        resubscribed = self._update(member, request)
+        self._update_topics(topics, member if resubscribed else None)
         if self.epoch > self.assignment_epoch:
             self._assign()
         before = member.assigned
         self._reconcile(member, request, now)
-        tell = request.is_full or member.assigned != before
-        return HeartbeatReply(ErrorCode.none, member.id, member.epoch, member.assigned if tell else None)
+        complete = request.is_full or member.assigned != before
+        return HeartbeatReply(ErrorCode.none, member.id, member.epoch, member.assigned if complete else None)
 
     def _joining(self, request: HeartbeatRequest) -> Member:
-        """The member that joins, a new one if need be."""
+        """Return the member that joins, which may be new."""
         member = self.members.get(request.member)
         held = None if request.instance is None else self.static(request.instance)
         if held is not None and (held.id != request.member or held.epoch == LEAVE_FOR_NOW):
             if held.epoch != LEAVE_FOR_NOW:
                 raise _RefusedError(
-                    ErrorCode.unreleased_instance_id, f"instance id {held.instance} is still that of member {held.id}"
+                    ErrorCode.unreleased_instance_id, f"member {held.id} still has instance id {held.instance}"
                 )
             if member is not None and member is not held:
                 raise _RefusedError(ErrorCode.fenced_instance_id, f"member {member.id} has another instance id")
@@ -208,12 +218,13 @@ class Group:
         if member is not None:
             if member.instance != request.instance:
                 raise _RefusedError(ErrorCode.fenced_instance_id, f"member {member.id} has another instance id")
-            # Whatever its epoch is: who did not hear the answer, or was fenced, has given up everything and begins anew (KAFKA-19233).
+            # In any epoch: a member that lost the reply, or was fenced, has released its partitions and starts again
+            # (KAFKA-19233).
             return member
         if len(self.members) >= self.max_members:
             raise _RefusedError(
                 ErrorCode.group_max_size_reached,
-                f"group {self.name} has {self.max_members} members, which is its bound",
+                f"group {self.name} already has {self.max_members} members, the maximum",
             )
         member = self.members[request.member] = Member(request.member, request.instance)
         if request.instance is not None:
@@ -222,7 +233,7 @@ class Group:
         return member
 
     def _succeed(self, held: Member, id: str) -> Member:
-        """A static member came back, as another process: what was its predecessor's is its own."""
+        """Give the partitions of a static member to the process that returns with its instance id."""
         del self.members[held.id]
         held.id, held.epoch, held.previous = id, 0, 0
         self.members[id] = held
@@ -233,7 +244,7 @@ class Group:
         self.version += 1
         return held
 
-    def _known(self, request: HeartbeatRequest) -> Member:
+    def _existing(self, request: HeartbeatRequest) -> Member:
         member = self._named(request)
         self._check_epoch(member, request)
         return member
@@ -245,7 +256,7 @@ class Group:
                 raise _RefusedError(ErrorCode.unknown_member_id, f"instance id {request.instance} is not in the group")
             if held.id != request.member:
                 raise _RefusedError(
-                    ErrorCode.fenced_instance_id, f"instance id {request.instance} is that of member {held.id} now"
+                    ErrorCode.fenced_instance_id, f"member {held.id} has instance id {request.instance} now"
                 )
         member = self.members.get(request.member)
         if member is None:
@@ -261,13 +272,13 @@ class Group:
         if request.epoch > member.epoch or (request.epoch < member.epoch and not missed):
             raise _RefusedError(
                 ErrorCode.fenced_member_epoch,
-                f"member {member.id} is in epoch {member.epoch}, not {request.epoch}: it has to give up its partitions and join again",
+                f"member {member.id} is in epoch {member.epoch}, not {request.epoch}: it must release its partitions and join again",
             )
 
     def _update(self, member: Member, request: HeartbeatRequest) -> bool:
-        """What the member says anew; whether it wants other topics."""
+        """Take the changed fields of a heartbeat; return whether the subscription has changed."""
         before = member.names, member.pattern
-        aside = member.rack, member.rebalance_seconds, member.assignor
+        others = member.rack, member.rebalance_seconds, member.assignor
         if request.names is not None:
             member.names = request.names
         if request.pattern is not None:
@@ -278,44 +289,48 @@ class Group:
             member.rebalance_seconds = request.rebalance_seconds
         if request.assignor is not None:
             member.assignor = request.assignor
-        if aside != (member.rack, member.rebalance_seconds, member.assignor):
+        if others != (member.rack, member.rebalance_seconds, member.assignor):
             self.version += 1
         return before != (member.names, member.pattern)
 
-    def _look(self, topics: Mapping[str, Topic], changed: Member | None) -> None:
-        """Raise the epoch if ``changed`` wants other topics, or if some that are subscribed to came, grew or went."""
+    def _update_topics(self, topics: Mapping[str, Topic], changed: Member | None) -> None:
+        """Increment the epoch if the subscription of ``changed`` is new, or if subscribed topics were created, grown or
+        deleted."""
         if topics is self._topics and changed is None:
             return
         stale = self.members.values() if topics is not self._topics else (changed,) if changed else ()
-        found: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+        matches: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
         for member in stale:
-            wish = member.names, member.pattern
-            if wish not in found:
-                found[wish] = _subscribed(member.names, member.pattern, topics)
-            member.topics = found[wish]
+            subscription = member.names, member.pattern
+            if subscription not in matches:
+                matches[subscription] = _subscribed(member.names, member.pattern, topics)
+            member.topics = matches[subscription]
         self._topics = topics
-        wanted = frozenset().union(*(it.topics for it in self.members.values()))
-        partitions = {topic.id: topic.partitions for topic in topics.values() if topic.id in wanted}
+        subscribed = self.subscribed()
+        partitions = {topic.id: topic.partitions for topic in topics.values() if topic.id in subscribed}
         if changed is not None or partitions != self.partitions:
             self.partitions = partitions
             self.epoch += 1
             self.version += 1
 
     def _assign(self) -> None:
-        self.assignor = preferred(it.assignor for it in self.members.values())
-        members = [Subscriber(it.id, it.instance or it.id, it.topics, it.target) for it in self.members.values()]
+        self.assignor = preferred(member.assignor for member in self.members.values())
+        members = [
+            Subscriber(member.id, member.instance or member.id, member.topics, member.target)
+            for member in self.members.values()
+        ]
         for id, target in ASSIGNORS[self.assignor](members, self.partitions).items():
             self.members[id].target = target
         self.assignment_epoch = self.epoch
         self.version += 1
 
     def _reconcile(self, member: Member, request: HeartbeatRequest, now: float) -> None:
-        """One step towards the target."""
+        """Move the member one step towards its target."""
         joins, owned = request.epoch == JOIN, request.owned
         if member.revoking:
-            # Who says an older epoch has not heard of it, and may yet begin with what it heard before.
-            heard = joins or request.epoch == member.epoch
-            if owned is None or owned & member.revoking or not heard:
+            # A member in an older epoch does not know of the revocation, and may still start to read the partitions.
+            informed = joins or request.epoch == member.epoch
+            if owned is None or owned & member.revoking or not informed:
                 return
             self._free(member, member.revoking)
             member.revoking, member.revoke_until = NOTHING, float("inf")
@@ -330,7 +345,7 @@ class Group:
             self.version += 1
             return
         self._free(member, excess)
-        gained = frozenset(it for it in member.target - kept if it not in self._owners)
+        gained = frozenset(partition for partition in member.target - kept if partition not in self._owners)
         for partition in gained:
             self._owners[partition] = member.id
         if excess or gained or member.epoch != self.assignment_epoch:
@@ -343,10 +358,10 @@ class Group:
             if self._owners.get(partition) == member.id:
                 del self._owners[partition]
 
-    # Members that go
+    # Members that leave
 
     def static(self, instance: str) -> Member | None:
-        """The member with that instance id."""
+        """Return the static member with that instance id."""
         id = self._instances.get(instance)
         return None if id is None else self.members[id]
 
@@ -363,7 +378,7 @@ class Group:
         return HeartbeatReply(ErrorCode.none, member.id, request.epoch)
 
     def _remove(self, member: Member) -> None:
-        """Whoever sends the next heartbeat finds new targets."""
+        """Remove the member. The next heartbeat of any member computes new targets."""
         self._free(member, member.assigned | member.revoking)
         del self.members[member.id]
         if member.instance is not None:
@@ -372,28 +387,30 @@ class Group:
         self.version += 1
 
     def tick(self, now: float) -> bool:
-        """See `groups.group.Group`: sessions end, and so does the time to give partitions up."""
-        gone = [it for it in self.members.values() if now >= min(it.deadline, it.revoke_until)]
-        for member in gone:
+        """Remove members whose session or whose revocation has timed out."""
+        expired = [member for member in self.members.values() if now >= min(member.deadline, member.revoke_until)]
+        for member in expired:
             self._remove(member)
-        return bool(gone)
+        return bool(expired)
 
     def next_deadline(self) -> float:
-        """See `groups.group.Group`."""
-        return min((min(it.deadline, it.revoke_until) for it in self.members.values()), default=float("inf"))
+        """Return the time of the next deadline."""
+        return min(
+            (min(member.deadline, member.revoke_until) for member in self.members.values()), default=float("inf")
+        )
 
     def disband(self, error: ErrorCode) -> None:
-        """See `groups.group.Group`. Nobody waits here."""
+        """Mark the group as dead. No member waits for a reply."""
         self._dead = True
 
     # Offsets
 
     def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:
-        """See `groups.group.Group`."""
+        """Return the error for a commit by that member in that epoch."""
         return ErrorCode.none if epoch < 0 and not self.members else self._in_epoch(member, epoch)
 
     def may_read(self, member: str | None, epoch: int) -> ErrorCode:
-        """See `groups.group.Group`."""
+        """Return the error for a member that fetches offsets in that epoch."""
         return ErrorCode.none if not member and epoch < 0 else self._in_epoch(member or "", epoch)
 
     def _in_epoch(self, id: str, epoch: int) -> ErrorCode:
@@ -403,13 +420,13 @@ class Group:
         return ErrorCode.none if epoch == member.epoch else ErrorCode.stale_member_epoch
 
     def subscribed(self) -> frozenset[UUID]:
-        """Topics that a member is subscribed to."""
-        return frozenset().union(*(it.topics for it in self.members.values()))
+        """List the topics to which any member is subscribed."""
+        return frozenset().union(*(member.topics for member in self.members.values()))
 
-    # What is kept
+    # Stored state
 
     def save(self) -> str:
-        """As JSON."""
+        """Return the stored state as JSON."""
         return json.dumps(
             {
                 "kind": self.kind, "epoch": self.epoch, "assignmentEpoch": self.assignment_epoch, "assignor": self.assignor,
@@ -417,28 +434,31 @@ class Group:
                 "partitions": {topic.hex: count for topic, count in self.partitions.items()},
                 "members": [
                     {
-                        "id": it.id, "instance": it.instance, "rack": it.rack, "client": it.client, "host": it.host,
-                        "rebalance": it.rebalance_seconds, "names": sorted(it.names), "pattern": it.pattern,
-                        "assignor": it.assignor, "epoch": it.epoch, "previous": it.previous,
-                        "topics": sorted(topic.hex for topic in it.topics), "assigned": _written(it.assigned),
-                        "revoking": _written(it.revoking), "target": _written(it.target),
+                        "id": member.id, "instance": member.instance, "rack": member.rack, "client": member.client,
+                        "host": member.host, "rebalance": member.rebalance_seconds, "names": sorted(member.names),
+                        "pattern": member.pattern, "assignor": member.assignor, "epoch": member.epoch,
+                        "previous": member.previous, "topics": sorted(topic.hex for topic in member.topics),
+                        "assigned": _written(member.assigned), "revoking": _written(member.revoking),
+                        "target": _written(member.target),
                     }
-                    for it in self.members.values()
+                    for member in self.members.values()
                 ],
             }
         )  # fmt: skip
 
     def load(self, text: str, now: float) -> None:
-        """From JSON. Members have a whole session to be heard of, and as long as ever to give partitions up."""
-        kept = json.loads(text)
-        self.epoch, self.assignment_epoch, self.assignor = kept["epoch"], kept["assignmentEpoch"], kept["assignor"]
-        self.empty_ms = kept.get("emptyMs")
-        self.partitions = {UUID(topic): count for topic, count in kept["partitions"].items()}
-        for it in kept["members"]:
-            member = self.members[it["id"]] = Member(
-                it["id"], it["instance"], it["rack"], it["client"], it["host"], it["rebalance"], frozenset(it["names"]),
-                it["pattern"], it["assignor"], it["epoch"], it["previous"], _read(it["assigned"]), _read(it["revoking"]),
-                _read(it["target"]), frozenset(map(UUID, it["topics"])), now + self.session_seconds,
+        """Load the stored state. Session timeouts and revocation timeouts start again."""
+        stored = json.loads(text)
+        self.epoch, self.assignment_epoch = stored["epoch"], stored["assignmentEpoch"]
+        self.assignor = stored["assignor"]
+        self.empty_ms = stored.get("emptyMs")
+        self.partitions = {UUID(topic): count for topic, count in stored["partitions"].items()}
+        for entry in stored["members"]:
+            member = self.members[entry["id"]] = Member(
+                entry["id"], entry["instance"], entry["rack"], entry["client"], entry["host"], entry["rebalance"],
+                frozenset(entry["names"]), entry["pattern"], entry["assignor"], entry["epoch"], entry["previous"],
+                _read(entry["assigned"]), _read(entry["revoking"]), _read(entry["target"]),
+                frozenset(map(UUID, entry["topics"])), now + self.session_seconds,
             )  # fmt: skip
             if member.revoking:
                 member.revoke_until = now + member.rebalance_seconds
@@ -449,18 +469,18 @@ class Group:
 
 
 def _written(partitions: Partitions) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    indexes: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
-        found.setdefault(topic.hex, []).append(index)
-    return found
+        indexes.setdefault(topic.hex, []).append(index)
+    return indexes
 
 
-def _read(kept: Mapping[str, Any]) -> Partitions:
-    return frozenset(Partition(UUID(topic), index) for topic, indexes in kept.items() for index in indexes)
+def _read(stored: Mapping[str, Any]) -> Partitions:
+    return frozenset(Partition(UUID(topic), index) for topic, indexes in stored.items() for index in indexes)
 
 
 def _check(request: HeartbeatRequest) -> None:
-    """What no group may take. Raises _RefusedError."""
+    """Check what holds for every group. Raises _RefusedError."""
     wrong = None
     if not request.member:
         wrong = "MemberId can't be empty."
@@ -489,7 +509,7 @@ def _check(request: HeartbeatRequest) -> None:
 
 
 def _compiled(pattern: str) -> Any:
-    """RE2's own form, whose time is linear in what it reads: Kafka's syntax (RE2/J). Raises _RefusedError."""
+    """Compile a pattern with RE2, which has Kafka's syntax (RE2/J) and matches in linear time. Raises _RefusedError."""
     if len(pattern) > PATTERN_CHARACTERS:
         raise _RefusedError(
             ErrorCode.invalid_regular_expression,
@@ -507,8 +527,8 @@ def _compiled(pattern: str) -> Any:
 
 
 def _subscribed(names: frozenset[str], pattern: str | None, topics: Mapping[str, Topic]) -> frozenset[UUID]:
-    found = {topics[name].id for name in names if name in topics}
+    subscribed = {topics[name].id for name in names if name in topics}
     if pattern is not None:
         matches = _compiled(pattern).fullmatch
-        found.update(topic.id for name, topic in topics.items() if matches(name))
-    return frozenset(found)
+        subscribed.update(topic.id for name, topic in topics.items() if matches(name))
+    return frozenset(subscribed)

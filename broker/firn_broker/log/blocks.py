@@ -1,8 +1,7 @@
 """Cached batches: bytes of WAL objects whose batches have their offsets written in, so that a fetch only slices.
 
-The tail (what this broker wrote, which most consumers read) and the history (what it read from the store for consumers that are behind) have
-separate budgets. So a backfill cannot evict the tail.
-"""
+The tail (what this broker wrote, which most consumers read) and the history (what it read from the store for consumers
+that are behind) have separate budgets. So a backfill cannot evict the tail."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -16,7 +15,8 @@ Slot = tuple[str, int]
 
 
 class Block:
-    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets increase inside each batch range."""
+    """Batches in ``data``, which begins at position ``origin`` of its object. Offsets increase inside each batch
+    range."""
 
     __slots__ = ("bases", "data", "ends", "origin", "positions")
 

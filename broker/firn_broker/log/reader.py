@@ -1,10 +1,10 @@
-"""The path of a fetch to the bytes: look up where batches lie, wait while there are too few, load those that are not cached, slice.
+"""The path of a fetch to the bytes: look up where batches lie, wait while there are too few, load those that are not
+cached, slice.
 
-The reader looks up batches in the coordinator after the request arrived. So an offset that is out of range is so now, whichever broker answers.
-Loads have two lanes. A consumer that reads up to the high watermark is served at once. A consumer that is behind uses a lane of its own with
-`backfills` reads at a time and its own cache, so that history slows neither the tail nor the producers. One load serves all fetches of a batch
-range.
-"""
+The reader looks up batches in the coordinator after the request arrived. So an offset that is out of range is so now,
+whichever broker answers. Loads have two lanes. A consumer that reads up to the high watermark is served at once. A
+consumer that is behind uses a lane of its own with `backfills` reads at a time and its own cache, so that history slows
+neither the tail nor the producers. One load serves all fetches of a batch range."""
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -25,10 +25,12 @@ from firn_broker.settings import ReaderSettings
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Bytes. Smaller answers are not counted, so that the newest records never wait for memory that readers of history hold."""
+"""Bytes. Smaller answers are not counted, so that the newest records never wait for memory that readers of history
+hold."""
 
 ANSWER_RANGES = 2048
-"""Batch ranges of one answer over all its partitions. Each partition may have one, even if there are more partitions than this."""
+"""Batch ranges of one answer over all its partitions. Each partition may have one, even if there are more partitions
+than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Reader:
         self._watermarks = watermarks
         self._settings = settings
         self.answers = Budget(settings.answer_bytes)
-        """Bytes of records that answers hold from before they are loaded until they are sent. Cached records count too: the cache may evict them."""
+        """Bytes of records that answers hold from before they are loaded until they are sent. Cached records count too:
+        the cache may evict them."""
         self._loading: dict[Slot, asyncio.Future[Block]] = {}
         self._backfills = asyncio.Semaphore(settings.backfills)
         self._tails = asyncio.Semaphore(32)
@@ -100,9 +103,8 @@ class Reader:
     ) -> list[Records]:
         """Answer for each position, in their order; no partition may occur twice.
 
-        The answer comes when ``min_bytes`` are there, when it is as large as it may be, when a partition has an error, or after
-        ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``.
-        """
+        The answer comes when ``min_bytes`` are there, when it is as large as it may be, when a partition has an error,
+        or after ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
@@ -135,10 +137,11 @@ class Reader:
         found: dict[Position, LookupResult],
         watch: Watch,
     ) -> bool:
-        """Look up the batches of these positions into ``found``; return whether there are more than one answer may have.
+        """Look up the batches of these positions into ``found``; return whether there are more than one answer may
+        have.
 
-        Each position may have the same number of ranges. A second lookup gives the ranges that some positions leave to those that have more.
-        """
+        Each position may have the same number of ranges. A second lookup gives the ranges that some positions leave to
+        those that have more."""
         for position in positions:
             found.pop(position, None)
         left = ANSWER_RANGES - sum(len(result.ranges) for result in found.values())
@@ -210,7 +213,8 @@ class Reader:
         return plan
 
     async def _blocks(self, ranges: Sequence[BatchRange], recent: Container[Slot]) -> dict[Slot, Block]:
-        """Load the blocks of ranges, without those that cannot be read. The result holds cached blocks, so their eviction does no harm."""
+        """Load the blocks of ranges, without those that cannot be read. The result holds cached blocks, so their
+        eviction does no harm."""
         blocks: dict[Slot, Block] = {}
         missing: list[BatchRange] = []
         for batch_range in ranges:
@@ -280,7 +284,8 @@ class Reader:
         return block
 
     async def poll(self, alone: Callable[[], bool]) -> None:
-        """Poll the high watermarks of partitions with waiting fetches, which other brokers may have moved. Runs until it is cancelled.
+        """Poll the high watermarks of partitions with waiting fetches, which other brokers may have moved. Runs until
+        it is cancelled.
 
         A broker that is ``alone`` does not poll: its own commits report all changes.
         """

@@ -38,7 +38,8 @@ class Watch:
 
 
 class Watermarks:
-    """All waiting fetches of a broker. Its own commits report new high watermarks at once; a poll finds those of other brokers (`watched`)."""
+    """All waiting fetches of a broker. Its own commits report new high watermarks at once; a poll finds those of other
+    brokers (`watched`)."""
 
     def __init__(self) -> None:
         # A dict keeps the order of arrival, which a set does not: simulations with the same seed run the same way.
@@ -68,9 +69,8 @@ class Watermarks:
     def observe(self, partition: Partition, high_watermark: int, by: Watch | None = None) -> None:
         """Wake the fetches that do not know this high watermark yet, all but the one that read it (``by``).
 
-        A fetch whose own read is still running is woken too, because that read may return an earlier state. A high watermark that is not
-        newer than the last one wakes no fetch.
-        """
+        A fetch whose own read is still running is woken too, because that read may return an earlier state. A high
+        watermark that is not newer than the last one wakes no fetch."""
         watches = self._watches.get(partition)
         if watches and high_watermark > self._seen.get(partition, -1):
             self._seen[partition] = high_watermark

@@ -1,4 +1,5 @@
-"""The path of produced batches to the log: the writer buffers them, uploads them as one object, commits them, and answers.
+"""The path of produced batches to the log: the writer buffers them, uploads them as one object, commits them, and
+answers.
 
 ::
 
@@ -7,14 +8,14 @@
                                                    v                                  v
                                               one PUT an object             offsets, one outcome a batch -> answers, cache, fetches
 
-Order: a producer with several requests in flight has consecutive sequences in consecutive files. So commits follow the order of rotation, and
-a late upload delays the commits of later files. When a file fails, later batches of the same producers may already be accepted. They must not
-be committed before the retry, so they fail too (`_Failed`).
+Order: a producer with several requests in flight has consecutive sequences in consecutive files. So commits follow the
+order of rotation, and a late upload delays the commits of later files. When a file fails, later batches of the same
+producers may already be accepted. They must not be committed before the retry, so they fail too (`_Failed`).
 
-Unknown outcomes: the writer sends a commit without a reply again, with the same key, until the coordinator replies or the broker redirects its
-clients (`Membership.redirects`). The writer deletes no object. It commits the key of an abandoned file with no batches (`settle`). That returns
-the outcome of an earlier commit, or makes sure that the key is never committed with batches.
-"""
+Unknown outcomes: the writer sends a commit without a reply again, with the same key, until the coordinator replies or
+the broker redirects its clients (`Membership.redirects`). The writer deletes no object. It commits the key of an
+abandoned file with no batches (`settle`). That returns the outcome of an earlier commit, or makes sure that the key is
+never committed with batches."""
 
 import asyncio
 from collections import deque
@@ -126,9 +127,11 @@ class WalWriter:
         self._uploads = asyncio.Semaphore(settings.uploads)
         self._failed: list[_Failed] = []
         self._keys: deque[tuple[str, int]] = deque()
-        """Reserved keys with the membership term of their reservation. In a later term they may be withdrawn and forgotten."""
+        """Reserved keys with the membership term of their reservation. In a later term they may be withdrawn and
+        forgotten."""
         self._abandoned: asyncio.Queue[Commit] = asyncio.Queue()
-        """Empty commits for the keys of abandoned files: those that were pending when the lease expired, or whose upload failed for too long."""
+        """Empty commits for the keys of abandoned files: those that were pending when the lease expired, or whose
+        upload failed for too long."""
         self._reserving = asyncio.Lock()
         self._uploading = 0
         self._early = False
@@ -158,7 +161,8 @@ class WalWriter:
         return future
 
     def flush_early(self) -> None:
-        """Flush before the interval ends: a producer has all the requests in flight that it may have, and can send no more records."""
+        """Flush before the interval ends: a producer has all the requests in flight that it may have, and can send no
+        more records."""
         self._early = True
         self._rotate_early()
 
@@ -330,7 +334,8 @@ class WalWriter:
             entry.group.answer(entry.index, BatchOutcome(ErrorCode.kafka_storage_error))
 
     def _publish(self, file: _File, numbered: Sequence[tuple[_Entry, int]], outcomes: Sequence[BatchOutcome]) -> None:
-        """Write the offsets into the bytes of the object and cache them, then wake the fetches, then answer the producers."""
+        """Write the offsets into the bytes of the object and cache them, then wake the fetches, then answer the
+        producers."""
         data = memoryview(file.data)
         positions, ends, bases = [], [], []
         grown: dict[Partition, int] = {}

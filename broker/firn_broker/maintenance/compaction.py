@@ -1,11 +1,12 @@
-"""Compaction by key: a partition is read from its log start on, its newest records are written into one new object, and the coordinator swaps
-the runs. A crash anywhere leaves the old runs, or the new ones; the objects of the others die, with grace.
+"""Compaction by key: a pass reads a partition from its log start on and writes the newest record of each key into one
+new object. The coordinator then swaps the batch ranges. A crash anywhere leaves the old ranges or the new ones; the
+upkeep deletes the objects of the others.
 
-What is compacted already is known from the keys of the objects it lies in (`wal.compacted_key`), so nothing is remembered that matters. A
-pass reads that and some of what came since, at least `min.cleanable.dirty.ratio` of both, and keeps the newest records in memory: a partition
-whose newest records take more than ``partition_bytes`` there has outgrown compaction. It is left as it is, counted and logged, and looked at
-again when its log start moves or its size has doubled; so is one with a batch that cannot be decoded.
-"""
+The keys of objects say which ranges are compacted (`wal.compacted_key`), so compaction stores no state of its own. A
+pass reads the compacted ranges and some of the newer ones: these are at least `min.cleanable.dirty.ratio` of both. It
+keeps the newest records in memory. A partition whose newest records take more than ``partition_bytes`` is too large for
+compaction, and is left as it is, counted and logged. Compaction tries again when the log start moves or the size has
+doubled. The same holds for a partition with a batch that cannot be decoded."""
 
 import asyncio
 from bisect import bisect_right
@@ -31,13 +32,13 @@ from firn_broker.topics.configs import TopicConfigs
 
 log = structlog.get_logger()
 
-PASS_RUNS = 10_000
-"""Runs that one pass replaces at most."""
+PASS_RANGES = 10_000
+"""Batch ranges that one pass may replace."""
 
 
-class _Seen(NamedTuple):
-    """A partition as it was when nothing was to do; it is not looked at again before ``horizon_ms`` unless something is written, or the ratio
-    is another."""
+class _NotDue(NamedTuple):
+    """The state of a partition that was not due. It is due at ``horizon_ms`` at the earliest, unless this state
+    changes."""
 
     log_start: int
     high_watermark: int
@@ -45,8 +46,8 @@ class _Seen(NamedTuple):
     horizon_ms: int
 
 
-class _Given(NamedTuple):
-    """A partition as it was when it could not be compacted, and why."""
+class _GivenUp(NamedTuple):
+    """The state of a partition that could not be compacted, and the reason."""
 
     log_start: int
     size: int
@@ -54,8 +55,10 @@ class _Given(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Runs of a partition from its log start on: those that are compacted, what followed, whether that is all there is, and whether it is as
-    much as one pass takes: whatever its ratio, waiting makes it no more."""
+    """The batch ranges of a partition from its log start on.
+
+    ``clean`` are compacted, ``dirty`` follow. ``whole``: these are all. ``full``: one pass takes no more, so it is due
+    whatever its ratio."""
 
     clean: Sequence[BatchRange]
     dirty: Sequence[BatchRange]
@@ -64,7 +67,7 @@ class _Part(NamedTuple):
 
 
 class Compaction:
-    """Compacts partitions, within bounds."""
+    """Compacts partitions in turn."""
 
     def __init__(
         self, log_store: LogStore, objects: ObjectStore, membership: Membership, reader: Reader, identifiers: Identifiers,
@@ -78,24 +81,27 @@ class Compaction:
         self._clock = clock
         self._configs = topic_configs
         self._bytes = partition_bytes
-        self._seen: dict[Partition, _Seen] = {}
-        self._given_up: dict[Partition, _Given] = {}
+        self._not_due: dict[Partition, _NotDue] = {}
+        self._given_up: dict[Partition, _GivenUp] = {}
         self._last: Partition | None = None
-        """The partition whose turn it was last."""
+        """The partition that had the last turn."""
         self._behind = 0
-        """Partitions that may be due, but had no turn in the last round, or need another."""
+        """Partitions that may be due and had no turn in the last round, or need another one."""
         self._unsettled: Rewrite | Commit | None = None
-        """What the coordinator has to be asked (again) before another object is announced, so that none is left behind."""
+        """The request to the coordinator whose outcome is unknown. It is repeated before the next key is reserved, so
+        that no object is leaked."""
 
     async def round(self, topics: Sequence[Topic], seconds: float) -> None:
-        """Compact what is due of these, all compacted topics, partition after partition in turn, a pass of each at a time: none begins when
-        it has taken ``seconds``. What is due then waits for the next round, and is counted. Raises UnavailableError and FencedError."""
+        """Compact the due partitions of ``topics``, which are all compacted topics, in turn, one pass at a time.
+
+        No pass starts after ``seconds``. Partitions that are due then are counted and wait for the next round. Raises
+        UnavailableError and FencedError."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         await self.settle()
-        by_partition = {Partition(it.id, index): it for it in topics for index in range(it.partitions)}
-        self._seen = {key: it for key, it in self._seen.items() if key in by_partition}
-        self._given_up = {key: it for key, it in self._given_up.items() if key in by_partition}
+        by_partition = {Partition(topic.id, index): topic for topic in topics for index in range(topic.partitions)}
+        self._not_due = {partition: state for partition, state in self._not_due.items() if partition in by_partition}
+        self._given_up = {partition: state for partition, state in self._given_up.items() if partition in by_partition}
         partitions = sorted(by_partition)
         if self._last is not None:
             turn = bisect_right(partitions, self._last)
@@ -104,40 +110,44 @@ class Compaction:
         try:
             while partitions:
                 states = zip(partitions, await self._log_store.states(partitions), strict=True)
-                due = [(it, state) for it, state in states if state and self._may_be_due(by_partition[it], it, state)]
+                due = [
+                    (partition, state)
+                    for partition, state in states
+                    if state and self._may_be_due(by_partition[partition], partition, state)
+                ]
                 partitions = []
                 for number, (partition, state) in enumerate(due, 1):
-                    # Whatever comes of it, others have their turn next.
+                    # Set before the pass, so that other partitions have their turn next even if it fails.
                     self._last = partition
-                    if await self._look(by_partition[partition], partition, state):
+                    if await self._compact_if_due(by_partition[partition], partition, state):
                         partitions.append(partition)
                     self._behind = len(due) - number + len(partitions)
                     if clock() >= end:
                         return
         finally:
-            self._tell()
+            self._publish_metrics()
 
     def rest(self) -> None:
-        """Somebody else compacts."""
+        """Reset the metrics while another broker compacts."""
         self._given_up.clear()
         self._behind = 0
-        self._tell()
+        self._publish_metrics()
 
-    def _tell(self) -> None:
+    def _publish_metrics(self) -> None:
         for why in ("outgrown", "undecodable"):
-            metrics.NOT_COMPACTED.labels(why).set(sum(it.why == why for it in self._given_up.values()))
+            metrics.NOT_COMPACTED.labels(why).set(sum(state.why == why for state in self._given_up.values()))
         metrics.NOT_COMPACTED.labels("behind").set(self._behind)
 
     async def settle(self) -> bool:
-        """Ask what was not answered; whether runs were swapped. Raises UnavailableError."""
-        asked, done = self._unsettled, False
+        """Repeat the request without a reply; return whether ranges were swapped. Raises UnavailableError."""
+        request, done = self._unsettled, False
         try:
-            if isinstance(asked, Rewrite):
-                done = await self._log_store.rewrite(asked)
-            elif asked is not None:
-                await self._log_store.commit(asked)
+            if isinstance(request, Rewrite):
+                done = await self._log_store.rewrite(request)
+            elif request is not None:
+                await self._log_store.commit(request)
         except FencedError as error:
-            # Our epoch is over: the reservation is withdrawn by whoever does the upkeep.
+            # The epoch of this node is over: the upkeep withdraws the reservation.
             log.warning("compaction refused", error=str(error))
         self._unsettled = None
         return done
@@ -151,24 +161,24 @@ class Compaction:
     def _may_be_due(self, topic: Topic, partition: Partition, state: LogState) -> bool:
         if state.log_start == state.high_watermark:
             return False
-        given, seen = self._given_up.get(partition), self._seen.get(partition)
-        if given is not None:
-            return given.log_start != state.log_start or state.size >= 2 * given.size
+        given_up, not_due = self._given_up.get(partition), self._not_due.get(partition)
+        if given_up is not None:
+            return given_up.log_start != state.log_start or state.size >= 2 * given_up.size
         return (
-            seen is None
-            or seen[:3] != (state.log_start, state.high_watermark, self._ratio(topic))
-            or 0 < seen.horizon_ms <= self._now()
+            not_due is None
+            or not_due[:3] != (state.log_start, state.high_watermark, self._ratio(topic))
+            or 0 < not_due.horizon_ms <= self._now()
         )
 
-    async def _look(self, topic: Topic, partition: Partition, state: LogState) -> bool:
-        """Compact a partition if it is due; whether there is more of it than one pass takes."""
+    async def _compact_if_due(self, topic: Topic, partition: Partition, state: LogState) -> bool:
+        """Compact a partition if it is due; return whether another pass is needed."""
         part = await self._part(partition, state, int(self._configs.get(topic, configs.MIN_COMPACTION_LAG_MS)))
-        horizon = min(filter(None, (wal.horizon(run.place.key) for run in part.clean)), default=0)
+        horizon = min(filter(None, (wal.horizon(batch_range.place.key) for batch_range in part.clean)), default=0)
         dirty = _bytes(part.dirty)
         size, ratio = _bytes(part.clean) + dirty, self._ratio(topic)
         if not (part.full or (dirty and dirty >= ratio * size) or 0 < horizon <= self._now()):
             if part.whole:
-                self._seen[partition] = _Seen(state.log_start, state.high_watermark, ratio, horizon)
+                self._not_due[partition] = _NotDue(state.log_start, state.high_watermark, ratio, horizon)
             return False
         self._given_up.pop(partition, None)
         try:
@@ -178,9 +188,9 @@ class Compaction:
             log.warning("cannot compact", topic=topic.name, partition=partition.index, error=str(error))
         except (keys.TooLargeError, UndecodableError) as error:
             why = "outgrown" if isinstance(error, keys.TooLargeError) else "undecodable"
-            self._given_up[partition] = _Given(state.log_start, state.size, why)
+            self._given_up[partition] = _GivenUp(state.log_start, state.size, why)
             log.warning(
-                "partition is not compacted any more, its records stay as they are", topic=topic.name, partition=partition.index,
+                "cannot compact the partition; its records stay as they are", topic=topic.name, partition=partition.index,
                 why=why, bytes=state.size, error=str(error),
             )  # fmt: skip
         return False
@@ -190,40 +200,40 @@ class Compaction:
         dirty: list[BatchRange] = []
         offset, size, newest = state.log_start, 0, self._now() - lag_ms
         while offset < state.high_watermark:
-            (found,) = await self._log_store.find([Lookup(partition, offset, self._bytes)])
-            if found.error is not ErrorCode.none or not found.ranges:
+            (result,) = await self._log_store.find([Lookup(partition, offset, self._bytes)])
+            if result.error is not ErrorCode.none or not result.ranges:
                 return _Part((), ())
-            for run in found.ranges:
-                if not dirty and wal.horizon(run.place.key) is not None:
-                    clean.append(run)
-                elif size >= self._bytes or len(dirty) >= PASS_RUNS:
+            for batch_range in result.ranges:
+                if not dirty and wal.horizon(batch_range.place.key) is not None:
+                    clean.append(batch_range)
+                elif size >= self._bytes or len(dirty) >= PASS_RANGES:
                     return _Part(clean, dirty, full=True)
-                elif lag_ms and run.max_timestamp > newest:
+                elif lag_ms and batch_range.max_timestamp > newest:
                     return _Part(clean, dirty)
                 else:
-                    dirty.append(run)
-                    size += run.place.length
-            offset = found.ranges[-1].last_offset + 1
+                    dirty.append(batch_range)
+                    size += batch_range.place.length
+            offset = result.ranges[-1].last_offset + 1
         return _Part(clean, dirty, whole=True)
 
     async def _pass(self, topic: Topic, partition: Partition, start: int, old: Sequence[BatchRange]) -> bool:
         newest = keys.Newest(self._bytes)
         compressed = False
-        for run in old:
-            block = await self._reader.read(run)
-            data = block.slice(run, run.base_offset, len(block.data), at_least_one=True)
+        for batch_range in old:
+            block = await self._reader.read(batch_range)
+            data = block.slice(batch_range, batch_range.base_offset, len(block.data), at_least_one=True)
             for place, length, _ in record_batch.walk(data):
                 batch = data[place : place + length]
                 compressed |= bool(record_batch.header(batch)[1] & record_batch.CODEC_BITS)
-                newest.add(it for it in keys.decode(batch) if it.offset >= start)
-                # A batch is a piece of work that others may wait for.
+                newest.add(record for record in keys.decode(batch) if record.offset >= start)
+                # Other requests must not wait for more than one batch.
                 await asyncio.sleep(0)
         kept = newest.kept(self._now(), int(self._configs.get(topic, configs.DELETE_RETENTION_MS)))
         batches = []
-        for made in keys.encode(
+        for compacted in keys.encode(
             kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RANGE_BYTES // 4
         ):
-            batches.append(memoryview(made))
+            batches.append(memoryview(compacted))
             await asyncio.sleep(0)
         swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
         metrics.UPKEEP.labels("compacted partitions").inc(swapped)
@@ -235,32 +245,34 @@ class Compaction:
         id, lease = self._identifiers.uuid7(), self._membership.lease
         key = wal.compacted_key(id, horizon)
         data, positions = wal.assemble(
-            id, lease.node, lease.epoch, [(partition, [record_batch.rewritten(it) for it in batches])]
+            id, lease.node, lease.epoch, [(partition, [record_batch.rewritten(batch) for batch in batches])]
         )
-        # A commit of nothing gives the key up, should it come to no more.
+        # If the upload or the swap fails, an empty commit gives the key up.
         self._unsettled = Commit(lease, key, 0, ())
         await self._log_store.reserve(lease, [key])
         await self._objects.put(key, memoryview(data))
-        self._unsettled = Rewrite(lease, key, len(data), partition, old, _runs(key, batches, positions))
+        self._unsettled = Rewrite(lease, key, len(data), partition, old, _ranges(key, batches, positions))
         return await self.settle()
 
 
-def _bytes(runs: Sequence[BatchRange]) -> int:
-    return sum(run.place.length for run in runs)
+def _bytes(ranges: Sequence[BatchRange]) -> int:
+    return sum(batch_range.place.length for batch_range in ranges)
 
 
-def _runs(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
-    """Runs of consecutive batches, none longer than runs are."""
-    found: list[BatchRange] = []
+def _ranges(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
+    """Join consecutive batches to batch ranges of up to `RANGE_BYTES`."""
+    joined: list[BatchRange] = []
     for batch, position in zip(batches, positions, strict=True):
         ((_, size, offsets),) = record_batch.walk(batch)
         base = int.from_bytes(batch[:8], "big")
-        run = BatchRange(base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1)
-        if found and found[-1].place.length + size <= RANGE_BYTES:
-            last = found.pop()
-            run = BatchRange(
-                last.base_offset, run.last_offset, WalRange(key, last.place.position, last.place.length + size),
-                max(last.max_timestamp, run.max_timestamp), -1,
+        batch_range = BatchRange(
+            base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1
+        )
+        if joined and joined[-1].place.length + size <= RANGE_BYTES:
+            last = joined.pop()
+            batch_range = BatchRange(
+                last.base_offset, batch_range.last_offset, WalRange(key, last.place.position, last.place.length + size),
+                max(last.max_timestamp, batch_range.max_timestamp), -1,
             )  # fmt: skip
-        found.append(run)
-    return found
+        joined.append(batch_range)
+    return joined

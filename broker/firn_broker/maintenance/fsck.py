@@ -1,7 +1,7 @@
-"""Does the bucket have what the coordinator believes, and nothing else? Reports, and changes nothing.
+"""Compare the bucket with the coordinator, and report differences. Nothing is changed.
 
-What brokers write meanwhile is no finding: the coordinator is asked before and after the bucket is listed.
-"""
+Objects that brokers write during the check are not reported: the coordinator is read before and after the bucket is
+listed."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,59 +14,61 @@ from firn_broker.storage import wal
 
 @dataclass(slots=True)
 class Findings:
-    """Keys of objects by what is wrong with them."""
+    """Keys of objects by finding."""
 
     objects: int = 0
     bytes: int = 0
     missing: list[str] = field(default_factory=list)
-    """Batches are in them, and they are not there: these records are lost."""
+    """The coordinator has batches in them, and the bucket lacks them: their records are lost."""
     wrong_size: list[str] = field(default_factory=list)
-    """Batches are in them, and they are not as long as they were."""
+    """The coordinator has batches in them, and their size is another than at the commit."""
     damaged: list[str] = field(default_factory=list)
-    """Their bytes are not those that were written (only with ``read``)."""
+    """Their bytes do not match their checksums (only with ``read``)."""
     newer: list[str] = field(default_factory=list)
-    """Whole WAL objects that the coordinator has never heard of, though none is written before it has: it was restored to an earlier time.
-    Offsets of their batches are about to be given to others. (One alone may be of a broker that stood still for an hour while it wrote.)"""
+    """Complete WAL objects that the coordinator does not know, although it reserves every key before the upload. So the
+    coordinator was restored to an earlier time, and would assign the offsets of these batches again. (A single one may
+    come from a broker that was suspended for an hour during an upload.)"""
     newer_records: dict[str, int] = field(default_factory=dict)
-    """Records in them by "TOPIC ID/PARTITION"."""
+    """Records in the newer objects by "TOPIC ID/PARTITION"."""
     uncommitted: list[str] = field(default_factory=list)
-    """Announced, written, and not committed: what a broker died over, or does just now; or the first objects after a backup."""
+    """Reserved and written, but not committed: left by a broker that crashed, in progress now, or the first objects
+    after a backup."""
     unknown: list[str] = field(default_factory=list)
-    """No WAL objects, left by hand."""
+    """Not WAL objects, so no broker wrote them."""
 
     @property
     def lost(self) -> bool:
-        """Whether records cannot be read."""
+        """Return whether records cannot be read."""
         return bool(self.missing or self.wrong_size or self.damaged)
 
     @property
     def verdict(self) -> ExitCode:
-        """How the process ends."""
+        """Return the exit code."""
         return ExitCode.CORRUPT if self.lost or self.newer else ExitCode.DONE
 
     def report(self) -> dict[str, object]:
-        """As it is printed."""
+        """Return the findings for printing as JSON."""
         return asdict(self)
 
 
 async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) -> Findings:
-    """Compare; with ``read`` also read each object and compare it with its own checksums."""
+    """Compare bucket and coordinator; with ``read`` also verify the checksums of each object."""
     before = await retention.list_objects()
-    there = dict(await objects.list(wal.PREFIX))
+    stored = dict(await objects.list(wal.PREFIX))
     after = await retention.list_objects()
-    findings = Findings(len(there), sum(there.values()))
+    findings = Findings(len(stored), sum(stored.values()))
     findings.uncommitted = sorted(
-        key for key in there if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0
+        key for key in stored if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0
     )
-    unknown = {key: size for key, size in sorted(there.items()) if key not in before and key not in after}
+    unknown = {key: size for key, size in sorted(stored.items()) if key not in before and key not in after}
     await _examine_unknown(objects, unknown, findings)
     for key, (size, runs) in sorted(before.items()):
         # An object that lost its last run since the first look may be deleted by now.
         if not runs or not after.get(key, (0, 0))[1]:
             continue
-        if key not in there:
+        if key not in stored:
             findings.missing.append(key)
-        elif there[key] != size:
+        elif stored[key] != size:
             findings.wrong_size.append(key)
         elif read:
             await _examine_bytes(objects, key, size, findings)
@@ -105,7 +107,7 @@ async def _examine_bytes(objects: ObjectStore, key: str, size: int, findings: Fi
 
 
 async def _index(objects: ObjectStore, key: str, size: int) -> list[wal.IndexedBatch]:
-    """The batches of an object by its own index. Raises CorruptDataError, KeyError."""
+    """Read the batches of an object from its own index. Raises CorruptDataError, KeyError."""
     if size < wal.HEAD + wal.TAIL:
         raise CorruptDataError(f"{key} is too short for a WAL object")
     (tail,) = await objects.get_ranges(key, [(size - wal.TAIL, size)])

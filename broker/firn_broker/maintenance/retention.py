@@ -1,4 +1,5 @@
-"""Background work on what is stored: retention, runs that nobody can read any more, dead objects. One broker at a time does it."""
+"""The upkeep of stored batches: retention, unreadable batch ranges, dead objects, compaction. One broker at a time does
+it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +28,7 @@ OBJECTS_AT_ONCE = 500
 
 
 class Upkeep:
-    """Rounds of bounded work."""
+    """Does the upkeep in rounds of bounded work."""
 
     def __init__(
         self,
@@ -47,10 +48,10 @@ class Upkeep:
         self._configs = topic_configs
         self._settings = settings
         self._failed: UUID | None = None
-        """The topic whose expiry failed last: the next round begins behind it."""
+        """The topic whose expiry failed last. The next round starts with the topic after it."""
 
     async def run(self) -> None:
-        """A round now and then, for ever."""
+        """Do a round in each interval while this broker holds the lease, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_seconds)
             try:
@@ -66,24 +67,27 @@ class Upkeep:
                 log.exception("upkeep failed")
 
     async def round(self) -> None:
-        """One of each part, whatever becomes of the others. A crash anywhere leaves what the next round goes on with: log starts move first,
-        then runs go, then objects."""
+        """Do each part once; a part that fails does not stop the others.
+
+        Log starts move first, then batch ranges are dropped, then objects are deleted. So the next round continues
+        after a crash anywhere."""
         parts: dict[str, Callable[[], Awaitable[None]]] = {
-            "expiry": self._make_room,
+            "expiry": self._expire_and_drop,
             "replies": self._forget_replies,
-            "reservations": self._abandon,
+            "reservations": self._withdraw_reservations,
             "producers": self._forget_producers,
-            "objects": self._bury,
+            "objects": self._delete_dead_objects,
             "compaction": self._compact,
         }
         for name, part in parts.items():
             await _attempt(part, part=name)
 
-    async def _make_room(self) -> None:
-        """Move log starts and drop runs, a step of each topic at a time. Topics that need more steps than one share an interval."""
+    async def _expire_and_drop(self) -> None:
+        """Move log starts and drop batch ranges, one step for each topic in turn. Topics that need more steps share one
+        interval."""
         clock = asyncio.get_running_loop().time
-        due = [it for it in self._topic_metadata.by_id.values() if self._expires(it)]
-        turn = next((number for number, it in enumerate(due, 1) if it.id == self._failed), 0)
+        due = [topic for topic in self._topic_metadata.by_id.values() if self._expires(topic)]
+        turn = next((number for number, topic in enumerate(due, 1) if topic.id == self._failed), 0)
         topics = await self._expire(due[turn:] + due[:turn])
         end = clock() + self._settings.interval_seconds
         dropped = await self._steps("dropped runs", self._retention_store.drop_ranges, end)
@@ -102,14 +106,14 @@ class Upkeep:
         return "delete" in self._configs.get(topic, configs.CLEANUP_POLICY) and max(self._bounds(topic)) >= 0
 
     async def _expire(self, topics: Sequence[Topic]) -> list[Topic]:
-        """One step of each; those that may need more. A topic that fails is left to the next round."""
+        """Do one step for each topic; return those that may need more. The next round retries a topic that fails."""
         limit = self._settings.round_runs
         more, failed = [], False
         for topic in topics:
             step = partial(self._retention_store.expire, topic.id, *self._bounds(topic), limit)
             passed = await _attempt(step, part="expiry", topic=topic.name)
             if passed is None and failed:
-                # Two in a row: it is hardly the topic.
+                # Two failures in a row: the cause is probably the coordinator, not the topic.
                 self._failed = topic.id
                 break
             if failed := passed is None:
@@ -125,7 +129,7 @@ class Upkeep:
             "forgotten replies", step, asyncio.get_running_loop().time() + self._settings.interval_seconds
         )
 
-    async def _abandon(self) -> None:
+    async def _withdraw_reservations(self) -> None:
         age, limit = int(self._settings.abandon_seconds * 1000), self._settings.round_runs
         metrics.UPKEEP.labels("withdrawn reservations").inc(
             await self._retention_store.withdraw_reservations(age, limit)
@@ -135,23 +139,24 @@ class Upkeep:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs
         metrics.UPKEEP.labels("forgotten producers").inc(await self._retention_store.forget_producers(age, limit))
 
-    async def _bury(self) -> None:
+    async def _delete_dead_objects(self) -> None:
         grace = int(self._settings.grace_seconds * 1000)
         while keys := await self._retention_store.dead_objects(grace, OBJECTS_AT_ONCE):
-            gone = await self._objects.delete(keys)
-            await self._retention_store.forget_objects(gone)
-            metrics.UPKEEP.labels("deleted objects").inc(len(gone))
-            if len(gone) < len(keys):
+            deleted = await self._objects.delete(keys)
+            await self._retention_store.forget_objects(deleted)
+            metrics.UPKEEP.labels("deleted objects").inc(len(deleted))
+            if len(deleted) < len(keys):
                 return
 
     async def _compact(self) -> None:
-        # Last: room is made before it begins.
-        topics = [it for it in self._topic_metadata.by_id.values() if self._configs.compacted(it)]
+        topics = [topic for topic in self._topic_metadata.by_id.values() if self._configs.compacted(topic)]
         await self._compaction.round(topics, self._settings.interval_seconds)
 
     async def _steps(self, name: str, step: Callable[[int], Awaitable[int]], end: float) -> int:
-        """Take bounded steps until nothing is left, but none after the first when the loop's time is ``end``: whatever is written a second,
-        as much may go. What the last step did; the limit, if something may be left."""
+        """Do bounded steps until nothing is left, or until ``end`` by the event loop's clock; at least one.
+
+        Return what the last step did: the limit, if something may be left.
+        """
         limit = self._settings.round_runs
         clock = asyncio.get_running_loop().time
         while True:
@@ -161,12 +166,12 @@ class Upkeep:
                 return done
 
 
-async def _attempt(work: Callable[[], Awaitable[T]], **what: str) -> T | None:
-    """What ``work`` gives, or None, and it is told that ``what`` failed."""
+async def _attempt(work: Callable[[], Awaitable[T]], **subject: str) -> T | None:
+    """Return the result of ``work``; log a failure with ``subject`` and return None."""
     try:
         return await work()
     except (UnavailableError, FencedError) as error:
-        log.warning("upkeep postponed", error=str(error), **what)
+        log.warning("upkeep postponed", error=str(error), **subject)
     except Exception:
-        log.exception("upkeep failed", **what)
+        log.exception("upkeep failed", **subject)
     return None

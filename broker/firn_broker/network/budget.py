@@ -1,4 +1,5 @@
-"""A bound on the bytes that all connections together hold in memory. A request that would exceed it waits in line, and its socket is not read."""
+"""A bound on the bytes that all connections together hold in memory. A request that would exceed it waits in line, and
+its socket is not read."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,7 +7,8 @@ from collections.abc import Callable
 
 
 class Budget:
-    """Grants bytes in the order of the requests. A request larger than the whole budget is granted when nothing else is held."""
+    """Grants bytes in the order of the requests. A request larger than the whole budget is granted when nothing else is
+    held."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -14,7 +16,8 @@ class Budget:
         self._waiting: OrderedDict[Callable[[int], None], int] = OrderedDict()
 
     def acquire(self, size: int, ready: Callable[[int], None]) -> bool:
-        """Acquire ``size`` bytes now and return True, or return False and call ``ready`` with the size when they are granted.
+        """Acquire ``size`` bytes now and return True, or return False and call ``ready`` with the size when they are
+        granted.
 
         A caller waits for one grant at a time.
         """
@@ -63,7 +66,8 @@ class Share:
         self._ready: asyncio.Future[None]
 
     async def acquire(self, size: int) -> None:
-        """Wait in line for ``size`` bytes. A share that holds bytes acquires no more, so that no two shares wait for each other."""
+        """Wait in line for ``size`` bytes. A share that holds bytes acquires no more, so that no two shares wait for
+        each other."""
         if self._budget.acquire(size, self._granted):
             self._size = size
             return

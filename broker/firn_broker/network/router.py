@@ -35,8 +35,8 @@ class Client:
     produce_order: asyncio.Lock | None = None
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
-    """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and the number of later
-    batches that were rejected since."""
+    """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
+    the number of later batches that were rejected since."""
 
     @property
     def zone(self) -> str:
@@ -90,15 +90,18 @@ class Router:
     def __init__(self, routes: Sequence[Route], stalled: Callable[[], None]) -> None:
         self._routes: Mapping[int, Route] = {route.key: route for route in routes}
         self.stalled = stalled
-        """Called when a connection has as many requests in flight as it may have, and is not read until one is answered."""
+        """Called when a connection has as many requests in flight as it may have, and is not read until one is
+        answered."""
 
     def reads(self, key: int) -> bool:
-        """Return whether requests of this API change nothing, so that they are cancelled when their client disconnects."""
+        """Return whether requests of this API change nothing, so that they are cancelled when their client
+        disconnects."""
         route = self._routes.get(key)
         return route is not None and route.reads
 
     async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
-        """Answer with header and body; None if the client waits for no answer. Raises MalformedError: the connection has to be closed."""
+        """Answer with header and body; None if the client waits for no answer. Raises MalformedError: the connection
+        has to be closed."""
         client.id = header.client or ""
         route = self._routes.get(header.api)
         if route is None:
@@ -107,7 +110,8 @@ class Router:
         if not low <= header.version <= high and header.api != headers.API_VERSIONS:
             raise MalformedError(f"{route.name} version {header.version} is not served here")
         call = Call(header, frame, client)
-        # Authorization belongs here: before authentication only the APIs that authenticate, after it what the principal may do.
+        # Authorization belongs here: before authentication only the APIs that authenticate, after it what the principal
+        # may do.
         started = asyncio.get_running_loop().time()
         try:
             if route.raw is not None:

@@ -1,12 +1,12 @@
 """Connections: frames in, answers out, in the order of the requests, within bounds.
 
-The server reads a few requests of each connection ahead, because a producer would otherwise wait for one flush per request. Produce requests
-start at once, in the order of their arrival, and wait for the same flush together. Every other request starts when the one before it is done, as
-with Kafka. The server receives frames into the buffer that holds the records until they are uploaded.
+The server reads a few requests of each connection ahead, because a producer would otherwise wait for one flush per
+request. Produce requests start at once, in the order of their arrival, and wait for the same flush together. Every
+other request starts when the one before it is done, as with Kafka. The server receives frames into the buffer that
+holds the records until they are uploaded.
 
-When a client disconnects, the server cancels its reads (`router.Route.reads`) and completes its writes. Until then the connection counts towards
-the limits.
-"""
+When a client disconnects, the server cancels its reads (`router.Route.reads`) and completes its writes. Until then the
+connection counts towards the limits."""
 
 import asyncio
 import socket
@@ -27,13 +27,14 @@ from firn_broker.wire import headers
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Bytes. Smaller requests do not count towards the budget unless they produce, so that a heartbeat never waits for producers. Also the bytes of
-an answer that may be unsent while the next answer is written."""
+"""Bytes. Smaller requests do not count towards the budget unless they produce, so that a heartbeat never waits for
+producers. Also the bytes of an answer that may be unsent while the next answer is written."""
 PRODUCE = 0
 SIZE = 4
 """Bytes of the size of a request."""
 PREFIX = 6
-"""Bytes received before the budget grants the rest: the size of the request, and its API key (int16), which decides whether it counts."""
+"""Bytes received before the budget grants the rest: the size of the request, and its API key (int16), which decides
+whether it counts."""
 CHECK_SECONDS = 1.0
 """The longest interval between two checks of the connections' timeouts."""
 
@@ -180,7 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection if a timeout has passed. If the client has disconnected, cancel its running read."""
         settings = self._settings
         if self._lost:
-            # Cancelled at a check and not at once: most reads are done by then, and a broken-off query costs more than a reply.
+            # Cancelled at a check and not at once: most reads are done by then, and a broken-off query costs more than
+            # a reply.
             if self._reading is not None:
                 self._reading.cancel()
             return
@@ -377,7 +379,8 @@ class Server:
         metrics.CONNECTIONS.set(len(self._connections))
 
     async def stop(self, seconds: float, wake: Callable[[], None]) -> None:
-        """Accept no connections, answer the received requests, and return after ``seconds`` at the latest. ``wake`` ends long polls."""
+        """Accept no connections, answer the received requests, and return after ``seconds`` at the latest. ``wake``
+        ends long polls."""
         for server in self._servers:
             server.close()
         connections = list(self._connections)

@@ -1,4 +1,5 @@
-"""Object stores: S3, GCS, Azure (obstore), a local directory that keeps its word after a power cut, and memory."""
+"""Object stores: buckets of S3, GCS and Azure (obstore), a local directory that is durable after a power failure, and
+memory."""
 
 import asyncio
 import errno
@@ -18,7 +19,7 @@ from firn.model.errors import UnavailableError
 
 T = TypeVar("T")
 COALESCE = 1 << 20
-"""Ranges that are nearer than this are fetched in one request."""
+"""Bytes. Ranges with smaller gaps are read in one request."""
 DIRECT_BYTES = 1 << 20
 PAGE = 4096
 
@@ -30,31 +31,33 @@ class MemoryObjects:
         self.objects: dict[str, bytes] = {}
 
     async def put(self, key: str, data: memoryview) -> None:
-        """See `ObjectStore.put`."""
+        """Store the object."""
         self.objects[key] = bytes(data)
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """See `ObjectStore.get_ranges`."""
+        """Read byte ranges of the object."""
         data = self.objects[key]
         return [memoryview(data[start:end]) for start, end in ranges]
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
-        """See `ObjectStore.delete`."""
+        """Delete objects; return the keys that are gone."""
         for key in keys:
             self.objects.pop(key, None)
         return list(keys)
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:
-        """See `ObjectStore.list`."""
+        """List keys and sizes."""
         return sorted((key, len(data)) for key, data in self.objects.items() if key.startswith(prefix))
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Release all resources."""
 
 
 class DirectoryObjects:
-    """`ObjectStore` in a directory. An object is whole or absent, and flushed to the disk before `put` returns, which obstore's own local
-    store does not promise. Reading has threads of its own, so that backfills do not wait in front of writes."""
+    """`ObjectStore` in a directory.
+
+    An object is complete or absent, and flushed to the disk before `put` returns; obstore's own local store does not
+    promise that. Reads have threads of their own, so that backfills do not delay writes."""
 
     def __init__(self, directory: Path, *, flush: bool = True) -> None:
         self._directory = directory
@@ -72,7 +75,7 @@ class DirectoryObjects:
             raise UnavailableError(f"object store: {error}") from error
 
     async def put(self, key: str, data: memoryview) -> None:
-        """See `ObjectStore.put`."""
+        """Store the object."""
         await self._in(self._writers, self._write, key, data)
 
     def _write(self, key: str, data: memoryview) -> None:
@@ -97,8 +100,10 @@ class DirectoryObjects:
                         break
 
     def _write_direct(self, part: Path, data: memoryview) -> bool:
-        """Past the page cache, which would cost more than all else that a broker does with these bytes, and which nobody would read them
-        from: the tail is served from the broker's own cache. False where the file system cannot."""
+        """Write past the page cache; return False if the file system cannot.
+
+        The page cache would cost more CPU than all else that a broker does with these bytes, and would not be read: the
+        broker's own cache serves the tail."""
         try:
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
         except OSError as error:
@@ -106,7 +111,7 @@ class DirectoryObjects:
                 return False
             raise
         try:
-            # Direct writes want aligned memory and whole pages: each thread has a piece of such memory.
+            # Direct writes need aligned memory and whole pages, so each thread has such a buffer.
             if not hasattr(self._aligned, "memory"):
                 self._aligned.memory = mmap.mmap(-1, DIRECT_BYTES)
             memory = memoryview(self._aligned.memory)
@@ -124,12 +129,12 @@ class DirectoryObjects:
         return True
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """See `ObjectStore.get_ranges`."""
+        """Read byte ranges of the object."""
         return await self._in(self._readers, self._read, key, ranges)
 
     def _read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         with (self._directory / key).open("rb", buffering=0) as file:
-            found = []
+            contents = []
             for start, end in ranges:
                 data = memoryview(bytearray(end - start))
                 done = 0
@@ -138,11 +143,11 @@ class DirectoryObjects:
                     if not count:
                         raise OSError(f"object {key} ends before {end}")
                     done += count
-                found.append(data)
-            return found
+                contents.append(data)
+            return contents
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
-        """See `ObjectStore.delete`."""
+        """Delete objects; return the keys that are gone."""
 
         def work() -> list[str]:
             for key in keys:
@@ -152,20 +157,20 @@ class DirectoryObjects:
         return await self._in(self._readers, work)
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:
-        """See `ObjectStore.list`."""
+        """List keys and sizes."""
 
         def work() -> list[tuple[str, int]]:
             root = self._directory / prefix
-            found = []
+            sizes = []
             for path in root.rglob("*") if root.is_dir() else ():
                 if path.is_file() and path.suffix != ".part":
-                    found.append((path.relative_to(self._directory).as_posix(), path.stat().st_size))
-            return sorted(found)
+                    sizes.append((path.relative_to(self._directory).as_posix(), path.stat().st_size))
+            return sorted(sizes)
 
         return await self._in(self._readers, work)
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Release all resources."""
         self._writers.shutdown()
         self._readers.shutdown()
 
@@ -179,24 +184,25 @@ def _flush_directory(path: Path) -> None:
 
 
 class BucketObjects:
-    """`ObjectStore` in a bucket, through obstore: one PUT an object (never multipart, which costs more and is not atomic for others)."""
+    """`ObjectStore` in a bucket, through obstore. Each object is one PUT: multipart uploads cost more and are not
+    atomic."""
 
     def __init__(self, url: str, config: Mapping[str, str], *, timeout_seconds: float) -> None:
-        # Keys are those of the store that the URL names, which no type can know.
+        # The keys of the configuration depend on the store that the URL names, so they are untyped.
         make: Callable[..., Any] = from_url
         self._store = make(
             url,
             config=dict(config),
             client_options={
                 "timeout": f"{timeout_seconds:g}s",
-                "allow_http": any("http://" in it for it in config.values()),
+                "allow_http": any("http://" in value for value in config.values()),
             },
-            # Attempts are ours to count: each upload has its own bound and back-off.
+            # The writer retries uploads itself, with its own bound and backoff.
             retry_config={"max_retries": 0},
         )
 
     async def put(self, key: str, data: memoryview) -> None:
-        """See `ObjectStore.put`."""
+        """Store the object."""
         await self._ask(key, obstore.put_async(self._store, key, data, use_multipart=False))
 
     async def _ask(self, key: str, answer: Any) -> Any:
@@ -208,18 +214,18 @@ class BucketObjects:
             raise UnavailableError(f"object store: {str(error)[:300]}") from error
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """See `ObjectStore.get_ranges`."""
-        found = await self._ask(
+        """Read byte ranges of the object."""
+        contents = await self._ask(
             key,
             obstore.get_ranges_async(
                 self._store, key, starts=[a for a, _ in ranges], ends=[b for _, b in ranges], coalesce=COALESCE
             ),
         )
-        return [memoryview(one) for one in found]
+        return [memoryview(content) for content in contents]
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
-        """See `ObjectStore.delete`."""
-        gone = []
+        """Delete objects; return the keys that are gone."""
+        deleted = []
         for key in keys:
             try:
                 await self._ask(key, obstore.delete_async(self._store, key))
@@ -227,19 +233,19 @@ class BucketObjects:
                 pass
             except UnavailableError:
                 continue
-            gone.append(key)
-        return gone
+            deleted.append(key)
+        return deleted
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:
-        """See `ObjectStore.list`."""
-        found: list[tuple[str, int]] = []
+        """List keys and sizes."""
+        sizes: list[tuple[str, int]] = []
         stream = obstore.list(self._store, prefix)
         try:
             async for page in stream:
-                found += [(meta["path"], meta["size"]) for meta in page]
+                sizes += [(meta["path"], meta["size"]) for meta in page]
         except (BaseError, OSError) as error:
             raise UnavailableError(f"object store: {str(error)[:300]}") from error
-        return sorted(found)
+        return sorted(sizes)
 
     async def close(self) -> None:
-        """See `ObjectStore.close`."""
+        """Release all resources."""

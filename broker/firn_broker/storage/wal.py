@@ -1,4 +1,4 @@
-"""WAL objects: what one flush of a broker uploads, batches of many partitions in one object that explains itself.
+"""WAL objects: each flush of a broker uploads one, with batches of many partitions and an index.
 
 ::
 
@@ -10,9 +10,8 @@
                  position in the segment u32, length u32, records i32, max timestamp i64, producer id i64, epoch i16, base sequence i32
     tail   24  position of the index u64, its length u32, its crc32c u32, magic u32, version u32
 
-Big-endian. Brokers find batches through the coordinator and never read the index; it is for what reads a bucket without one (fsck, repair).
-Base offsets in the body mean nothing: offsets are given when the object is committed.
-"""
+Big-endian. Brokers find batches through the coordinator and never read the index; fsck and repairs read it. Base
+offsets in the body have no meaning: the commit of the object assigns the offsets."""
 
 import struct
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ HEAD, TAIL = _HEAD.size, _TAIL.size
 
 @dataclass(frozen=True, slots=True)
 class IndexedBatch:
-    """One batch as the index has it; ``position`` counts from the beginning of the object."""
+    """One batch in the index; ``position`` is that in the object."""
 
     partition: Partition
     position: int
@@ -51,18 +50,19 @@ class IndexedBatch:
 
 
 def key(id: UUID) -> str:
-    """Where the object ``id`` lies. The hash in front spreads keys over the partitions of an object store; 256 values are enough for that,
-    and no more than a directory can have."""
+    """Return the key of the object ``id``. Its hash prefix spreads keys over the partitions of an object store, and
+    files over 256 directories."""
     return f"{PREFIX}{crc32c(id.bytes) & 0xFF:02x}/{id}"
 
 
 def compacted_key(id: UUID, horizon_ms: int) -> str:
-    """Where the object ``id`` lies that compaction wrote; its key says so, and when the first of its tombstones may go (0 without any)."""
+    """Return the key of a compacted object, with the time when its first tombstone may be deleted (0 without
+    tombstones)."""
     return f"{key(id)}.compacted-{horizon_ms}"
 
 
 def horizon(key: str) -> int | None:
-    """What a key that `compacted_key` made says; None for what a producer's batches are in."""
+    """Return the time in a key of `compacted_key`; None for an object with batches of producers."""
     _, compacted, horizon_ms = key.partition(".compacted-")
     return int(horizon_ms) if compacted else None
 
@@ -70,7 +70,8 @@ def horizon(key: str) -> int | None:
 def assemble(
     id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
 ) -> tuple[bytearray, list[int]]:
-    """The object, and the position of each batch in the order given. ``segments`` are ordered by partition, each partition once."""
+    """Build the object; return its bytes and the position of each batch. ``segments`` are ordered by partition, each
+    partition once."""
     pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
     index = [_COUNT.pack(len(segments))]
     positions = []
@@ -103,7 +104,8 @@ def assemble(
 
 
 def index_range(tail: memoryview, size: int) -> tuple[int, int]:
-    """[start, end) of the index in an object of ``size`` bytes whose last `TAIL` bytes are ``tail``. Raises CorruptDataError."""
+    """Return [start, end) of the index in an object of ``size`` bytes with these last `TAIL` bytes. Raises
+    CorruptDataError."""
     position, length, _, magic, version = _TAIL.unpack(tail)
     if magic != MAGIC or version != VERSION or position + length + TAIL != size:
         raise CorruptDataError(
@@ -113,10 +115,10 @@ def index_range(tail: memoryview, size: int) -> tuple[int, int]:
 
 
 def read_index(index: memoryview, tail: memoryview) -> list[IndexedBatch]:
-    """All batches of an object, in its order. Raises CorruptDataError."""
+    """Read all batches of an object, in its order. Raises CorruptDataError."""
     if crc32c(index) != _TAIL.unpack(tail)[2]:
         raise CorruptDataError("the index of a WAL object does not fit its checksum")
-    found = []
+    batches_read = []
     try:
         (segments,) = _COUNT.unpack_from(index)
         place = _COUNT.size
@@ -127,10 +129,10 @@ def read_index(index: memoryview, tail: memoryview) -> list[IndexedBatch]:
             for _ in range(batches):
                 position, length, *rest = _BATCH.unpack_from(index, place)
                 place += _BATCH.size
-                found.append(IndexedBatch(partition, start + position, length, *rest))
+                batches_read.append(IndexedBatch(partition, start + position, length, *rest))
     except struct.error as error:
         raise CorruptDataError(f"the index of a WAL object ends too early: {error}") from error
-    return found
+    return batches_read
 
 
 def check_segments(data: memoryview) -> None:
@@ -146,5 +148,5 @@ def check_segments(data: memoryview) -> None:
 
 
 def id_of(key: str) -> UUID:
-    """The id in a key that `key` made."""
+    """Return the id in a key of `key`."""
     return UUID(key.rpartition("/")[2])

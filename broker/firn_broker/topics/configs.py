@@ -1,5 +1,8 @@
-"""Configs of topics: all names that Kafka knows, their defaults and what they may be. Those that a diskless topic has no use for are kept
-and described as Kafka does, because tools set and compare them (``TopicConfig.java``, ``LogConfig.java``)."""
+"""Configs of topics: all that Kafka has, with their defaults and valid values (``TopicConfig.java``,
+``LogConfig.java``).
+
+Diskless topics store and describe also the configs that have no effect on them, because tools set and compare them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ class Source(IntEnum):
 
 
 class InvalidConfigError(Exception):
-    """A config that cannot be set; the message says which and why."""
+    """A config that cannot be set; the message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,8 @@ class Definition:
     default: str
     type: ConfigType
     check: Callable[[str], bool]
-    says: str
-    """What a value has to be, for the message."""
+    valid: str
+    """The valid values, for messages."""
 
 
 _INT_MAX = (1 << 31) - 1
@@ -67,7 +70,7 @@ def _long(default: int, low: int = 0, high: int = _LONG_MAX) -> Definition:
 
 def _flag(default: bool) -> Definition:
     return Definition(
-        str(default).lower(), ConfigType.BOOLEAN, lambda it: it.lower() in ("true", "false"), "true or false"
+        str(default).lower(), ConfigType.BOOLEAN, lambda text: text.lower() in ("true", "false"), "true or false"
     )
 
 
@@ -82,14 +85,14 @@ def _ratio(default: str) -> Definition:
 
 
 def _one_of(default: str, *names: str) -> Definition:
-    return Definition(default, ConfigType.STRING, lambda it: it in names, f"one of {', '.join(names)}")
+    return Definition(default, ConfigType.STRING, lambda text: text in names, f"one of {', '.join(names)}")
 
 
 def _list(default: str, *names: str) -> Definition:
     return Definition(
         default,
         ConfigType.LIST,
-        lambda it: all(not names or part.strip() in names for part in it.split(",") if it),
+        lambda text: all(not names or part.strip() in names for part in text.split(",") if text),
         f"a list of {', '.join(names)}" if names else "a list",
     )
 
@@ -140,7 +143,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     "unclean.leader.election.enable": _flag(False),
 }
 
-LISTS = frozenset(name for name, it in DEFINITIONS.items() if it.type is ConfigType.LIST)
+LISTS = frozenset(name for name, definition in DEFINITIONS.items() if definition.type is ConfigType.LIST)
 
 
 def check(configs: Mapping[str, str | None]) -> dict[str, str]:
@@ -153,48 +156,49 @@ def check(configs: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
         if "\0" in value or not definition.check(value.strip()):
-            raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.says}")
+            raise InvalidConfigError(f"Invalid value {value} for configuration {name}: it has to be {definition.valid}")
         checked[name] = value
     return checked
 
 
 class TopicConfigs:
-    """What topics are like, with the defaults of this cluster."""
+    """Effective configs of topics, with the defaults of this cluster."""
 
     def __init__(self, defaults: Mapping[str, str]) -> None:
         self._defaults = check(defaults)
 
     def get(self, topic: Topic, name: str) -> str:
-        """The value that counts."""
+        """Return the effective value."""
         return topic.configs.get(name, self._defaults.get(name, DEFINITIONS[name].default))
 
     def described(self, topic: Topic) -> list[tuple[str, str, Source, list[tuple[str, Source]]]]:
-        """(name, value, source, all values with their sources from the strongest on) of each config."""
-        found = []
+        """List (name, effective value, its source, all values with their sources from the strongest on) for each
+        config."""
+        entries = []
         for name, definition in DEFINITIONS.items():
             values = [(definition.default, Source.DEFAULT)]
             if name in self._defaults:
                 values.insert(0, (self._defaults[name], Source.BROKER))
             if name in topic.configs:
                 values.insert(0, (topic.configs[name], Source.TOPIC))
-            found.append((name, *values[0], values))
-        return found
+            entries.append((name, *values[0], values))
+        return entries
 
     def compacted(self, topic: Topic) -> bool:
-        """Whether only the newest record of a key has to stay."""
+        """Return whether the topic is compacted by key."""
         return "compact" in self.get(topic, CLEANUP_POLICY)
 
     def max_message_bytes(self, topic: Topic) -> int:
-        """The largest record batch."""
+        """Return the size of the largest record batch."""
         return int(self.get(topic, MAX_MESSAGE_BYTES))
 
     def timestamps(self, topic: Topic, now_ms: int) -> tuple[int, int] | None:
-        """The oldest and the newest that a producer may say, both in ms; None where its timestamps do not count."""
+        """Return the oldest and the newest valid timestamp of producers, in ms; None for a topic with append times."""
         if self.append_time(topic):
             return None
         before, after = (int(self.get(topic, name)) for name in (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
         return now_ms - before, now_ms + after
 
     def append_time(self, topic: Topic) -> bool:
-        """Whether records get the time of their append."""
+        """Return whether records get the time of their append."""
         return self.get(topic, TIMESTAMP_TYPE) == APPEND_TIME

@@ -1,4 +1,4 @@
-"""Making topics: names, partitions, configs; for CreateTopics, and for topics that clients only ask for."""
+"""The creation of topics, by CreateTopics and on demand."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MAX_PARTITIONS = 10_000
 
 
 class TopicError(Exception):
-    """What cannot be done, and the code that says so."""
+    """A topic that cannot be created or changed, with Kafka's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -25,16 +25,16 @@ class TopicError(Exception):
 
 
 def check_name(name: str) -> None:
-    """Raises TopicError."""
+    """Check the name of a new topic. Raises TopicError."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise TopicError(
             ErrorCode.invalid_topic_exception,
-            f"topic name {name!r} has to be of 1 to 249 letters, digits, '.', '_' and '-', and not '.' or '..'",
+            f"topic name {name!r} must have 1 to 249 letters, digits, '.', '_' and '-', and must not be '.' or '..'",
         )
 
 
-class TopicMaker:
-    """Makes topics."""
+class TopicCreator:
+    """Creates topics."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class TopicMaker:
     async def create(
         self, name: str, partitions: int, own: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Topic:
-        """A new topic; -1 partitions for the default number. Raises TopicError."""
+        """Create a topic, or only validate it; -1 partitions for the default number. Raises TopicError."""
         check_name(name)
         if partitions == -1:
             partitions = self.settings.partitions
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise TopicError(
-                ErrorCode.invalid_partitions, f"{partitions} partitions: there have to be 1 to {MAX_PARTITIONS}"
+                ErrorCode.invalid_partitions, f"{partitions} partitions: a topic must have 1 to {MAX_PARTITIONS}"
             )
         try:
             checked = configs.check(own)
@@ -78,7 +78,7 @@ class TopicMaker:
         return topic
 
     def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
-        """Raises TopicError for a compacted topic that says of itself to be larger than the upkeep can compact."""
+        """Raise TopicError for a compacted topic whose configs allow more than the upkeep can compact."""
         policy, retained = (
             own.get(name) or self.settings.configs.get(name) or ""
             for name in (configs.CLEANUP_POLICY, configs.RETENTION_BYTES)
@@ -100,7 +100,7 @@ class TopicMaker:
             )
 
     async def on_demand(self, name: str) -> Topic | None:
-        """The topic, made now if topics are made for who asks; None if not. Raises TopicError."""
+        """Return the topic; create it first if topics are created on demand. Raises TopicError."""
         topic = await self._topic_metadata.find(name)
         if topic is None and self.settings.auto_create:
             try:

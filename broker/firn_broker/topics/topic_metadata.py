@@ -1,4 +1,5 @@
-"""The topics, as this broker knows them. The coordinator has the truth; this is refreshed every second, and whenever a name is missing."""
+"""This broker's copy of the topics. The broker refreshes it from the coordinator every second, and when a requested
+topic is missing."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,19 +28,19 @@ class TopicMetadata:
         self.by_id: Mapping[UUID, Topic] = {}
 
     async def refresh(self) -> None:
-        """Read the topics if they have changed. Raises UnavailableError."""
-        found = await self._topic_store.load_topics(self._version)
-        if found is None or found.version <= self._version:
+        """Load the topics if they have changed. Raises UnavailableError."""
+        loaded = await self._topic_store.load_topics(self._version)
+        if loaded is None or loaded.version <= self._version:
             return
-        self._version = found.version
-        self.by_name = {topic.name: topic for topic in found.topics}
-        self.by_id = {topic.id: topic for topic in found.topics}
+        self._version = loaded.version
+        self.by_name = {topic.name: topic for topic in loaded.topics}
+        self.by_id = {topic.id: topic for topic in loaded.topics}
         for partition in self._watermarks.watched():
             if partition.topic not in self.by_id:
                 self._watermarks.wake_partition(partition)
 
     async def keep(self) -> None:
-        """Refresh for ever."""
+        """Refresh every second until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
@@ -50,13 +51,13 @@ class TopicMetadata:
                 log.exception("cannot refresh topics")
 
     async def find(self, name: str) -> Topic | None:
-        """The topic of that name; asked for anew when it is not known."""
+        """Return the topic of that name, after a refresh if it is missing. Raises UnavailableError."""
         if name not in self.by_name:
             await self.refresh()
         return self.by_name.get(name)
 
     async def find_id(self, id: UUID) -> Topic | None:
-        """The topic of that id; asked for anew when it is not known."""
+        """Return the topic of that id, after a refresh if it is missing. Raises UnavailableError."""
         if id not in self.by_id:
             await self.refresh()
         return self.by_id.get(id)

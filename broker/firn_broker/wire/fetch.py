@@ -1,8 +1,8 @@
-"""Fetch, versions 4 to 16, by hand: the answer is a list of buffers in which records are views of what is cached.
+"""Fetch, versions 4 to 16, by hand: the answer is a list of buffers, and its records are views of cached blocks.
 
-Fields by version: log start offset since 5, sessions since 7, current leader epoch since 9, rack since 11, flexible and last fetched epoch
-since 12, topic ids instead of names since 13, replica state as a tagged field since 15; in the answer the preferred replica since 11.
-"""
+Fields by version: log start offset since 5, sessions since 7, current leader epoch since 9, rack since 11, flexible and
+last fetched epoch since 12, topic ids instead of names since 13, replica state as a tagged field since 15; in the
+answer the preferred replica since 11."""
 
 import struct
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _TOP = struct.Struct(">ihi")
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """Where a consumer is in one partition and how much it takes."""
+    """The place of a consumer in one partition, and the bytes that it accepts."""
 
     index: int
     leader_epoch: int
@@ -35,7 +35,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """What a consumer asks. Topics are named by str, or by UUID from version 13 on."""
+    """The request of a consumer. Topics are named by str, or by UUID since version 13."""
 
     max_wait_ms: int
     min_bytes: int
@@ -59,10 +59,10 @@ class FetchResult:
 
 
 def read(frame: memoryview, place: int, version: int) -> FetchRequest:
-    """The request whose body begins at ``place``. Raises `MalformedError`."""
+    """Read the request whose body begins at ``place``. Raises `MalformedError`."""
     cursor = Cursor(frame, place, flexible=version >= FLEXIBLE)
     if version < 15:
-        cursor.i32()  # replica id: followers do not exist here
+        cursor.i32()  # replica id: this cluster has no followers
     max_wait_ms, min_bytes, max_bytes, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
     session_id, session_epoch = (cursor.i32(), cursor.i32()) if version >= 7 else (0, -1)
     topics: list[tuple[str | UUID, list[FetchPartition]]] = []
@@ -103,15 +103,17 @@ def write(
     topics: list[tuple[str | UUID, list[FetchResult]]],
     error: ErrorCode = ErrorCode.none,
 ) -> list[bytes | memoryview]:
-    """The answer's body as buffers to send one after the other. The session id is 0: we keep no sessions (KIP-227 allows that)."""
+    """Write the body of the answer as buffers. The session id is 0, because the broker keeps no sessions (KIP-227
+    allows that)."""
     flexible = version >= FLEXIBLE
     tags = b"\0" if flexible else b""
-    # Null means "no list of aborted transactions"; whoever reads committed records is given an empty one, as Kafka does.
+    # Null means "no list of aborted transactions". Like Kafka, the broker sends an empty list to clients that read
+    # committed records.
     if isolation == READ_COMMITTED:
         aborted = fields.array(0, flexible=flexible)
     else:
         aborted = b"\0" if flexible else b"\xff\xff\xff\xff"
-    # -1: read on from this broker.
+    # -1: no preferred replica, so the client stays with this broker.
     middle = aborted + (_I32.pack(-1) if version >= 11 else b"")
     out: list[bytes | memoryview] = []
     head = _TOP.pack(0, error, 0) if version >= 7 else _I32.pack(0)
@@ -128,7 +130,7 @@ def write(
                 pending.append(_I64.pack(result.log_start))
             pending.append(middle)
             size = sum(map(len, result.records))
-            # No records is a length of zero: librdkafka takes null for an invalid answer.
+            # An empty answer has length zero: librdkafka rejects null as invalid.
             pending.append(fields.varint(size + 1) if flexible else _I32.pack(size))
             if size:
                 out.append(b"".join(pending))

@@ -1,4 +1,4 @@
-"""Headers of requests and responses (KIP-511, KIP-482): which version an API's header has, and both codecs."""
+"""Headers of requests and responses (KIP-511, KIP-482)."""
 
 import struct
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ FLEXIBLE_SINCE = {
     0: 9, 1: 12, 2: 6, 3: 9, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5, 16: 3, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4,
     32: 4, 33: 2, 35: 2, 37: 2, 42: 2, 44: 1, 46: 0, 60: 0, 68: 0, 69: 0,
 }  # fmt: skip
-"""API key -> first flexible version; an API that is not here has none (``flexibleVersions`` of Kafka's message definitions)."""
+"""API key -> first flexible version; an API without an entry has none (``flexibleVersions`` of Kafka's message
+definitions)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """What stands before every request; ``body`` is where the message begins in the frame."""
+    """The header of a request; ``body`` is the position of the message in the frame."""
 
     api: int
     version: int
@@ -27,13 +28,13 @@ class RequestHeader:
 
 
 def is_flexible(api: int, version: int) -> bool:
-    """Whether messages of this version have compact lengths and tagged fields."""
+    """Return whether messages of this version have compact lengths and tagged fields."""
     since = FLEXIBLE_SINCE.get(api)
     return since is not None and version >= since
 
 
 def read(frame: memoryview) -> RequestHeader:
-    """The header of ``frame``. Raises `MalformedError`. The client id keeps its old length field in all versions."""
+    """Read the header of ``frame``. Raises `MalformedError`. The client id has the old length field in all versions."""
     cursor = Cursor(frame, 0, flexible=False)
     api, version, correlation = cursor.i16(), cursor.i16(), cursor.i32()
     client = cursor.string()
@@ -44,7 +45,8 @@ def read(frame: memoryview) -> RequestHeader:
 
 
 def response(header: RequestHeader) -> bytes:
-    """The header of the answer. That of ApiVersions never has tagged fields: a client may not know yet what we speak."""
+    """Write the header of the answer. ApiVersions never has tagged fields: its client does not know the broker's
+    versions yet."""
     correlation = header.correlation.to_bytes(4, "big", signed=True)
     flexible = header.api != API_VERSIONS and is_flexible(header.api, header.version)
     return correlation + b"\0" if flexible else correlation

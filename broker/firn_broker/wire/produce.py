@@ -1,8 +1,7 @@
 """Produce, versions 0 to 11, by hand: records stay views of the frame, and the answer is one join.
 
-Fields by version: transactional id since 3, flexible since 9; in the answer the log append time since 2, throttle time since 1, log start
-offset since 5, record errors and message since 8.
-"""
+Fields by version: transactional id since 3, flexible since 9; in the answer the log append time since 2, throttle time
+since 1, log start offset since 5, record errors and message since 8."""
 
 import struct
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ class ProduceResult:
 
 
 def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
-    """The request whose body begins at ``place``. Raises `MalformedError`."""
+    """Read the request whose body begins at ``place``. Raises `MalformedError`."""
     cursor = Cursor(frame, place, flexible=version >= FLEXIBLE)
     transactional_id = cursor.string() if version >= 3 else None
     acks, timeout_ms = cursor.i16(), cursor.i32()
@@ -72,7 +71,7 @@ def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
 
 
 def write(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
-    """The answer's body."""
+    """Write the body of the answer."""
     flexible = version >= FLEXIBLE
     out = [fields.array(len(topics), flexible=flexible)]
     for name, results in topics:

@@ -1,8 +1,8 @@
-"""Requests as typed records, one for each API that is decoded by Kafka's definitions, with the fields that the broker uses.
+"""Requests as typed records, one for each API that is decoded by Kafka's definitions, with the fields that the broker
+uses.
 
-Field names are those of the newest version (Kafka's, in snake case); a field of older versions only keeps its own name. A default stands in for
-a field that a version lacks. It is Kafka's default if Kafka has one.
-"""
+Field names are those of the newest version (Kafka's, in snake case); a field of older versions only keeps its own name.
+A default stands in for a field that a version lacks. It is Kafka's default if Kafka has one."""
 
 from dataclasses import dataclass
 from datetime import timedelta

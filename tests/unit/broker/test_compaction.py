@@ -138,7 +138,7 @@ def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
 
 def test_as_much_as_one_pass_takes_is_compacted_whatever_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr(compaction, "PASS_RUNS", 4)
+        monkeypatch.setattr(compaction, "PASS_RANGES", 4)
         async with broker(**UPKEEP) as asked:
             await create(asked, "t", cleanup_policy="compact")
             await produce(asked, "t", 0, batch(*((b"%d" % it, b"v" * 100) for it in range(300))))
@@ -224,7 +224,7 @@ def test_deleting_goes_on_beside_compacting() -> None:
 def test_all_that_is_due_is_compacted_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         # One partition needs three passes, and all of them together a few times what one pass takes.
-        monkeypatch.setattr(compaction, "PASS_RUNS", 2)
+        monkeypatch.setattr(compaction, "PASS_RANGES", 2)
         async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
             await create(asked, "t", partitions=6, cleanup_policy="compact")
             one = batch((b"k", b"v" * 300_000))

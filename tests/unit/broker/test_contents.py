@@ -54,7 +54,7 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 def test_records_of_every_codec_are_found(codec: str) -> None:
     number, compress = CODECS[codec]
     body = record(0, value=b"x" * 100_000) + record(3, time=-5, key=None, value=None)
-    data, places = contents.opened(batch(compress(body), 2, attributes=number, base=40, delta=7))
+    data, places = contents.open_batch(batch(compress(body), 2, attributes=number, base=40, delta=7))
     assert data == body
     assert [(it.offset, it.timestamp) for it in places] == [(40, 1000), (43, 995)]
 
@@ -64,14 +64,14 @@ def test_what_decompresses_to_more_than_the_bound_is_refused(codec: str) -> None
     number, compress = CODECS[codec]
     fits = record(0, value=bytes(contents.MAX_BYTES - 30))
     assert len(fits) <= contents.MAX_BYTES
-    assert len(contents.opened(batch(compress(fits), 1, attributes=number))[1]) == 1
+    assert len(contents.open_batch(batch(compress(fits), 1, attributes=number))[1]) == 1
     with pytest.raises(ValueError, match=r"records cannot be decoded|more than"):
-        contents.opened(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number))
+        contents.open_batch(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number))
 
 
 def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
     with pytest.raises(ValueError, match="4294967295 bytes in a block"):
-        contents.opened(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
+        contents.open_batch(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
 )
 def test_what_is_no_batch_is_said(damaged: memoryview) -> None:
     with pytest.raises(ValueError, match=r"record|number"):
-        contents.opened(damaged)
+        contents.open_batch(damaged)
 
 
 def test_records_of_append_time_have_that_of_their_batch() -> None:
-    _, places = contents.opened(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
+    _, places = contents.open_batch(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
     assert [it.timestamp for it in places] == [1000, 1000]
