@@ -24,7 +24,7 @@ import asyncio
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -267,7 +267,7 @@ class Group:
         self.members[id] = member
         if was_leader:
             self.leader = id
-        if self.state is State.STABLE and self._vote() == self.protocol:
+        if self.state is State.STABLE and _vote(self.members.values()) == self.protocol:
             reply = self._joined(member)
             if was_leader and not request.skips_assignment:
                 # The reply names another leader, so that the member does not compute assignments that exist already.
@@ -318,7 +318,7 @@ class Group:
             return
         if self.leader not in self.members or self.members[self.leader].joining is None:
             self.leader = joined[0].id
-        self.protocol = self._vote()
+        self.protocol = _vote(self.members.values())
         self.state, self._proposed = State.COMPLETING, False
         for member in self.members.values():
             member.assignment = b""
@@ -326,13 +326,6 @@ class Group:
                 member.deadline = now + member.session_seconds
                 _answer(member.joining, self._joined(member))
                 member.joining = None
-
-    def _vote(self) -> str:
-        common = set.intersection(*({name for name, _ in member.protocols} for member in self.members.values()))
-        votes = Counter(
-            next((name for name, _ in member.protocols if name in common), "") for member in self.members.values()
-        )
-        return max(sorted(votes), key=lambda name: votes[name])
 
     def _joined(self, member: Member) -> JoinReply:
         members = (
@@ -539,6 +532,13 @@ class Group:
         self.state = State.STABLE if self.members else State.EMPTY
         if stored.get("rebalancing"):
             self._rebalance(now)
+
+
+def _vote(members: Collection[Member]) -> str:
+    """Choose the protocol that most members prefer among those that all members support."""
+    common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+    votes = Counter(next((name for name, _ in member.protocols if name in common), "") for member in members)
+    return max(sorted(votes), key=lambda name: votes[name])
 
 
 def _text(data: bytes) -> str:

@@ -17,7 +17,7 @@ from firn.records import message_reader
 from firn.records.cursor import MalformedError
 from firn_broker import api_table
 from firn_broker.wire import headers
-from tests.unit.broker.whole import _nested
+from tests.unit.broker.whole import nested_entity
 
 REQUESTS = {api.key: api.request for api in api_table.APIS if api.request is not None}
 VERSIONS = [
@@ -39,7 +39,7 @@ def sample(schema: Any, chance: Random) -> Any:
     values = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
-        inner = _nested(hint)
+        inner = nested_entity(hint)
 
         def one(inner: Any = inner, field: Any = field) -> Any:
             return sample(inner, chance) if inner is not None else SAMPLES[field.metadata["kafka_type"]]
@@ -102,7 +102,7 @@ def agrees(record: Any, schemas: list[Any], served: int) -> None:
             kafkas = {it.default for _, it in definitions} - {dataclasses.MISSING}
             assert not kafkas or kafkas == {field.default}, f"{record.__name__}.{field.name}"
         if (part := nested_record(hint)) is not None:
-            agrees(part, [_nested(it) for it, _ in definitions], len(definitions))
+            agrees(part, [nested_entity(it) for it, _ in definitions], len(definitions))
 
 
 @pytest.mark.parametrize("api", REQUESTS)

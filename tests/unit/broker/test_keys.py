@@ -138,7 +138,7 @@ def test_a_field_that_passes_the_end_of_its_record_is_said(body: bytes) -> None:
     [
         (raw.batch(raw.record(0) + raw.record(1, key=None), 2), "no record without a key"),
         (raw.batch(b"nonsense", 1), "can decode"),
-        (raw.batch(raw.record(0, value=None), 1, attributes=keys.HORIZON_BIT), "not for producers"),
+        (raw.batch(raw.record(0, value=None), 1, attributes=keys.HORIZON_BIT), "a producer must not set"),
     ],
 )
 def test_what_could_not_be_compacted_is_not_taken(batch: memoryview, why: str) -> None:

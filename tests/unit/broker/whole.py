@@ -105,17 +105,17 @@ def fill(schema: Any, fields: Mapping[str, Any]) -> Any:
 @cache
 def _fields(schema: Any) -> list[tuple[Any, Any]]:
     hints = get_type_hints(schema)
-    return [(field, _nested(hints[field.name])) for field in dataclasses.fields(schema)]
+    return [(field, nested_entity(hints[field.name])) for field in dataclasses.fields(schema)]
 
 
 _NOTHING: dict[str, Any] = {"bool": False, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uuid": None, "string": None}
 
 
-def _nested(hint: Any) -> Any:
+def nested_entity(hint: Any) -> Any:
     if isinstance(hint, type) and getattr(hint, "__type__", None) is EntityType.nested:
         return hint
     for argument in get_args(hint):
-        if (found := _nested(argument)) is not None:
+        if (found := nested_entity(argument)) is not None:
             return found
     return None
 

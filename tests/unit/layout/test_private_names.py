@@ -9,7 +9,6 @@ from tests.unit.layout.sources import PRODUCT, files, relative, tree
 OURS = {"firn", "firn_operator", "firn_controllers", "firn_broker", "firn_spark", "hack", "tests"}
 _PERHAPS = re.compile(r"(?m)^\s*from [\w.]+ import (?:\([^)]*|[^\n(]*)\b_[a-zA-Z]")
 PENDING = {
-    ("tests/unit/broker/test_decoding.py", "_nested"),
     ("tests/unit/spark_driver/test_what_other_snapshots_carry.py", "_KEYS"),
 }
 
