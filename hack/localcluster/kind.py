@@ -55,8 +55,9 @@ class Kind:
 
         def command_line_tools() -> None:
             self._layout.binaries.mkdir(parents=True, exist_ok=True)
-            link(self._layout.binaries / "kubectl", tools.build("kube"))
-            link(self._layout.binaries / "helm", tools.build("helm"))
+            built = tools.build_together(["kube", "helm"])
+            link(self._layout.binaries / "kubectl", built["kube"])
+            link(self._layout.binaries / "helm", built["helm"])
 
         side_by_side(command_line_tools, self._create)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,24 @@ def step(name: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     say(f"{name}: done in {time.monotonic() - started:.1f}s")
+
+
+@contextmanager
+def every(seconds: float, report: Callable[[], object]) -> Iterator[None]:
+    """Call `report` every `seconds` while the block runs."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            report()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        repeating = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            ended.set()
+        repeating.result()
 
 
 def side_by_side(*steps: Callable[[], object]) -> None:

@@ -56,12 +56,9 @@ class Local:
                 raise Failure(
                     f"the cluster's directory cannot be below {hidden[0]}, which the node has for itself: set FIRN_CLUSTER"
                 )
-            names = ["kube", "coredns", "helm", "pause"]
-            side_by_side(
-                lambda: packages.ensure(packages.LOCAL_CLUSTER),
-                *(lambda name=name: tools.build(name) for name in names),
-            )
-            built = {name: tools.build(name) for name in names}
+            names = list(tools.CLUSTER.programs)
+            side_by_side(lambda: packages.ensure(packages.LOCAL_CLUSTER), lambda: tools.build_together(names))
+            built = tools.build_together(names)
             if not self._alive():
                 self._clear()
                 self._start(built)

@@ -1,3 +1,0 @@
-module firn.dev/hack/tools/pause
-
-go 1.24.0
