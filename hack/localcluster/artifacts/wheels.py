@@ -22,6 +22,8 @@ def pyspark() -> Path:
             with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
                 run([sys.executable, "-m", "venv", f"{scratch}/venv"])
                 pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
+                # Most of the wheel are jars, which are compressed already.
+                pip += ["--config-settings=--build-option=--compression=stored"]
                 run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
                 for wheel in Path(scratch).glob("pyspark-*.whl"):
                     wheel.rename(shelf / wheel.name)
