@@ -7,6 +7,8 @@ export FIRN_CACHE
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
+DEMO_VENV := .venv-demo
+DEMO_STAMP := $(DEMO_VENV)/.requirements
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest
@@ -18,8 +20,16 @@ help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: setup ## all set-up, then 336,776 flights from Kafka into an Iceberg table, queried and audited
-	@$(PYTHON) hack/demo
+demo: ## the set-up that the demo needs, then 336,776 flights from Kafka into an Iceberg table, queried and audited
+	@$(MAKE) --no-print-directory -j2 $(DEMO_STAMP) demo-cluster
+	@FIRN_REUSE=1 $(DEMO_VENV)/bin/python hack/demo
+
+.PHONY: demo-cluster
+demo-cluster:
+	@hack/setup demo
+
+$(DEMO_STAMP): requirements/demo.txt hack/venv
+	@hack/venv $(DEMO_VENV) demo
 
 .PHONY: test
 test: setup lint ## all set-up, then lint, types, import rules, unit, contract, integration and e2e tests
@@ -70,8 +80,9 @@ $(DOCS_STAMP): requirements/docs.txt
 .PHONY: lock
 lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 	@$(VENV)/bin/pip install -q uv
-	@for set in operator broker spark dev docs; do \
+	@for set in operator broker spark dev demo docs; do \
 	  $(VENV)/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
+	    $$([ $$set != demo ] || echo --no-emit-package=numpy --no-emit-package=pandas) \
 	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
 
 .PHONY: setup
@@ -86,7 +97,7 @@ cluster: ## tools, images and a running cluster
 venv: $(STAMP) ## the Python environment of development and tests
 
 $(STAMP): requirements/dev.txt pyproject.toml hack/venv
-	@hack/venv $(VENV)
+	@hack/venv $(VENV) dev
 
 .PHONY: down
 down: ## take the cluster away, leave nothing running
