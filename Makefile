@@ -62,10 +62,12 @@ format: venv ## rewrite the code in the project's format
 .PHONY: generate
 generate: venv ## write the CRDs, the chart's copy and the API reference from the models
 	@$(PYTHON) hack/generate
+	@$(PYTHON) -m hack.reference
 
 .PHONY: verify
 verify: venv ## fail when what `make generate` writes differs from what is there
 	@$(PYTHON) hack/generate --check
+	@$(PYTHON) -m hack.reference --check
 
 .PHONY: docs
 docs: $(DOCS_STAMP) ## build the documentation site into build/docs; a warning fails the build

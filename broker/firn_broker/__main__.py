@@ -38,7 +38,7 @@ SERVE, FSCK = "serve", "fsck"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. The exit code is one of `ExitCode`."""
-    options = _options(arguments)
+    options = command_line().parse_args(arguments)
     telemetry.log_as_json()
     try:
         if options.data_dir is not None:
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.TEMPORARY
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="firn-broker", description="A Kafka broker that keeps its log in an object store."
     )
@@ -96,7 +97,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default: 127.0.0.1:9092)")
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="address of /metrics, /livez and /readyz")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _address(text: str) -> tuple[str, int]:

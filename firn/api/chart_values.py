@@ -139,7 +139,7 @@ class Rbac(Settings):
 
 
 class NetworkPolicyValues(Settings):
-    """Who may connect to the operator, the ingestion applications and the bundled stores."""
+    """NetworkPolicies of the operator, the ingestion applications and the bundled stores."""
 
     enabled: bool
     metrics_from: list[dict[str, Any]]

@@ -385,7 +385,7 @@ class Maintenance(Settings):
     lowest_orphan_age: Duration = "1d"
     """No policy may take files younger than this for orphans: a writer may be about to commit them."""
     lowest_snapshot_age: Duration = "5m"
-    """No policy may expire snapshots younger than this: somebody may be reading them."""
+    """No policy may expire snapshots younger than this: a reader may still use them."""
     ttl: Duration = "1h"
     """Finished runs stay in the cluster this long, with their logs."""
     service_account: str = "firn-maintain"
