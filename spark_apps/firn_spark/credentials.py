@@ -50,7 +50,7 @@ def read_secret(path: str) -> str:
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NotReadyError(
-            f"secret file {path} cannot be read ({type(error).__name__}): is the Secret there, with this key?"
+            f"secret file {path} cannot be read ({type(error).__name__}): check that the Secret exists and has this key"
         ) from error
 
 

@@ -104,7 +104,7 @@ class StoreContract:
         dead = Lease(store, name, old, time.monotonic(), time.monotonic)
         dead.check()
         dead.renew()
-        with pytest.raises(FencedError, match="next has it now"):
+        with pytest.raises(FencedError, match="next holds it now"):
             dead.check()
         lease.check()
         lease.release()

@@ -81,7 +81,8 @@ class Driver:
                 connection = self.settings.kafka.get(profile)
                 if connection is None:
                     raise InvalidSpecError(
-                        f"profile {profile} is not in the settings of group {self.settings.group}; they are rendered anew by the operator"
+                        f"profile {profile} is not in the settings of group {self.settings.group}; "
+                        "the operator adds it with the next change of the settings"
                     )
                 try:
                     self._kafkas[profile] = Kafka(profile, connection)
@@ -93,7 +94,7 @@ class Driver:
 
     def _unfit(self) -> str | None:
         if not session.running(self._spark):
-            return "Spark's JVM has ended"
+            return "Spark's JVM has exited"
         return "secrets have changed" if self._credentials.replaced() else None
 
     def run(self) -> ExitCode:
@@ -150,7 +151,7 @@ def run(path: str) -> int:
     try:
         code = driver.run()
     except Exception:
-        log.exception("ended by an error of its own")
+        log.exception("ended with an unexpected error")
     log.info("stopped", code=code.name)
     # What still hangs in a dead connection must not keep the pod from ending; rounds have ended or been fenced here.
     sys.stderr.flush()

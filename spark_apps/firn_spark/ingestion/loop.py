@@ -100,13 +100,13 @@ class Loop:
     def ready(self) -> str | None:
         """None, or why the application cannot serve topics yet."""
         if self._jobs.current() is None:
-            return "job contracts are not known yet"
+            return "the driver has not loaded its job contracts yet"
         return self.alive()
 
     def alive(self) -> str | None:
         """None, or that the deciding thread has stopped moving."""
         stuck = time.monotonic() - self._moved
-        return f"the loop has not moved for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
+        return f"the driver's loop has not run for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
 
     @property
     def fenced(self) -> bool:
@@ -125,11 +125,11 @@ class Loop:
                 self._moved = time.monotonic()
                 self._take_jobs()
                 if self.fenced:
-                    log.error("every topic has another writer")
+                    log.error("another driver serves every topic")
                     return ExitCode.FENCED
                 reason = self._unfit()
                 if reason is not None:
-                    log.warning("giving way to a new start", reason=reason)
+                    log.warning("ending, so that the next start takes over", reason=reason)
                     return ExitCode.TEMPORARY
                 self._decide()
             return ExitCode.DONE
@@ -283,7 +283,7 @@ class Loop:
 
     def _escaped(self, group: Sequence[Topic], error: Exception) -> None:
         """What no round should let out: said with its trace, and its topics back off."""
-        log.exception("a round ended by an error of its own")
+        log.exception("a round ended with an unexpected error")
         for topic in group:
             topic.failed(
                 UnavailableError(f"topic {topic.job.topic}: {type(error).__name__}: {error}"), time.monotonic()

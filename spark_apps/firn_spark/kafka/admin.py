@@ -60,7 +60,7 @@ class Kafka:
             leaderless = [str(part.id) for part in description.partitions if part.leader is None or part.leader.id < 0]
             if leaderless:
                 found[topic] = UnavailableError(
-                    f"topic {topic}: partition {', '.join(leaderless)} has no leader; a broker is down",
+                    f"topic {topic}: partition {', '.join(leaderless)} has no leader; check that all brokers are running",
                     reason=Reason.BROKER_UNREACHABLE,
                 )
             else:
@@ -120,5 +120,5 @@ class Kafka:
         if denied(cause):
             return AccessDeniedError(f"{what}; {WAY_OUT}")
         if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return NotReadyError(f"{what}; it is created by the operator, or was deleted")
+            return NotReadyError(f"{what}; the operator has not created it yet, or it was deleted")
         return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)

@@ -136,7 +136,7 @@ class _ClientReader:
         if not answered and time.monotonic() > self._deadline:
             topic, partition = next(iter(self._waiting))
             raise UnavailableError(
-                f"topic {topic}, partition {partition}: no record and no end within {STALL_SECONDS:.0f} s",
+                f"topic {topic}, partition {partition}: no record and no end of the partition within {STALL_SECONDS:.0f} s",
                 reason=Reason.BROKER_UNREACHABLE,
             )
 
@@ -192,7 +192,7 @@ class _ClientReader:
 def _raise(error: KafkaError, place: tuple[str, int]) -> NoReturn:
     where = f"topic {place[0]}, partition {place[1]}: {error.str()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise NotReadyError(f"{where}; the log moved, plan again")
+        raise NotReadyError(f"{where}; the log no longer has this offset, the driver plans again")
     if denied(error):
         raise AccessDeniedError(f"{where}; {WAY_OUT}")
     raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)

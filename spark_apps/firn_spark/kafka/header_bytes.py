@@ -103,7 +103,7 @@ def _consumer(library: Any, config: Mapping[str, Any]) -> int:
             raise ValueError(f"librdkafka refuses {key}: {why.value.decode(errors='replace')}")
     consumer: int | None = library.rd_kafka_new(_CONSUMER, conf, why, len(why))
     if consumer is None:
-        raise ValueError(f"librdkafka makes no consumer: {why.value.decode(errors='replace')}")
+        raise ValueError(f"librdkafka cannot create a consumer: {why.value.decode(errors='replace')}")
     return consumer
 
 

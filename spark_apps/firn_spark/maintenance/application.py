@@ -2,7 +2,7 @@
 
 Exit codes (`firn.model.errors.ExitCode`): DONE where every table was done, busy, gone, or left at the run's deadline (the report says which);
 CONFIGURATION where all that failed waits for its author; CORRUPT where a table contradicts itself; TEMPORARY where another attempt may help,
-and where the process was told to end.
+and where the process was received SIGTERM.
 """
 
 import os
@@ -173,7 +173,7 @@ class Run:
                 reasons.append(error.reason)
                 messages.append(without_secrets(str(error)))
             else:
-                log.error("table failed by an error of the run's own", exc_info=error)
+                log.error("table failed with an unexpected error", exc_info=error)
                 reasons.append(Reason.RUN_FAILED)
                 messages.append(f"{type(error).__name__}: {without_secrets(str(error))}")
         return reasons[0], "; ".join(dict.fromkeys(messages))
@@ -182,7 +182,10 @@ class Run:
         self.stop.check()
         lease = self._take(names.table_lease(work.table_uuid))
         if lease is None:
-            return "Busy", f"{self._leases.holder(names.table_lease(work.table_uuid)) or 'another run'} works on it"
+            return (
+                "Busy",
+                f"{self._leases.holder(names.table_lease(work.table_uuid)) or 'another run'} is working on the table",
+            )
 
         def may() -> None:
             self.stop.check()
@@ -262,9 +265,9 @@ class Run:
 def _another(table: Any | None, uuid: str) -> str:
     """Says so where ``table`` is not the one with this uuid."""
     if table is None:
-        return "there is no table"
+        return "the table does not exist"
     found = str(table.operations().current().uuid())
-    return "" if found == uuid else f"another table is in its place: {found}"
+    return "" if found == uuid else f"another table has its name now, with uuid {found}"
 
 
 def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | None]:
@@ -294,7 +297,7 @@ def leases_of(run: MaintenanceRun) -> Leases:
     if run.leases_directory is not None:
         return Leases(Files(run.leases_directory), holder, run.lease_seconds)
     if not run.namespace:
-        raise InvalidSpecError(f"run {run.name}: neither namespace nor leases_directory says where leases are")
+        raise InvalidSpecError(f"run {run.name}: set namespace or leases_directory, where the run finds leases")
     kube.load_incluster_config()
     store = KubernetesLeases(client.CoordinationV1Api(), run.namespace, {names.LABEL_MANAGED_BY: names.MANAGED_BY})
     return Leases(store, holder, run.lease_seconds)
@@ -312,14 +315,14 @@ def main(path: str, message: str) -> int:
     except InvalidSpecError as error:
         log.error("cannot start", error=str(error))
         return ExitCode.CONFIGURATION
-    signal.signal(signal.SIGTERM, lambda *_: run.stop.set("told to end"))
-    signal.signal(signal.SIGINT, lambda *_: run.stop.set("told to end"))
+    signal.signal(signal.SIGTERM, lambda *_: run.stop.set("received SIGTERM"))
+    signal.signal(signal.SIGINT, lambda *_: run.stop.set("received SIGTERM"))
     log.info("begins", run=contract.name, tables=len(contract.tables))
     code = ExitCode.BUG
     try:
         code = run.work()
     except Exception:
-        log.exception("ended by an error of its own")
+        log.exception("ended with an unexpected error")
     report = run.report()
     for table in report.tables:
         log.info("report", **table.model_dump(exclude_defaults=True))

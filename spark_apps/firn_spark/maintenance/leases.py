@@ -157,8 +157,8 @@ class KubernetesLeases:
             if error.status in none:
                 return None
             raise UnavailableError(
-                f"lease {self._namespace}/{name}: {error.status} {error.reason}; may the run's service account get, create, update and "
-                "delete leases there?"
+                f"lease {self._namespace}/{name}: {error.status} {error.reason}; allow the run's service account to get, create, update "
+                "and delete leases there"
             ) from error
         except HTTPError as error:
             raise UnavailableError(f"lease {self._namespace}/{name}: {error}") from error
@@ -212,7 +212,7 @@ class Lease:
             try:
                 self._store.remove(self.name, self._record.version)
             except UnavailableError as error:
-                log.warning("lease could not be released; it runs out by itself", lease=self.name, error=str(error))
+                log.warning("lease could not be released; it expires by itself", lease=self.name, error=str(error))
 
     def renew(self) -> bool:
         """One renewal, as the thread makes them. False where another one is wanted soon: it could not be made, or was not answered."""
@@ -229,11 +229,11 @@ class Lease:
                         # A renewal whose answer was lost: how long it is good for, only the next one tells.
                         self._record = there
                         return False
-                    self._lost = f"{there.holder if there is not None else 'nobody'} has it now"
+                    self._lost = f"{there.holder if there is not None else 'no run'} holds it now"
                     log.error("lease lost", lease=self.name, why=self._lost)
                     return True
             except UnavailableError as error:
-                log.warning("lease not renewed", lease=self.name, error=str(error))
+                log.warning("lease could not be renewed", lease=self.name, error=str(error))
                 return False
             self._record, self._until = written, asked + record.seconds * 2 / 3
             return True

@@ -131,7 +131,7 @@ def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
         raise CorruptDataError(
-            f"table {table.name()}: {where} does not say what was ingested ({error!r}); roll back to a snapshot that does, or set "
+            f"table {table.name()}: {where} does not record valid ingestion offsets ({error!r}); roll back to a snapshot that does, or set "
             f"{names.SUMMARY_TOPIC_ID}, {names.SUMMARY_EPOCH} and {names.SUMMARY_OFFSETS} in the table's properties"
         ) from error
 
@@ -222,7 +222,7 @@ class Committer:
             for descriptor in descriptors:
                 io.deleteFile(self._tables.data_file(table, descriptor).location())
         except JAVA_ERRORS as error:
-            log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
+            log.warning("files of a failed commit could not be deleted", table=str(table.name()), error=short(error))
 
 
 class _Append:
@@ -278,5 +278,5 @@ class _Append:
         # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._look(table), self.landed):
-            raise CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
+            raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         return base, self._committer.replaced(base, snapshot, self._values)

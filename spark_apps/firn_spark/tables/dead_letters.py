@@ -34,7 +34,7 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
     found = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
     if found is not None and found.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
-            f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not make it; "
+            f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not create it; "
             "rename it, or give the topic's table another name"
         )
     return found

@@ -87,7 +87,7 @@ def translate(error: Exception, subject: str) -> FirnError:
     chain = causes(error)
     text = (
         without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])
-        or "the JVM does not answer"
+        or "the JVM does not respond"
     )
     message = f"{subject}: {text}"
     if any(cause.denied for cause in chain):

@@ -198,7 +198,7 @@ class Tables:
             if not evolution.can_become(want, have):
                 if not evolution.can_become(have, want):
                     raise ConflictError(
-                        f"table {target.identifier}: column {column.name} is {have}, the schema says {want}; "
+                        f"table {target.identifier}: column {column.name} is {have}, the schema wants {want}; "
                         "correct the schema, or give the topic another table",
                         reason=Reason.SCHEMA_INCOMPATIBLE,
                     )

@@ -64,7 +64,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
             raise error from failure
         if done:
             if failure is not None:
-                log.warning("commit reported a failure, but it is in the table", table=name, error=short(failure))
+                log.warning("commit reported a failure, but the table has it", table=name, error=short(failure))
             failpoints.reach("after-readback")
             return
         if attempt == attempts or (attempt and not refused(failure)):
@@ -73,11 +73,13 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
         failure = _attempt(table, change, failpoints)
     if failure is None:
-        raise CommitConflictError(f"table {name}: the commit is no longer in the table's history")
+        raise CommitConflictError(
+            f"table {name}: the commit is no longer in the table's history; another engine may have rolled it back"
+        )
     if isinstance(failure, OutdatedError):
         raise failure
     if refused(failure):
-        raise CommitConflictError(f"table {name}: others were faster {attempts} times") from failure
+        raise CommitConflictError(f"table {name}: other commits came first {attempts} times") from failure
     if isinstance(failure, JAVA_ERRORS):
         if java_class(failure).endswith("ValidationException"):
             raise CommitConflictError(f"table {name}: {short(failure)}") from failure
@@ -98,12 +100,12 @@ def _attempt(table: Any, change: Change, failpoints: Failpoints) -> Exception | 
 
 
 def read_back(table: Any, failure: Exception | None = None) -> None:
-    """Refreshes the table. Raises CommitUnknownError where it cannot be read, NotReadyError where it is not there any more."""
+    """Refreshes the table. Raises CommitUnknownError where it cannot be read, NotReadyError where it no longer exists."""
     try:
         table.refresh()
     except JAVA_ERRORS as error:
         if java_class(error).endswith("NoSuchTableException"):
-            raise NotReadyError(f"table {table.name()}: it is not there any more") from failure or error
+            raise NotReadyError(f"table {table.name()}: it no longer exists") from failure or error
         raise CommitUnknownError(
             f"table {table.name()}: the commit's outcome cannot be read back: {short(error)}",
             reason="CatalogUnreachable",

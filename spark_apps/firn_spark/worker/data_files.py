@@ -164,7 +164,7 @@ class _ParquetSettings:
             try:
                 return max(1, int(properties.get(key, default)))
             except ValueError:
-                raise ValueError(f"table property {key}: {properties[key]!r} is no whole number") from None
+                raise ValueError(f"table property {key}: {properties[key]!r} is not a whole number") from None
 
         codec = properties.get("write.parquet.compression-codec", "zstd").lower()
         if codec not in _CODECS:

@@ -76,7 +76,7 @@ class Decoder:
         columns = self._format.decode(records)
         errors = columns.errors
         for index in np.flatnonzero(forced).tolist():
-            errors.setdefault(index, BadRecordError(Code.SKIPPED, Stage.WRITE, "skipped on request"))
+            errors.setdefault(index, BadRecordError(Code.SKIPPED, Stage.WRITE, "skipped by firn.dev/resume"))
         sorted_out = self._sort_out(records, forced, errors)
 
         kafka = kafka_columns(records)

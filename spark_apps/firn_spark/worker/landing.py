@@ -126,7 +126,7 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
             topic = topics.get(records.topic)
             if topic is None:
                 if records.topic not in plan.topics:
-                    raise ValueError(f"records of topic {records.topic!r}, which this landing does not know")
+                    raise ValueError(f"records of topic {records.topic!r}, which the landing plan does not name")
                 topic = topics[records.topic] = _Topic(plan.topics[records.topic], plan.ingested_at)
             topic.add(records)
             while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:

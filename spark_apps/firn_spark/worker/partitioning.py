@@ -120,11 +120,11 @@ class _Term:
     def __init__(self, schema: Schema, source_id: int, transform: transforms.Transform[Any, Any]) -> None:
         name = schema.find_column_name(source_id)
         if name is None:
-            raise ValueError(f"the schema has no field with id {source_id}, which {transform} is of")
+            raise ValueError(f"the schema has no field with id {source_id}, the source of {transform}")
         self._path = name.split(".")
         source = schema.find_type(source_id)
         if not isinstance(source, types.PrimitiveType):
-            raise ValueError(f"{transform}({name}): {source} cannot be partitioned or sorted by")
+            raise ValueError(f"{transform}({name}): {source} columns cannot be partitioned or sorted by")
         self.source = source
         self.transform = transform
         self.result = transform.result_type(source)

@@ -154,4 +154,4 @@ def test_an_incompatible_table_is_said_and_left_alone(world: World) -> None:
     )
     world.apply(clash)
     progress = world.await_state(clash, "BackingOff", table_reason="SchemaIncompatible")
-    assert "name is string, the schema says long" in progress.table_message
+    assert "name is string, the schema wants long" in progress.table_message

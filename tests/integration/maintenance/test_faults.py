@@ -172,7 +172,7 @@ def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:
         first, second = run.report().tables
     assert first.outcome in ("Done", "Unfinished")
     assert (second.uid, second.outcome) == (other.job.uid, "Unfinished")
-    assert "told to end" in second.message
+    assert "received SIGTERM" in second.message
     topic.check()
     said = run.log.read_text()
     assert "correct horse" not in said
@@ -308,7 +308,7 @@ def test_another_table_under_the_same_name_is_left_alone(lake: Lake, monkeypatch
     assert lake.run(work).outcome == "Gone"
 
 
-@pytest.mark.parametrize("why", ["deadline", "told to end"])
+@pytest.mark.parametrize("why", ["deadline", "received SIGTERM"])
 def test_a_run_that_has_to_end_leaves_what_is_not_committed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:

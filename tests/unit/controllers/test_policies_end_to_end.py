@@ -986,7 +986,7 @@ async def test_what_an_attempt_did_not_come_to_is_as_the_one_before_left_it() ->
     await world.settle()
     name = jobs(world)[0]["metadata"]["name"]
     for attempt, said in enumerate(({"commits": 7}, {"begun": False})):
-        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: told to end", **said)  # type: ignore[arg-type]
+        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: received SIGTERM", **said)  # type: ignore[arg-type]
         world.cluster.end_job(name, pack(RunReport(name=name, tables=(report,))), failure="x", attempt=attempt)
         world.clock.advance(1)
     await world.operator_only()

@@ -87,7 +87,7 @@ def test_what_is_not_supported_is_told_with_its_class() -> None:
 
 
 def test_a_jvm_that_is_gone_has_thrown_nothing() -> None:
-    assert str(translate(Py4JError("broken pipe"), "t")) == "t: the JVM does not answer"
+    assert str(translate(Py4JError("broken pipe"), "t")) == "t: the JVM does not respond"
 
 
 def test_a_catalog_that_refuses_its_properties() -> None:

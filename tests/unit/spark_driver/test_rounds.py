@@ -89,7 +89,7 @@ def test_an_executor_that_was_killed_for_want_of_memory_is_said_so(code: str) ->
     told = f"Job aborted due to stage failure: ... Reason: \nThe executor with id 3 exited with exit code {code}.\n"
     failure = classify(RuntimeError(told), topic())
     assert failure.reason == Reason.OUT_OF_MEMORY
-    assert "executors more memory" in str(failure)
+    assert "raise the memory or overhead" in str(failure)
 
 
 def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:

@@ -19,7 +19,7 @@ def preparation() -> Preparation:
 
 def test_a_topic_that_was_recreated_before_its_round_is_prepared_anew() -> None:
     found = topic(live=TopicInfo("id-2", (0, 1)), reading=READ, claimed=True, prepared=True)
-    with pytest.raises(NotReadyError, match="read anew"):
+    with pytest.raises(NotReadyError, match="reloading its offsets"):
         preparation().begin(found)
 
 

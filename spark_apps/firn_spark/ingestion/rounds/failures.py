@@ -48,7 +48,7 @@ def classify(error: Exception, topic: Topic) -> FirnError:
     subject = f"topic {topic.job.topic}"
     if any(sign in str(error) for sign in EXECUTOR_KILLED):
         return UnavailableError(
-            f"{subject}: an executor was killed for want of memory: give the group's executors more memory or overhead",
+            f"{subject}: an executor ran out of memory and was killed; raise the memory or overhead of the group's executors",
             reason=Reason.OUT_OF_MEMORY,
         )
     raised = RAISED_BY_TASK.search(str(error))

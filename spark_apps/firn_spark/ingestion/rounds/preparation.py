@@ -104,7 +104,9 @@ class Preparation:
         """
         reading = _live(topic)
         if reading != topic.reading.topic:
-            raise NotReadyError(f"topic {topic.job.topic}: it was re-created or has grown; its offsets are read anew")
+            raise NotReadyError(
+                f"topic {topic.job.topic}: it was re-created or has new partitions; reloading its offsets"
+            )
         if topic.letters.claimed:
             return
         assert topic.epoch is not None
@@ -129,7 +131,7 @@ class Preparation:
             self._spark, topic.job, topic.letters.java, dead, offsets, beyond
         )
         log.info(
-            "dead letters are ahead of the table: their offsets are left out",
+            "dead letters are ahead of the table: leaving out their offsets",
             topic=topic.job.topic,
             namespace=topic.job.namespace,
             records=sum(map(len, topic.letters.exclude.values())),
@@ -146,11 +148,13 @@ class Preparation:
 
 def _live(topic: Topic) -> TopicInfo:
     if topic.log.live is None:
-        raise topic.log.error or NotReadyError(f"topic {topic.job.topic}: not seen yet", reason=Reason.STARTING)
+        raise topic.log.error or NotReadyError(
+            f"topic {topic.job.topic}: waiting for the brokers to describe it", reason=Reason.STARTING
+        )
     if topic.job.topic_id is not None and topic.log.live.topic_id != topic.job.topic_id:
         raise NotReadyError(
             f"topic {topic.job.topic}: its id is {topic.log.live.topic_id}, the contract says {topic.job.topic_id}; "
-            "waiting for the contract of the topic that is there now"
+            "waiting for the contract of the current topic"
         )
     return topic.log.live
 

@@ -141,7 +141,7 @@ class Rounds:
             fail(topics[0], error)
         else:
             middle = len(topics) // 2
-            log.warning("a shared job failed, trying in halves", topics=len(topics), error=short(error)[:300])
+            log.warning("a shared job failed, retrying in halves", topics=len(topics), error=short(error)[:300])
             self._run(topics[:middle], started)
             self._run(topics[middle:], started)
 

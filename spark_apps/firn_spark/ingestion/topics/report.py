@@ -64,12 +64,12 @@ def _message(topic: Topic) -> str:
     if topic.log.cut_back:
         parts = ", ".join(f"partition {part} to offset {end}" for part, end in sorted(topic.log.cut_back.items()))
         return (
-            f"the log was cut back below what had landed ({parts}): its brokers lost records that the table has; "
-            "what is written anew at these offsets is not taken up"
+            f"the log ends before the landed offsets ({parts}): the brokers lost records that the table has; "
+            "new records at these offsets do not land"
         )
     if topic.reading.lost:
         return (
-            f"the log no longer had {topic.reading.lost} offsets when they were due: "
-            "retention deleted them before they landed"
+            f"{topic.reading.lost} offsets did not land: "
+            "retention deleted them from the log before the driver read them"
         )
     return ""

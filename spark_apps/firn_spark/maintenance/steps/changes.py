@@ -27,7 +27,9 @@ class Guard:
         self._may()
         found = str(self.table.operations().current().uuid())
         if found != self._uuid:
-            raise NotReadyError(f"table {self.name}: another table is in its place, {found} instead of {self._uuid}")
+            raise NotReadyError(
+                f"table {self.name}: another table has its name now, with uuid {found} instead of {self._uuid}"
+            )
 
 
 class NewSnapshot:
@@ -74,7 +76,7 @@ class NewSnapshot:
         snapshot = producer.apply()
         base = operations.current()
         if not snapshot.parentId() == seen == _snapshot_id(base.currentSnapshot()):
-            raise CommitConflictError(f"table {table.name()}: moved while its snapshot was made")
+            raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         summary = snapshot.summary()
         for key, value in self._expect.items():
             if (summary.get(key) or "0") != value:

@@ -144,8 +144,8 @@ def _rewrite(
     try:
         snapshot = subject.snapshot(COMPACT, produce, added, expect=expect)
     except CommitConflictError as error:
-        log.info("others changed what was rewritten", table=subject.name, error=str(error)[:300])
-        subject.done.notes.append("others changed files that were being rewritten")
+        log.info("other commits changed the files that were rewritten", table=subject.name, error=str(error)[:300])
+        subject.done.notes.append("other commits changed files that were being rewritten")
         return False
     gone |= paths
     subject.done.bytes_rewritten += sum(group.bytes for group in batch)
@@ -168,7 +168,7 @@ def _forget(subject: Subject, planned: Planned) -> bool:
     try:
         snapshot = subject.snapshot(COMPACT, produce)
     except CommitConflictError as error:
-        log.info("others changed the delete files", table=subject.name, error=str(error)[:300])
+        log.info("other commits changed the delete files", table=subject.name, error=str(error)[:300])
         return False
     subject.done.delete_files_removed += int(snapshot.summary().get("removed-delete-files") or 0)
     return True

@@ -116,7 +116,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     subject.guard.check()
     if location(table) != root:
         raise ConflictError(
-            f"table {subject.name}: its location changed while its files were listed; the next run looks again"
+            f"table {subject.name}: its location changed while its files were listed; the next run lists them again"
         )
     after = table.operations().current()
     if candidates and str(after.metadataFileLocation()) != str(before.metadataFileLocation()):
@@ -156,8 +156,8 @@ def refuse_kept(subject: Subject) -> None:
     """Raises ConflictError where the table's owner has said that its files are not to be deleted (``gc.enabled``)."""
     if dict(subject.table.properties()).get("gc.enabled", "true").lower() == "false":
         raise ConflictError(
-            f"table {subject.name}: gc.enabled is false, so its files may be another table's too; nothing is deleted. "
-            "Set it to true, or take snapshots, metadataFiles and orphanFiles out of the policy",
+            f"table {subject.name}: gc.enabled is false, so other tables may use its files; nothing is deleted. "
+            "Set it to true, or remove snapshots, metadataFiles and orphanFiles from the policy",
             reason=Reason.NOT_ALLOWED,
         )
 
@@ -174,8 +174,8 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
         other = _uuid(subject, path)
         if other is not None and other != uuid:
             raise ConflictError(
-                f"table {subject.name}: {path} is metadata of another table ({other}) at the same location; nothing is removed there. "
-                "Drop the other table with its files, or move one of the two; if it was dropped already, delete what it left by hand",
+                f"table {subject.name}: {path} is metadata of another table ({other}) at the same location; nothing is deleted there. "
+                "Drop the other table with its files, or move one of the two; if it was dropped already, delete the files it left by hand",
                 reason=Reason.RESOURCE_CONFLICT,
             )
 

@@ -44,7 +44,11 @@ def drop_rows(subject: Subject, work: RetentionWork) -> None:
                 _rows(subject, work.rows, work.enforce)
                 return
             except CommitConflictError as error:
-                log.info("others changed what rows were dropped from", table=subject.name, error=str(error)[:300])
+                log.info(
+                    "other commits changed the files that rows were dropped from",
+                    table=subject.name,
+                    error=str(error)[:300],
+                )
                 conflict = error
         raise conflict
     except JAVA_ERRORS as error:
@@ -113,7 +117,7 @@ def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
             spark = f"CAST({spark} AS TIMESTAMP_NTZ)"
     else:
         raise InvalidSpecError(
-            f"table {table.name()}: rows.column {work.column} is {kind or 'not there'}; name a timestamp, timestamptz or date column",
+            f"table {table.name()}: rows.column {work.column} is {kind or 'missing'}; name a timestamp, timestamptz or date column",
             reason=Reason.UNKNOWN_COLUMN,
         )
     keep, drop = f"{path} IS NULL OR {path} >= {spark}", f"{path} < {spark}"

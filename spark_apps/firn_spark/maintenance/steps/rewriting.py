@@ -142,7 +142,7 @@ class Rewriter:
             for file in files:
                 io.deleteFile(file.location())
         except JAVA_ERRORS as error:
-            log.warning("files without a commit could not be removed", table=str(table.name()), error=short(error))
+            log.warning("files of a failed commit could not be deleted", table=str(table.name()), error=short(error))
 
 
 def arranged(frame: Any, table: Any, catalog: str, arrangement: Arrangement, outputs: int) -> Any:

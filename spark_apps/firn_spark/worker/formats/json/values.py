@@ -64,7 +64,7 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _refuse_constant(name: str) -> Any:
-    raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"{name} is no JSON number")
+    raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"{name} is not a JSON number")
 
 
 _PARSER = json.JSONDecoder(
@@ -93,7 +93,7 @@ def parse(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {error.pos}: {error.msg}") from None
     if end != len(text):
-        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {end}: more follows after the value")
+        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {end}: there is more after the value")
     return value
 
 
@@ -222,13 +222,13 @@ def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
     try:
         return datetime.date(int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)).toordinal() - _EPOCH
     except ValueError:
-        raise _bad(Code.OUT_OF_RANGE, kind, value, "no such day") from None
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "this day does not exist") from None
 
 
 def _micros(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
     hour, minute, second = int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)
     if hour > 23 or minute > 59 or second > 59:
-        raise _bad(Code.OUT_OF_RANGE, kind, value, "no such time of day")
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "this time of day does not exist")
     fraction = parts[3] or ""
     if fraction[6:].strip("0"):
         raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
@@ -273,7 +273,7 @@ def _timestamptz(kind: types.Type) -> Converter:
             return micros
         offset = int(parts[9] or 0) * 60 + int(parts[10] or 0)
         if offset > MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
-            raise _bad(Code.OUT_OF_RANGE, kind, value, "no such zone")
+            raise _bad(Code.OUT_OF_RANGE, kind, value, "this zone does not exist")
         return micros - (offset if parts[8] == "+" else -offset) * 60_000_000
 
     return convert
@@ -304,7 +304,7 @@ def _decimal(kind: types.Decimal) -> Converter:
             return Decimal(0).quantize(unit)
         exponent += len(digits) - kept
         if exponent < -kind.scale:
-            raise _bad(Code.INEXACT, kind, value, f"more than {kind.scale} places")
+            raise _bad(Code.INEXACT, kind, value, f"more than {kind.scale} decimal places")
         if kept + exponent + kind.scale > kind.precision:
             raise _bad(Code.OUT_OF_RANGE, kind, value)
         return Decimal((sign, digits[:kept], exponent)).quantize(unit, context=_EXACT)
@@ -415,7 +415,7 @@ def _entries(kind: types.MapOf, strict: bool) -> Converter:
 
 
 def _repeated_key() -> BadRecordError:
-    return BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "a key that came before")
+    return BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the key was used before")
 
 
 def _scalar(kind: types.Type, text: str) -> Any:
@@ -458,7 +458,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
                 unknown = name if unknown is None else unknown
                 continue
             if name in seen:
-                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "comes twice").within(f".{name}")
+                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field is there twice").within(f".{name}")
             seen.add(name)
             found[place] = item
         if strict and unknown is not None:
