@@ -189,7 +189,9 @@ def _answered_in_outage(api: Api, handler: Handler) -> Handler:
             return await handler(request, call)
         except UnavailableError as error:
             metrics.REQUEST_ERRORS.labels(api.name).inc()
-            log.warning("client told to try again", api=api.name, client=call.client.id, error=str(error))
+            log.warning(
+                "coordinator unreachable, client has to retry", api=api.name, client=call.client.id, error=str(error)
+            )
             return answer(request)
 
     return answering

@@ -13,5 +13,5 @@ def nested_entity(hint: Any) -> Any | None:
 
 
 def is_array(hint: Any) -> bool:
-    """Tell whether a field of this type is an array."""
+    """Return whether a field of this type is an array."""
     return "tuple" in str(hint)

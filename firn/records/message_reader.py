@@ -36,7 +36,7 @@ def decode(record: type[R], api: int, version: int, frame: memoryview, place: in
     kio's own reader trusts the lengths in a frame and can exhaust the memory of the process, so only its definitions
     are used."""
     if len(frame) - place > REQUEST_LIMIT:
-        raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes are too many for it")
+        raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes, more than {REQUEST_LIMIT}")
     schema = _schema(api, version)
     cursor = Cursor(frame, place, flexible=schema.__flexible__)
     # Kafka ignores bytes after the message, and librdkafka leaves some behind several messages.
@@ -48,7 +48,7 @@ def _not_null(read: Read) -> Read:
     def checked(cursor: Cursor) -> Any:
         value = read(cursor)
         if value is None:
-            raise MalformedError("null where none may be")
+            raise MalformedError("null in a field that is not nullable")
         return value
 
     return checked

@@ -116,7 +116,7 @@ def _write_bytes(flexible: bool) -> Write:
 def _not_null(write: Write, name: str) -> Write:
     def checked(out: bytearray, value: Any) -> None:
         if value is None:
-            raise TypeError(f"{name} is null where it may not be")
+            raise TypeError(f"{name} is null, but not nullable")
         write(out, value)
 
     return checked
@@ -197,7 +197,7 @@ def _array(name: str, write: Write, form: str | None, *, optional: bool, flexibl
         if callable(value):
             value = value()
         if value is None and not optional:
-            raise TypeError(f"{name} is null where it may not be")
+            raise TypeError(f"{name} is null, but not nullable")
         out += array(-1 if value is None else len(value), flexible=flexible)
         if form is not None and value:
             out += struct.pack(f">{len(value)}{form}", *value)

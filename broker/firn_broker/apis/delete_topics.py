@@ -1,5 +1,5 @@
-"""DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is gone at once; its batches go in the
-background."""
+"""DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is deleted at once; the upkeep deletes its
+batches later."""
 
 from uuid import UUID
 

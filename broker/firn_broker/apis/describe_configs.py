@@ -34,12 +34,12 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) ->
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
             else:
-                configs = partial(_of_topic, broker, topic, keys)
+                configs = partial(_topic_entries, broker, topic, keys)
         elif resource.resource_type == BROKER:
             if resource.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
                 error, message = ErrorCode.invalid_request, f"no broker {resource.resource_name}"
             elif resource.resource_name:
-                configs = partial(_of_broker, broker, keys)
+                configs = partial(_broker_entries, broker, keys)
         else:
             error, message = (
                 ErrorCode.invalid_request,
@@ -63,7 +63,7 @@ def _entry(name: str, value: str, source: Source, type: ConfigType, synonyms: li
     }  # fmt: skip
 
 
-def _of_topic(broker: Broker, topic: Topic, keys: Collection[str] | None) -> Sequence[Fields]:
+def _topic_entries(broker: Broker, topic: Topic, keys: Collection[str] | None) -> Sequence[Fields]:
     if keys is not None and not keys:
         return ()
     return [
@@ -73,7 +73,7 @@ def _of_topic(broker: Broker, topic: Topic, keys: Collection[str] | None) -> Seq
     ]
 
 
-def _of_broker(broker: Broker, keys: Collection[str] | None) -> Sequence[Fields]:
+def _broker_entries(broker: Broker, keys: Collection[str] | None) -> Sequence[Fields]:
     settings = broker.settings
     entries = [
         ("broker.id", str(broker.membership.lease.node), ConfigType.INT),

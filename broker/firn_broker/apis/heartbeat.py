@@ -1,4 +1,4 @@
-"""Heartbeat (12), versions 0 to 4: REBALANCE_IN_PROGRESS tells a member to join again."""
+"""Heartbeat (12), versions 0 to 4: REBALANCE_IN_PROGRESS makes a member join again."""
 
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker

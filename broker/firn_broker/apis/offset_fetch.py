@@ -60,7 +60,9 @@ async def _group(broker: Broker, requested: OffsetFetchGroup, stable: bool, call
                 ]
                 answers.append({"name": name, "partitions": partitions})
     except UnavailableError as error:
-        log.warning("client told to try again", api="OffsetFetch", client=call.client.id, error=str(error))
+        log.warning(
+            "coordinator unreachable, client has to retry", api="OffsetFetch", client=call.client.id, error=str(error)
+        )
         return _refused(group, topics, ErrorCode.coordinator_not_available, stable)
     except GroupError as refused:
         return _refused(group, topics, refused.code, stable)

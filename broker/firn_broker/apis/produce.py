@@ -49,7 +49,7 @@ _ELEMENT_BYTES = 2048
 bytes."""
 
 Results = list[tuple[str, list[ProduceResult]]]
-Refusal = tuple[ErrorCode, str]
+Rejection = tuple[ErrorCode, str]
 """The error for a rejected batch, and the reason."""
 
 
@@ -89,7 +89,10 @@ async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[b
 
 
 def _all(request: ProduceRequest, error: ErrorCode) -> Results:
-    return [(name, [ProduceResult(one.index, error) for one in partitions]) for name, partitions in request.topics]
+    return [
+        (name, [ProduceResult(partition.index, error) for partition in partitions])
+        for name, partitions in request.topics
+    ]
 
 
 async def _append(
@@ -129,8 +132,8 @@ async def _append(
 
 async def _check(
     broker: Broker, name: str, partitions: Sequence[ProducePartition]
-) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | Refusal]]]:
-    """The topic, or None and why, and for each partition its batch or what is wrong with it."""
+) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | Rejection]]]:
+    """Return the topic, the error for missing partitions, and for each partition its batch or the reason for its rejection."""
     try:
         topic = broker.topic_metadata.by_name.get(name) or await broker.topic_metadata.find(name)
         missing = ErrorCode.unknown_topic_or_partition
@@ -139,24 +142,24 @@ async def _check(
     max_bytes = _LARGEST if topic is None else broker.configs.max_message_bytes(topic)
     times = None if topic is None else broker.configs.timestamps(topic, int(broker.clock.now().timestamp() * 1000))
     compacted = topic is not None and broker.configs.compacted(topic)
-    found: list[tuple[int, Batch | Refusal]] = []
-    for number, one in enumerate(partitions, 1):
+    checked: list[tuple[int, Batch | Rejection]] = []
+    for number, partition in enumerate(partitions, 1):
         try:
-            batch = _checked(one, max_bytes, times)
+            batch = _parse(partition, max_bytes, times)
             if compacted:
                 keys.require(batch)
-            found.append((one.index, batch))
+            checked.append((partition.index, batch))
         except InvalidBatchError as error:
-            # Not the error itself, which keeps alive all that it was raised in.
-            found.append((one.index, (error.code, str(error))))
+            # The error itself would keep the frames of its traceback in memory.
+            checked.append((partition.index, (error.code, str(error))))
         if compacted or not number % _AT_A_TIME:
-            # A request may have many batches, or some that take long to look into.
+            # Other requests must not wait for many batches, or for batches that take long to decode.
             await asyncio.sleep(0)
-    return topic, missing, found
+    return topic, missing, checked
 
 
 def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
-    """The client will send this batch again."""
+    """Remember that the client has to send this batch again."""
     if batch.producer_id >= 0:
         client.awaited.setdefault((topic, partition, batch.producer_id), (batch.producer_epoch, batch.base_sequence, 0))
         if len(client.awaited) > _AWAITED:
@@ -164,21 +167,21 @@ def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
 
 
 def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool:
-    """Whether an earlier batch of this producer has to come first."""
+    """Return whether an earlier batch of this producer has to arrive first; count the rejection."""
     key = topic, partition, batch.producer_id
     awaited = client.awaited.get(key)
     if awaited is None:
         return False
-    epoch, sequence, refused = awaited
-    if epoch == batch.producer_epoch and sequence != batch.base_sequence and refused < _IN_FLIGHT:
-        client.awaited[key] = epoch, sequence, refused + 1
+    epoch, sequence, rejected = awaited
+    if epoch == batch.producer_epoch and sequence != batch.base_sequence and rejected < _IN_FLIGHT:
+        client.awaited[key] = epoch, sequence, rejected + 1
         return True
-    # It came, or what comes now was sent later than it: it came to another broker, meanwhile.
+    # This is the awaited batch, or the client has sent the awaited batch to another broker in between.
     del client.awaited[key]
     return False
 
 
-def _checked(partition: ProducePartition, max_bytes: int, times: tuple[int, int] | None) -> Batch:
+def _parse(partition: ProducePartition, max_bytes: int, times: tuple[int, int] | None) -> Batch:
     if partition.records is None:
         raise InvalidBatchError(ErrorCode.invalid_record, "no records")
     if len(partition.records) > max_bytes:
@@ -191,8 +194,8 @@ def _checked(partition: ProducePartition, max_bytes: int, times: tuple[int, int]
             if time != NO_TIMESTAMP and not times[0] <= time <= times[1]:
                 raise InvalidBatchError(
                     ErrorCode.invalid_timestamp,
-                    f"timestamp {time} is not from {times[0]} to {times[1]}, as message.timestamp.before.max.ms and"
-                    " message.timestamp.after.max.ms have it at this broker's time",
+                    f"timestamp {time} is not between {times[0]} and {times[1]}, the bounds that message.timestamp.before.max.ms and"
+                    " message.timestamp.after.max.ms allow now",
                 )
     return batch
 

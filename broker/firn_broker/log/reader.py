@@ -110,41 +110,41 @@ class Reader:
         max_bytes = min(max_bytes, self._settings.max_response_bytes)
         # A consumer of one partition reads on from where the answer ends.
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
-        found: dict[Position, LookupResult] = {}
+        results: dict[Position, LookupResult] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
             pending = positions
             while True:
-                full = await self._find(pending, max_bytes, ahead, found, watch)
+                full = await self._find(pending, max_bytes, ahead, results, watch)
                 left = deadline - loop.time()
                 if (
                     left <= 0
                     or self._stopping
                     or full
-                    or any(result.error for result in found.values())
-                    or _bytes(found.values()) >= min(min_bytes, max_bytes)
+                    or any(result.error for result in results.values())
+                    or _bytes(results.values()) >= min(min_bytes, max_bytes)
                 ):
                     break
                 if not (grown := await watch.wait(left)):
                     break
                 pending = [position for position in positions if position.partition in grown]
-        return await self._load(positions, [found[position] for position in positions], max_bytes, share)
+        return await self._load(positions, [results[position] for position in positions], max_bytes, share)
 
     async def _find(
         self,
         positions: Sequence[Position],
         max_bytes: int,
         ahead: int,
-        found: dict[Position, LookupResult],
+        results: dict[Position, LookupResult],
         watch: Watch,
     ) -> bool:
-        """Look up the batches of these positions into ``found``; return whether there are more than one answer may
+        """Look up the batches of these positions into ``results``; return whether there are more than one answer may
         have.
 
         Each position may have the same number of ranges. A second lookup gives the ranges that some positions leave to
         those that have more."""
         for position in positions:
-            found.pop(position, None)
-        left = ANSWER_RANGES - sum(len(result.ranges) for result in found.values())
+            results.pop(position, None)
+        left = ANSWER_RANGES - sum(len(result.ranges) for result in results.values())
         before = 0
         for _ in range(2):
             if not positions:
@@ -157,11 +157,11 @@ class Reader:
                 for position in positions
             ]
             with metrics.FIND_SECONDS.time():
-                results = await self._log_store.find(lookups, allowed)
+                looked_up = await self._log_store.find(lookups, allowed)
             cut = []
-            for position, lookup, result in zip(positions, lookups, results, strict=True):
+            for position, lookup, result in zip(positions, lookups, looked_up, strict=True):
                 self._watermarks.observe(position.partition, result.high_watermark, watch)
-                found[position] = result
+                results[position] = result
                 if len(result.ranges) >= allowed and _bytes((result,)) < lookup.max_bytes:
                     cut.append(position)
                 else:
