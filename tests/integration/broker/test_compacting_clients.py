@@ -108,11 +108,11 @@ def holes(firn: FirnBroker) -> str:
 EXPECTED = [(110, b"a", b"first"), (121, b"b", b"second"), (132, b"c", b"third")]
 
 
-def test_librdkafka_passes_what_is_gone(firn: FirnBroker, holes: str) -> None:
+def test_librdkafka_passes_removed_records(firn: FirnBroker, holes: str) -> None:
     assert [it[1:] for it in records(firn, holes)] == EXPECTED
 
 
-def test_kafka_python_passes_what_is_gone(firn: FirnBroker, holes: str) -> None:
+def test_kafka_python_passes_removed_records(firn: FirnBroker, holes: str) -> None:
     consumer = kafka.KafkaConsumer(
         holes, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=20_000
     )
@@ -121,7 +121,7 @@ def test_kafka_python_passes_what_is_gone(firn: FirnBroker, holes: str) -> None:
     consumer.close()
 
 
-async def test_aiokafka_passes_what_is_gone(firn: FirnBroker, holes: str) -> None:
+async def test_aiokafka_passes_removed_records(firn: FirnBroker, holes: str) -> None:
     async with aiokafka.AIOKafkaConsumer(
         holes, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest"
     ) as consumer, asyncio.timeout(30):  # fmt: skip
@@ -129,7 +129,7 @@ async def test_aiokafka_passes_what_is_gone(firn: FirnBroker, holes: str) -> Non
     assert [(it.offset, it.key, it.value) for it in found] == EXPECTED
 
 
-def test_java_passes_what_is_gone(firn: FirnBroker, holes: str) -> None:
+def test_java_passes_removed_records(firn: FirnBroker, holes: str) -> None:
     command = program(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", firn.bootstrap, "--topic", holes, "--from-beginning",
         "--max-messages", "3", "--timeout-ms", "30000", "--formatter-property", "print.key=true",

@@ -118,7 +118,7 @@ def test_a_batch_larger_than_the_topic_allows_is_refused(firn: FirnBroker, name:
         produce(firn, name, [{"value": b"x" * 2000}])
 
 
-def test_a_topic_is_made_for_who_produces_to_it(firn: FirnBroker, name: str) -> None:
+def test_producing_to_a_missing_topic_creates_it(firn: FirnBroker, name: str) -> None:
     assert produce(firn, name, [{"value": b"v"}]) == [0]
 
 

@@ -28,12 +28,12 @@ def found_out() -> str:
     return ""
 
 
-def test_whoever_does_not_know_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_coordinator_that_accepts_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "judge", lambda *_: None)
     assert "times, and was sent" in found_out()
 
 
-def test_whoever_acknowledges_before_the_commit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def commit(self: Any, file: Any, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
         try:
             outcomes: Sequence[BatchOutcome] = await self._log_store.commit(
@@ -50,7 +50,7 @@ def test_whoever_acknowledges_before_the_commit_is_known(monkeypatch: pytest.Mon
     assert found_out()
 
 
-def test_whoever_commits_as_uploads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_writer_that_commits_in_the_order_of_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(self: Any) -> None:
         under_way = set()
         while True:
@@ -61,7 +61,7 @@ def test_whoever_commits_as_uploads_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in found_out()
 
 
-def test_whoever_answers_from_old_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     find = Reader._find
 
     async def remembered(
@@ -84,7 +84,7 @@ def test_whoever_answers_from_old_coordinates(monkeypatch: pytest.MonkeyPatch) -
     assert "were told" in found_out()
 
 
-def test_whoever_does_not_keep_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_coordinator_that_does_not_store_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     async def keep(self: Any, shard: Shard, group: StoredGroup) -> bool:
         return True
 

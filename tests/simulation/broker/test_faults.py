@@ -21,7 +21,7 @@ def test_what_is_acknowledged_stays(seed: int) -> None:
     assert sum(it.offset is not None for it in told.history.sent) >= ACKNOWLEDGED
 
 
-def test_a_seed_always_tells_the_same_story() -> None:
+def test_a_seed_always_runs_the_same_way() -> None:
     one, other = tell(3), tell(3)
     assert (one.operations, one.faults) == (other.operations, other.faults)
     assert one.history == other.history

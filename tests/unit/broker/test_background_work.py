@@ -33,7 +33,7 @@ WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
 
 
 @pytest.mark.parametrize("what", WORK)
-def test_it_goes_on_after_an_error_nobody_foresaw(what: str) -> None:
+def test_the_work_goes_on_after_an_unexpected_error(what: str) -> None:
     async def story() -> None:
         async with rig() as parts:
             with parts.watermarks.watch([FIRST]):

@@ -109,7 +109,7 @@ def test_an_empty_group_waits_for_more_members() -> None:
     assert second.result().members == []
 
 
-def test_a_new_member_is_first_told_its_id() -> None:
+def test_a_new_member_first_gets_its_id() -> None:
     play = Play()
     told: JoinReply = play.join(two_steps=True).result()
     assert told.error is ErrorCode.member_id_required
@@ -118,7 +118,7 @@ def test_a_new_member_is_first_told_its_id() -> None:
 
 
 @pytest.mark.parametrize("initial", [0.0, 3.0])
-def test_the_first_rebalance_waits_for_nobody_who_was_told_an_id_and_is_gone(initial: float) -> None:
+def test_the_first_rebalance_does_not_wait_for_pending_ids(initial: float) -> None:
     play = Play(initial=initial)
     play.join(two_steps=True)
     joined = play.join(play.join(two_steps=True).result().member, two_steps=True)
@@ -126,7 +126,7 @@ def test_the_first_rebalance_waits_for_nobody_who_was_told_an_id_and_is_gone(ini
     assert len(joined.result().members) == 1
 
 
-def test_later_rebalances_wait_for_those_who_were_told_an_id() -> None:
+def test_later_rebalances_wait_for_pending_ids() -> None:
     play = Play()
     (first,) = play.stable(1)
     told = play.join(two_steps=True).result().member
@@ -136,7 +136,7 @@ def test_later_rebalances_wait_for_those_who_were_told_an_id() -> None:
     assert len(again.result().members) == 2
 
 
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
+def test_an_unused_member_id_expires() -> None:
     play = Play()
     told: JoinReply = play.join(two_steps=True).result()
     play.after(11)
@@ -158,7 +158,7 @@ def test_a_second_member_makes_the_first_join_again() -> None:
     assert waiting.result().assignment == b"2"
 
 
-def test_who_does_not_join_again_is_out() -> None:
+def test_a_member_that_does_not_rejoin_is_removed() -> None:
     play = Play()
     (first,) = play.stable(1)
     second = play.join()
@@ -173,7 +173,7 @@ def test_who_does_not_join_again_is_out() -> None:
     assert play.group.heartbeat(first, None, 1, play.now) is ErrorCode.unknown_member_id
 
 
-def test_who_is_not_heard_of_is_out() -> None:
+def test_a_member_without_heartbeats_is_removed() -> None:
     play = Play()
     first, second = play.stable(2)
     play.after(9)
@@ -185,7 +185,7 @@ def test_who_is_not_heard_of_is_out() -> None:
     assert (play.group.state, play.group.members) == (State.EMPTY, {})
 
 
-def test_who_goes_may_take_another_along() -> None:
+def test_removing_a_member_may_remove_another() -> None:
     play = Play()
     first, second, third = play.stable(3)
     # All are as late, and the rebalance that the first one's end begins ends at once, and throws out the others.
@@ -261,7 +261,7 @@ def test_wrong_generations_and_strangers() -> None:
     assert failed(play.join("nobody")) is ErrorCode.unknown_member_id
 
 
-def test_a_full_group_takes_nobody() -> None:
+def test_a_full_group_accepts_no_member() -> None:
     play = Play(members=1)
     play.stable(1)
     assert failed(play.join()) is ErrorCode.group_max_size_reached
@@ -279,7 +279,7 @@ def test_a_static_member_takes_its_place_without_a_rebalance() -> None:
     assert failed(play.join(first.member, instance="a")) is ErrorCode.fenced_instance_id
 
 
-def test_an_old_static_leader_is_told_that_another_leads() -> None:
+def test_an_old_static_leader_learns_that_another_leads() -> None:
     play = Play()
     first: JoinReply = play.join(instance="a").result()
     play.sync(first.member, 1, {first.member: b"all"})
@@ -338,7 +338,7 @@ def test_a_group_goes_on_elsewhere() -> None:
     assert other.group.save() == kept
 
 
-def test_a_rebalance_begins_anew_elsewhere() -> None:
+def test_a_rebalance_starts_again_on_another_broker() -> None:
     play = Play()
     first, second = play.stable(2)
     generation = play.group.generation
@@ -364,7 +364,7 @@ def test_a_group_goes_on_elsewhere_with_what_its_leader_has_just_brought() -> No
 
 
 @pytest.mark.parametrize("act", [lambda play, id: play.join(id), lambda play, id: play.sync(id, 1)])
-def test_a_group_that_moved_tells_who_waits(act: Callable[[Play, str], Future]) -> None:
+def test_a_group_that_moved_answers_waiting_members(act: Callable[[Play, str], Future]) -> None:
     play = Play()
     first: JoinReply = play.join().result()
     second = play.join()

@@ -270,7 +270,7 @@ def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeyp
 
 
 @pytest.mark.parametrize("why", ["outgrown", "undecodable"])
-def test_what_cannot_be_compacted_stays_and_is_told_until_it_can(why: str) -> None:
+def test_a_partition_that_cannot_be_compacted_stays_and_is_reported_until_it_can(why: str) -> None:
     async def story() -> None:
         def told() -> float:
             return metrics.NOT_COMPACTED.labels(why)._value.get()

@@ -198,7 +198,7 @@ async def test_only_produce_requests_may_be_large() -> None:
         writer.close()
 
 
-async def test_who_closes_is_counted_until_what_it_produced_is_done() -> None:
+async def test_a_closed_connection_counts_until_its_writes_are_done() -> None:
     async with serving(max_connections=1) as (server, router, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
@@ -215,7 +215,7 @@ async def test_who_closes_is_counted_until_what_it_produced_is_done() -> None:
         second.close()
 
 
-async def test_what_a_client_only_wanted_to_be_told_ends_with_it() -> None:
+async def test_reads_of_a_disconnected_client_are_cancelled() -> None:
     async with serving(drain_seconds=0.05) as (server, router, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
@@ -229,7 +229,7 @@ async def test_what_a_client_only_wanted_to_be_told_ends_with_it() -> None:
         assert (router.begun, router.cut) == ([1, 3], [1]), "what it wanted to be done is done"
 
 
-async def test_who_closes_one_direction_holds_nothing() -> None:
+async def test_a_connection_closed_in_one_direction_holds_no_memory() -> None:
     async with serving() as (server, _, port):
         router = Answers()
         server._router = router  # type: ignore[assignment]
@@ -243,7 +243,7 @@ async def test_who_closes_one_direction_holds_nothing() -> None:
         writer.close()
 
 
-async def test_who_is_idle_is_sent_away() -> None:
+async def test_an_idle_connection_is_closed() -> None:
     async with serving(idle_seconds=0.05) as (server, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         (connection,) = server._connections
@@ -282,7 +282,7 @@ async def test_a_request_larger_than_the_memory_is_taken_alone() -> None:
         writer.close()
 
 
-async def test_who_goes_in_the_middle_gives_its_memory_back() -> None:
+async def test_a_connection_lost_in_the_middle_of_a_request_releases_its_memory() -> None:
     async with serving(buffered_bytes=1 << 20) as (_, _, port):
         _, gone = await asyncio.open_connection("127.0.0.1", port)
         gone.write(request(PRODUCE, 1, 900_000)[:500_000])
@@ -323,7 +323,7 @@ async def test_a_bad_request_ends_its_connection_after_the_answers_before_it() -
         second.close()
 
 
-async def test_who_is_too_many_is_sent_away() -> None:
+async def test_a_connection_above_the_limit_is_closed() -> None:
     async with serving(max_connections=1) as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(PRODUCE, 1))
@@ -359,7 +359,7 @@ def test_a_budget_serves_in_line() -> None:
     assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
 
 
-def test_a_budget_forgets_who_is_gone() -> None:
+def test_a_budget_removes_cancelled_waiters() -> None:
     budget, served = Budget(10), []
     gone, other = [], served.append
     assert budget.acquire(8, gone.append)
@@ -386,7 +386,7 @@ class Answers(Router):
         return Counted([bytes(self.SIZE)], share)
 
 
-async def test_who_takes_nothing_of_its_answer_is_closed_when_others_need_the_memory() -> None:
+async def test_a_client_that_reads_nothing_is_closed_when_others_need_the_memory() -> None:
     async with serving(drain_seconds=0.1) as (server, _, port):
         router = Answers()
         server._router = router  # type: ignore[assignment]
@@ -404,7 +404,7 @@ async def test_who_takes_nothing_of_its_answer_is_closed_when_others_need_the_me
             writer.close()
 
 
-async def test_who_takes_its_answer_slowly_is_let_be() -> None:
+async def test_a_client_that_reads_slowly_is_not_closed() -> None:
     async with serving(drain_seconds=0.5) as (server, _, port):
         router = Answers()
         server._router = router  # type: ignore[assignment]

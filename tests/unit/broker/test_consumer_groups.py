@@ -87,7 +87,7 @@ def test_a_partition_goes_to_its_new_owner_when_the_old_one_gave_it_up() -> None
     assert play.group.state is State.STABLE
 
 
-def test_who_never_began_with_a_partition_is_told_before_it_goes_to_another() -> None:
+def test_a_member_that_never_read_a_partition_learns_of_its_revocation_first() -> None:
     """It may have heard of it, and begin just when the answer is lost that takes it away."""
     play = Play()
     play.join("m")
@@ -101,7 +101,7 @@ def test_who_never_began_with_a_partition_is_told_before_it_goes_to_another() ->
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - told.assignment
 
 
-def test_who_leaves_leaves_its_partitions() -> None:
+def test_a_member_that_leaves_releases_its_partitions() -> None:
     play = Play()
     play.pair()
     assert play.beat("m", -1) == HeartbeatReply(NONE, "m", -1)
@@ -111,7 +111,7 @@ def test_who_leaves_leaves_its_partitions() -> None:
     assert play.group.state is State.EMPTY
 
 
-def test_who_is_not_heard_of_for_a_session_is_out() -> None:
+def test_a_member_without_heartbeats_for_a_session_is_removed() -> None:
     play = Play()
     play.pair()
     play.after(SESSION - 1)
@@ -121,7 +121,7 @@ def test_who_is_not_heard_of_for_a_session_is_out() -> None:
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3)
 
 
-def test_who_does_not_give_up_in_time_is_out() -> None:
+def test_a_member_that_does_not_release_in_time_is_removed() -> None:
     play = Play()
     play.join("m", rebalance_seconds=20.0)
     play.join("n")
@@ -152,7 +152,7 @@ def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_member_that_begins_anew_is_taken_whatever_its_epoch_was(steps: int) -> None:
+def test_a_member_that_starts_again_is_accepted_in_any_epoch(steps: int) -> None:
     """It was fenced, or some answers to its joins were lost."""
     play = Play()
     play.join("m")
@@ -333,7 +333,7 @@ def test_offsets_are_of_members_in_their_epoch() -> None:
     assert read("n", 1) is ErrorCode.unknown_member_id
 
 
-def test_what_is_told_is_in_what_is_kept() -> None:
+def test_every_reply_is_in_the_stored_state() -> None:
     play = Play()
     play.join("m", instance="i", rack="r", client="c", host="/h", assignor="range", pattern="t.*")
     play.join("n")

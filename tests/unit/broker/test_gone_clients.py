@@ -174,7 +174,7 @@ async def test_a_member_that_went_in_a_rebalance_is_counted_until_that_ends_and_
         assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"all")
 
 
-async def test_a_member_that_says_it_goes_and_is_gone_has_left() -> None:
+async def test_a_member_that_leaves_and_disconnects_has_left() -> None:
     async with serving(Shared()) as (asked, server, connect):
         client = await connect()
         member = (await client.ask(JOIN, 9, joins(""))).member_id

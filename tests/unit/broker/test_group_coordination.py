@@ -130,7 +130,7 @@ def test_a_consumer_group_is_described_listed_and_deleted() -> None:
     run(story())
 
 
-def test_a_group_has_one_protocol_and_changes_it_when_nobody_is_in_it() -> None:
+def test_a_group_has_one_protocol_and_changes_it_while_it_is_empty() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups={"initial_rebalance_ms": 0}) as asked:
@@ -212,7 +212,7 @@ class Saves:
         await self.inner(*arguments)
 
 
-def test_nothing_is_told_that_is_not_stored() -> None:
+def test_no_reply_precedes_its_storage() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -468,7 +468,7 @@ def test_members_wait_for_no_write_of_other_groups(protocol: str) -> None:
     run(story())
 
 
-def test_who_is_heard_of_stays_and_who_is_not_goes() -> None:
+def test_members_with_heartbeats_stay_and_others_are_removed() -> None:
     async def story() -> None:
         async with broker() as asked:
             topic = await create(asked, "t")
@@ -486,7 +486,7 @@ def test_who_is_heard_of_stays_and_who_is_not_goes() -> None:
     run(story())
 
 
-def test_the_lag_of_groups_is_told_while_they_are_there() -> None:
+def test_the_lag_of_groups_is_reported_while_they_exist() -> None:
     async def story() -> None:
         async with broker(metrics_listen="127.0.0.1:0") as asked:
             await create(asked, "t")
@@ -560,7 +560,7 @@ AT_ONCE = {"initial_rebalance_ms": 0}
 
 
 @pytest.mark.parametrize("protocols", [("range", "sticky"), ("sticky", "range")])
-def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tuple[str, ...]) -> None:
+def test_a_static_member_gets_a_new_id_only_after_it_is_stored(protocols: tuple[str, ...]) -> None:
     """With or without a rebalance: a member whose new id is unknown later believes that it was replaced, and ends."""
 
     async def story() -> None:
@@ -589,7 +589,7 @@ def test_a_static_member_is_told_a_new_id_only_when_that_is_stored(protocols: tu
     run(story())
 
 
-def test_who_may_have_lost_a_group_without_knowing_ends_nobody_s_client() -> None:
+def test_a_broker_that_may_have_lost_a_group_ends_no_client() -> None:
     """As after a leap of the coordinator's clock: leases are over there before brokers know."""
 
     async def story() -> None:

@@ -60,7 +60,7 @@ def test_a_refused_join_makes_no_group() -> None:
     run(story())
 
 
-def test_a_group_that_nobody_came_back_to_is_gone_with_the_last_id() -> None:
+def test_a_group_without_members_is_deleted_with_its_last_pending_id() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -93,7 +93,7 @@ def test_a_group_whose_members_never_got_anything_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["alone", "consumer", "classic"])
-def test_a_group_that_nobody_uses_expires_with_its_offsets(kind: str) -> None:
+def test_an_unused_group_expires_with_its_offsets(kind: str) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:
@@ -198,7 +198,7 @@ def test_a_group_without_a_stored_time_begins_it_now() -> None:
 
 
 @pytest.mark.parametrize("broken", ["save_group", "delete_group"])
-def test_an_error_that_nobody_expected_ends_no_work_for_good(broken: str) -> None:
+def test_an_unexpected_error_ends_no_background_task(broken: str) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:

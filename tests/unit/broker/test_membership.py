@@ -49,7 +49,7 @@ async def test_a_client_is_sent_to_its_zone() -> None:
 
 
 @pytest.mark.parametrize(("zones", "serving"), [(("", "", ""), {1, 2}), (("",), {0})])
-async def test_who_cannot_renew_its_lease_sends_clients_to_others_if_there_are_any(
+async def test_a_broker_that_cannot_renew_its_lease_redirects_clients_if_there_are_others(
     zones: tuple[str, ...], serving: set[int]
 ) -> None:
     brokers = membership(*zones)
@@ -60,7 +60,7 @@ async def test_who_cannot_renew_its_lease_sends_clients_to_others_if_there_are_a
     assert {brokers.shard_coordinator(number).id for number in range(100)} == {*range(len(zones))}
 
 
-async def test_who_alone_has_an_address_outside_goes_on_naming_itself_there() -> None:
+async def test_the_only_broker_with_an_external_address_keeps_naming_itself_there() -> None:
     brokers = membership("", "")
     brokers.nodes = [replace(brokers.nodes[0], address=NodeAddress("h", 1, "", Endpoint("out", 1))), brokers.nodes[1]]
     brokers.until = 0
@@ -92,7 +92,7 @@ async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_e
     assert [it.id for it in one.nodes] == [0], "who is gone is not named for as long as renewals come late"
 
 
-async def test_who_lost_its_place_while_it_took_it_takes_another() -> None:
+async def test_a_broker_that_loses_its_node_id_during_the_join_takes_another() -> None:
     class Slow(SqliteNodes):
         slow = True
 

@@ -41,7 +41,7 @@ def test_the_first_record_of_the_time_or_later_is_found() -> None:
 
 
 @pytest.mark.parametrize("bad", ["bomb", "nonsense"])
-def test_a_batch_that_cannot_be_decoded_within_bounds_is_told_as_a_whole(bad: str) -> None:
+def test_a_batch_that_cannot_be_decoded_within_bounds_is_answered_with_its_first_record(bad: str) -> None:
     async def story() -> None:
         bomb = bytes(cramjam.zstd.compress(record(0, value=bytes(contents.MAX_BYTES))))
         assert len(bomb) < 10_000

@@ -132,7 +132,7 @@ def codes(found: Any) -> set[ErrorCode]:
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_clients_are_told_to_try_again_and_succeed_later(what: str) -> None:
+def test_clients_retry_in_an_outage_and_succeed_later(what: str) -> None:
     api, fields, expected = ASKED[what]
 
     async def story() -> None:
@@ -151,7 +151,7 @@ def test_clients_are_told_to_try_again_and_succeed_later(what: str) -> None:
     run(story())
 
 
-def test_offsets_are_read_by_any_broker_for_who_asks_as_nobody() -> None:
+def test_any_broker_answers_offset_fetches_without_a_member() -> None:
     """A consumer that has just been assigned its partitions may not know yet that its group has moved."""
 
     async def story() -> None:
@@ -208,7 +208,7 @@ def test_no_request_loses_its_connection() -> None:
     run(story())
 
 
-def test_topics_are_told_as_they_were_last_known() -> None:
+def test_metadata_has_the_last_known_topics_in_an_outage() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -250,7 +250,7 @@ def test_consumers_ask_again_for_offsets_that_cannot_be_read_now(topic: str) -> 
     run(story())
 
 
-def test_a_broker_that_is_told_to_end_does_not_wait_for_the_end_of_an_outage() -> None:
+def test_a_stopping_broker_does_not_wait_for_the_end_of_an_outage() -> None:
     async def story() -> None:
         shared = Shared()
         now = asyncio.get_running_loop().time

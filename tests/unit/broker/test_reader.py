@@ -166,7 +166,7 @@ async def test_an_offset_beyond_the_end_is_said_at_once() -> None:
         assert (found.error, found.high_watermark) == (ErrorCode.offset_out_of_range, 2)
 
 
-async def test_one_load_serves_all_who_want_it() -> None:
+async def test_one_load_serves_all_fetches_of_a_range() -> None:
     async with rig() as parts:
         await produce(parts, 2)
         reader = cold(parts)
@@ -243,7 +243,7 @@ async def test_an_answer_that_may_have_no_more_is_given_at_once(monkeypatch: pyt
         assert (bases(runs), bases(bytes)) == ([0, 1, 2, 3], [0, 1])
 
 
-async def test_only_who_reads_one_partition_is_read_ahead_for() -> None:
+async def test_only_fetches_of_one_partition_read_ahead() -> None:
     async with rig() as parts:
         await produce(parts, *[1] * 8)
         await produce(parts, 1, 1, partition=SECOND)

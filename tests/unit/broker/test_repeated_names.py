@@ -41,7 +41,7 @@ async def commit(asked: Asked, group: str, *partitions: int) -> None:
     )  # fmt: skip
 
 
-def test_topics_are_told_once_by_name_and_by_id() -> None:
+def test_repeated_topics_are_described_once_by_name_and_by_id() -> None:
     async def story() -> None:
         async with broker() as asked:
             id = await create(asked, "t", 3)
@@ -53,7 +53,7 @@ def test_topics_are_told_once_by_name_and_by_id() -> None:
     run(story())
 
 
-def test_configs_are_told_once() -> None:
+def test_repeated_configs_are_described_once() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
@@ -76,7 +76,7 @@ def test_configs_are_told_once() -> None:
         (DELETE_GROUPS, 2, "groups_names", "results"), (FIND, 5, "coordinator_keys", "coordinators"),
     ],
 )  # fmt: skip
-def test_groups_are_told_once(api: int, version: int, field: str, told: str) -> None:
+def test_repeated_groups_are_described_once(api: int, version: int, field: str, told: str) -> None:
     async def story() -> None:
         async with broker() as asked:
             found = await asked.ask(api, version, **{field: ("g", "h") * TIMES})
@@ -85,7 +85,7 @@ def test_groups_are_told_once(api: int, version: int, field: str, told: str) -> 
     run(story())
 
 
-def test_offsets_of_a_group_are_told_once() -> None:
+def test_repeated_offsets_of_a_group_are_answered_once() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t", 3)

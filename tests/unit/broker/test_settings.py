@@ -54,7 +54,7 @@ def test_what_kubernetes_says_of_services_is_no_setting(tmp_path: Path) -> None:
     assert load(tmp_path, SERVICE_LINKS) == load(tmp_path, {})
 
 
-def test_every_setting_can_be_told_from_a_service() -> None:
+def test_no_setting_looks_like_a_variable_of_a_service() -> None:
     for name in BrokerSettings.model_fields:
         assert not settings._SERVICE_LINK.fullmatch(name.upper())
 

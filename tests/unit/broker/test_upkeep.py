@@ -57,7 +57,7 @@ def test_a_backlog_of_many_steps_goes_in_one_round(bound: str) -> None:
     run(story())
 
 
-def test_more_than_a_round_does_is_told_and_topics_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **SETTINGS) as asked:

@@ -175,7 +175,7 @@ def test_a_broker_that_dies_leaves_the_metadata_within_its_lease() -> None:
     run(story())
 
 
-def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_through() -> None:
+def test_a_client_gets_the_addresses_of_its_listener() -> None:
     async def addresses(asked: Asked) -> list[set[tuple[str, int]]]:
         metadata = await asked.ask(3, 12, topics=None, allow_auto_topic_creation=False)
         cluster = await asked.ask(60, 1)

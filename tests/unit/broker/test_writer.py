@@ -73,7 +73,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         assert after.base_offset == 4
 
 
-async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() -> None:
+async def test_a_commit_that_fails_with_an_unexpected_error_is_repeated() -> None:
     async with rig() as parts:
         parts.store.trouble = [RuntimeError("unheard of")] * 2
         (outcome,) = await parts.writer.append([append()])
@@ -82,7 +82,7 @@ async def test_a_commit_that_fails_in_a_way_nobody_foresaw_is_asked_for_again() 
         await parts.writer.drain()
 
 
-async def test_a_file_that_fails_in_a_way_nobody_foresaw_holds_up_no_other() -> None:
+async def test_a_file_that_fails_with_an_unexpected_error_blocks_no_other() -> None:
     async with rig() as parts:
 
         def broken(key: str, block: Block) -> None:
@@ -95,7 +95,7 @@ async def test_a_file_that_fails_in_a_way_nobody_foresaw_holds_up_no_other() -> 
         assert (await parts.writer.append([append()]))[0].error is ErrorCode.none
 
 
-async def test_an_upload_that_fails_for_good_is_told_to_try_again() -> None:
+async def test_producers_of_a_failed_upload_have_to_retry() -> None:
     async with rig() as parts:
         parts.objects.broken = True
         (outcome,) = await parts.writer.append([append()])
@@ -119,7 +119,7 @@ OTHER = Node(7, NodeAddress("other", 1))
 
 
 @pytest.mark.parametrize("happened", [False, True])
-async def test_who_is_adrift_answers_and_nothing_is_committed_after_that(happened: bool) -> None:
+async def test_a_broker_that_redirects_answers_and_commits_nothing_after_that(happened: bool) -> None:
     async with rig() as parts:
         parts.membership.nodes = [*parts.membership.nodes, OTHER]
         parts.store.lost = 1 if happened else 0
