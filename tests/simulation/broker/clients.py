@@ -1,4 +1,4 @@
-"""Clients of the simulation, who write into a `History` what they did and saw. Each goes to whatever broker chance gives it."""
+"""Clients of the simulation. They write what they did and saw into a `History`, and use a random broker for each request."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ RETRIABLE = {UNKNOWN_TOPIC, 5, 6, 7, 56, 100}
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE = 14, 15, 16, 22, 25, 27
 MEMBER_ID_REQUIRED, FENCED_INSTANCE = 79, 82
 RESTARTS = 0.3
-"""How often a static member that has to join again is a new process."""
+"""Share of joins at which a static member forgets its member id."""
 ELSEWHERE = {LOADING, NOT_AVAILABLE, NOT_COORDINATOR}
 
 
@@ -28,15 +28,17 @@ def milliseconds(count: int) -> Any:
 
 
 async def somewhere(world: World) -> Host:
-    """A broker, as soon as there is one."""
+    """Choose a live broker; wait until there is partition_answer."""
     while not world.hosts:
         await asyncio.sleep(0.2)
     return world.chance.choice(world.hosts)
 
 
 class Producer:
-    """Sends windows of up to five batches without waiting in between, and each window again, in its order, until all of it is taken; one at
-    a time if it is not ``idempotent``. It ends after so many ``windows``, when there was ``enough`` of all."""
+    """Sends windows of up to five batches without waiting for replies, and repeats the rest of a window in order until all of it is accepted.
+
+    Without ``idempotent`` a window has one batch. The producer ends after ``windows`` windows and when ``enough`` returns True.
+    """
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Producer:
     async def _id(self) -> int:
         while True:
             try:
-                found = await call(
+                answer = await call(
                     self._world,
                     await somewhere(self._world),
                     22,
@@ -92,9 +94,9 @@ class Producer:
                 )
             except Dead:
                 continue
-            if not found.error_code:
-                self._history.producer_ids.append(found.producer_id)
-                return int(found.producer_id)
+            if not answer.error_code:
+                self._history.producer_ids.append(answer.producer_id)
+                return int(answer.producer_id)
             await asyncio.sleep(0.2)
 
     async def _send(self, window: list[tuple[Sent, memoryview]], acks: int) -> list[tuple[Sent, memoryview]]:
@@ -102,7 +104,7 @@ class Producer:
         world = self._world
         host, client = await somewhere(world), Client("peer")
         if len(window) == 5 and world.chance.random() < 0.3:
-            # As a connection does that is not read any more.
+            # A connection reports this when it is not read any more.
             asyncio.get_running_loop().call_soon(host.stalled)
         for sent, _ in window:
             sent.times += 1
@@ -121,14 +123,14 @@ class Producer:
                 raise answer
             error, offset = answer
             if error:
-                # Behind a batch that has to come again all others are out of order, which is no loss: they come again with it.
+                # Batches after one that has to be repeated are out of order. None is lost: the producer repeats them too.
                 assert error in RETRIABLE, f"error {error} for {sent}"
                 break
             sent.offset, sent.acknowledged = offset, world.now()
             taken += 1
         for (sent, _), answer in list(zip(window, answers, strict=True))[taken + 1 :]:
             if not isinstance(answer, BaseException) and not isinstance(answers[taken], BaseException):
-                assert answer[0], f"{sent} got in front of {window[taken][0]}"
+                assert answer[0], f"{sent} was committed before {window[taken][0]}"
         if taken < len(window):
             await asyncio.sleep(world.chance.random())
         return window[taken:]
@@ -158,26 +160,28 @@ class Consumer:
         world, history = self._world, self._history
         began = world.now()
         try:
-            found = await wire.fetch(world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
+            answer = await wire.fetch(world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
         except Dead:
             return False
-        if found.error == OUT_OF_RANGE:
-            history.skipped.append((self._name, self._log, self._offset, found.start))
-            self._offset = found.start
-        elif found.error:
-            assert found.error in RETRIABLE, f"error {found.error} at {self._offset} of {self._log}"
+        if answer.error == OUT_OF_RANGE:
+            history.skipped.append((self._name, self._log, self._offset, answer.start))
+            self._offset = answer.start
+        elif answer.error:
+            assert answer.error in RETRIABLE, f"error {answer.error} at {self._offset} of {self._log}"
             return False
-        history.bounds.append(Bounds(self._log, began, world.now(), found.start, found.high))
-        if found.batches:
-            history.seen.append((self._name, self._log, found.batches))
-            last = found.batches[-1]
+        history.bounds.append(Bounds(self._log, began, world.now(), answer.start, answer.high))
+        if answer.batches:
+            history.seen.append((self._name, self._log, answer.batches))
+            last = answer.batches[-1]
             self._offset = last.offset + last.records
-        return not found.error and self._offset >= found.high
+        return not answer.error and self._offset >= answer.high
 
 
 class Member:
-    """A member of a group by the classic protocol, which reads the partitions it is given and commits how far it came. With an ``instance``
-    it is a static one, which forgets its id and comes again as another process would."""
+    """A member of a classic group. It reads its assigned partitions and commits its positions.
+
+    With an ``instance`` it is a static member, which sometimes forgets its member id and joins again, as after a restart.
+    """
 
     def __init__(
         self, world: World, history: History, group: str, topic: str, partitions: int, instance: str | None = None
@@ -208,11 +212,11 @@ class Member:
         return await call(self._world, self._host, api, version, seconds=seconds, **fields)
 
     async def _live(self) -> None:
-        """Until anything is wrong."""
-        found = await call(self._world, await somewhere(self._world), 10, 2, key=self._group, key_type=0)
-        if found.error_code:
+        """Work as a member until an error occurs."""
+        answer = await call(self._world, await somewhere(self._world), 10, 2, key=self._group, key_type=0)
+        if answer.error_code:
             return
-        self._host = next((it for it in self._world.hosts if it.number == found.port), None)
+        self._host = next((it for it in self._world.hosts if it.number == answer.port), None)
         if self._host is None or not await self._join():
             return
         positions = {}
@@ -238,7 +242,7 @@ class Member:
         )  # fmt: skip
         self._id = joined.member_id
         if joined.error_code:
-            # Nobody else has its instance: it would be the end of a real client.
+            # No other member has its instance, and this error ends a real client.
             assert joined.error_code != FENCED_INSTANCE
             if joined.error_code == UNKNOWN_MEMBER:
                 self._id = ""
@@ -265,7 +269,7 @@ class Member:
         return True
 
     async def _beat(self) -> bool:
-        found: Any = await self._ask(
+        answer: Any = await self._ask(
             12,
             3,
             group_id=self._group,
@@ -273,7 +277,7 @@ class Member:
             member_id=self._id,
             group_instance_id=self._instance,
         )
-        return self._in(found.error_code)
+        return self._in(answer.error_code)
 
     def _in(self, error: int) -> bool:
         if error == UNKNOWN_MEMBER:
@@ -284,11 +288,11 @@ class Member:
     async def _read(self, partition: int, offset: int) -> int:
         log = self._topic, partition
         try:
-            found = await wire.fetch(self._world, await somewhere(self._world), Client("member"), *log, offset)
+            answer = await wire.fetch(self._world, await somewhere(self._world), Client("member"), *log, offset)
         except Dead:
             return offset
-        assert found.error in RETRIABLE | {0}, found.error
-        for batch in found.batches:
+        assert answer.error in RETRIABLE | {0}, answer.error
+        for batch in answer.batches:
             offset = batch.offset + batch.records
             self._history.consumed[log].update(range(batch.offset, offset))
         return offset
@@ -296,7 +300,7 @@ class Member:
     async def _commit(self, partition: int, offset: int) -> bool:
         commit = OffsetCommit((self._topic, partition), offset, self._world.now())
         self._history.commits.append(commit)
-        found: Any = await self._ask(
+        answer: Any = await self._ask(
             8, 7, group_id=self._group, generation_id_or_member_epoch=self._generation, member_id=self._id, group_instance_id=self._instance,
             topics=[
                 {
@@ -310,21 +314,21 @@ class Member:
                 }
             ],
         )  # fmt: skip
-        error = found.topics[0].partitions[0].error_code
+        error = answer.topics[0].partitions[0].error_code
         if not error:
             commit.ended = self._world.now()
         return self._in(error)
 
     async def committed(self, host: Host, partition: int) -> int | None:
-        """The group's offset, as ``host`` tells it; None if it does not. Raises Dead."""
+        """Ask ``host`` for the group's offset; return None after an error. Raises Dead."""
         began = self._world.now()
-        found = await call(
+        answer = await call(
             self._world, host, 9, 5, group_id=self._group, topics=[{"name": self._topic, "partition_indexes": [partition]}]
         )  # fmt: skip
-        one = found.topics[0].partitions[0]
-        if found.error_code or one.error_code:
+        partition_answer = answer.topics[0].partitions[0]
+        if answer.error_code or partition_answer.error_code:
             return None
-        offset = int(one.committed_offset)
+        offset = int(partition_answer.committed_offset)
         self._history.reads.append(OffsetRead((self._topic, partition), offset, began, self._world.now()))
         return offset
 
@@ -340,7 +344,7 @@ class Admin:
         self._remade = remade
 
     async def trim(self) -> None:
-        """For ever."""
+        """Move log starts until cancelled."""
         chance = self._world.chance
         while True:
             await asyncio.sleep(chance.expovariate(0.8))
@@ -348,26 +352,26 @@ class Admin:
             high = max((it.high for it in self._history.bounds if it.log == log and it.high >= 0), default=0)
             began = self._world.now()
             try:
-                found = await call(
+                answer = await call(
                     self._world, await somewhere(self._world), 21, 1, timeout=milliseconds(1000),
                     topics=[{"name": log[0], "partitions": [{"partition_index": log[1], "offset": chance.randint(0, high)}]}],
                 )  # fmt: skip
             except Dead:
                 continue
-            one = found.topics[0].partitions[0]
-            assert one.error_code in RETRIABLE | {0}, one.error_code
-            if not one.error_code:
-                self._history.bounds.append(Bounds(log, began, self._world.now(), one.low_watermark, -1))
+            partition_answer = answer.topics[0].partitions[0]
+            assert partition_answer.error_code in RETRIABLE | {0}, partition_answer.error_code
+            if not partition_answer.error_code:
+                self._history.bounds.append(Bounds(log, began, self._world.now(), partition_answer.low_watermark, -1))
 
     async def remake(self) -> None:
-        """Delete and make. Patient: a request that is still under way must not come to pass after the next one."""
+        """Delete and re-create the topic. Waits for each reply, because a late request must not take effect after the next partition_answer."""
         began = self._world.now()
         await self._until(20, 3, {0, UNKNOWN_TOPIC}, lambda it: it.responses[0].error_code, topic_names=[self._remade])
         await self.make(self._remade, 1, {})
         self._history.made_anew.setdefault(self._remade, []).append((began, self._world.now()))
 
     async def make(self, name: str, partitions: int, configs: dict[str, str]) -> None:
-        """A topic."""
+        """Create a topic."""
         topic = {
             "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
             "configs": [{"name": key, "value": value} for key, value in configs.items()],
@@ -377,7 +381,7 @@ class Admin:
     async def _until(self, api: int, version: int, done: set[int], error: Callable[[Any], int], **fields: Any) -> None:
         while True:
             try:
-                found = await call(
+                answer = await call(
                     self._world,
                     await somewhere(self._world),
                     api,
@@ -386,7 +390,7 @@ class Admin:
                     timeout=milliseconds(1000),
                     **fields,
                 )
-                if error(found) in done:
+                if error(answer) in done:
                     return
             except Dead:
                 pass

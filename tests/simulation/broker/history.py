@@ -100,7 +100,7 @@ class History:
 
 
 def violations(history: History) -> Iterator[str]:
-    """Everything that is not as promised."""
+    """Yield every broken promise."""
     yield from _logs(history)
     yield from _acknowledged(history)
     yield from _orders(history)
@@ -109,26 +109,26 @@ def violations(history: History) -> Iterator[str]:
     yield from _offsets(history)
     yield from _groups(history)
     if len(set(history.producer_ids)) < len(history.producer_ids):
-        yield "a producer id was given twice"
+        yield "a producer id was allocated twice"
 
 
 def _logs(history: History) -> Iterator[str]:
-    """Offsets have no gaps, and none was ever another batch's."""
+    """Offsets have no gaps, and no offset ever belonged to two batches."""
     for log, (start, batches) in history.logs.items():
         expected = None
         for batch in batches:
             if expected is None and not batch.offset <= start:
                 yield f"{log}: the log starts at {start}, its first batch at {batch.offset}"
             if expected is not None and batch.offset != expected:
-                yield f"{log}: {batch} where offset {expected} should be"
+                yield f"{log}: {batch} has another offset than the expected {expected}"
             expected = batch.offset + batch.records
     at: dict[tuple[Log, int], Batch] = {}
     final = [("the end", log, batches) for log, (_, batches) in history.logs.items()]
-    for reader, log, found in history.seen + final:
-        for batch in found:
-            known = at.setdefault((log, batch.offset), batch)
-            if known != batch:
-                yield f"{log}: {reader} saw {batch}, and another saw {known}"
+    for reader, log, batches in history.seen + final:
+        for batch in batches:
+            first = at.setdefault((log, batch.offset), batch)
+            if first != batch:
+                yield f"{log}: {reader} saw {batch}, and another reader saw {first}"
 
 
 def _acknowledged(history: History) -> Iterator[str]:
@@ -139,18 +139,18 @@ def _acknowledged(history: History) -> Iterator[str]:
             continue
         generations = history.made_anew.get(sent.log[0], [])
         if generations and sent.began <= generations[-1][1]:
-            # Into a topic that is no more.
+            # It was sent to a deleted topic.
             continue
         start = history.logs[sent.log][0]
         if sent.offset + sent.records <= start:
             continue
-        found = places[sent.log].get(sent.offset)
-        if found != Batch(sent.offset, sent.records, sent.producer, sent.number):
-            yield f"{sent.log}: {found} is where {sent} was acknowledged"
+        stored = places[sent.log].get(sent.offset)
+        if stored != Batch(sent.offset, sent.records, sent.producer, sent.number):
+            yield f"{sent.log}: {stored} has the acknowledged offset of {sent}"
 
 
 def _orders(history: History) -> Iterator[str]:
-    """Batches of a producer are in its order, those of idempotent ones once, and none more often than it was sent."""
+    """A producer's batches are in its order. An idempotent producer's batch exists once, any other at most as often as it was sent."""
     by_id = {(it.log, it.producer, it.number): it for it in history.sent}
     for log, (_, batches) in history.logs.items():
         last: dict[int, int] = {}
@@ -158,32 +158,32 @@ def _orders(history: History) -> Iterator[str]:
         for batch in batches:
             sent = by_id.get((log, batch.producer, batch.number))
             if sent is None:
-                yield f"{log}: nobody sent {batch}"
+                yield f"{log}: no producer sent {batch}"
                 continue
             count[batch.producer, batch.number] += 1
             if count[batch.producer, batch.number] > (1 if sent.idempotent else sent.times):
-                yield f"{log}: {batch} is there {count[batch.producer, batch.number]} times, and was sent {sent.times} times"
+                yield f"{log}: {batch} exists {count[batch.producer, batch.number]} times, and was sent {sent.times} times"
             before = last.get(batch.producer, -1)
-            # A copy that nobody was told of may lie anywhere: of an attempt that was given up, or one that nobody was to answer (acks=0).
+            # A copy that was not acknowledged may have any place: its attempt timed out, or had acks=0.
             if sent.idempotent or sent.offset == batch.offset:
                 if batch.number < before:
-                    yield f"{log}: {batch} comes after number {before} of its producer"
+                    yield f"{log}: {batch} follows number {before} of its producer"
                 last[batch.producer] = max(before, batch.number)
     for topic, generations in history.made_anew.items():
         for log, (_, batches) in history.logs.items():
             for batch in batches if log[0] == topic and generations else ():
                 sent = by_id.get((log, batch.producer, batch.number))
                 if sent is not None and sent.times == 1 and sent.acknowledged < generations[-1][0]:
-                    yield f"{log}: {batch} was of a topic that is deleted"
+                    yield f"{log}: {batch} was sent to a topic that is deleted"
 
 
 def _readers(history: History) -> Iterator[str]:
-    """Readers get every batch from where they are on, and are sent away only below the log start."""
+    """A reader gets every batch from its position on, and an out-of-range error only below the log start."""
     position: dict[tuple[str, Log], int] = {}
     highest: dict[Log, int] = defaultdict(int)
-    for reader, log, wanted, start in history.skipped:
-        if wanted >= start:
-            yield f"{log}: {reader} was sent away from {wanted}, and the log starts at {start}"
+    for reader, log, requested, start in history.skipped:
+        if requested >= start:
+            yield f"{log}: {reader} was refused offset {requested}, and the log starts at {start}"
         highest[log] = max(highest[log], start)
     skips: dict[tuple[str, Log], set[int]] = defaultdict(set)
     for reader, log, _, start in history.skipped:
@@ -194,33 +194,33 @@ def _readers(history: History) -> Iterator[str]:
             end = batch.offset + batch.records
             # A log start may lie inside a batch.
             if batch.offset != expected and not any(batch.offset <= it < end for it in skips[reader, log]):
-                yield f"{log}: {reader} got {batch} where offset {expected} should be"
+                yield f"{log}: {reader} got {batch} instead of offset {expected}"
             position[reader, log] = end
     for (reader, log), end in position.items():
         if log in history.logs and log[0] not in history.made_anew:
             batches = history.logs[log][1]
             if batches and end != batches[-1].offset + batches[-1].records:
-                yield f"{log}: {reader} came to {end}, and the log to {batches[-1]}"
+                yield f"{log}: {reader} reached {end}, and the log ends with {batches[-1]}"
 
 
 def _bounds(history: History) -> Iterator[str]:
-    """Log starts and high watermarks never go back, whichever broker tells them."""
+    """Log starts and high watermarks never go back, whichever broker reports them."""
     by_log: dict[Log, list[Bounds]] = defaultdict(list)
-    for one in history.bounds:
-        by_log[one.log].append(one)
-    for log, found in by_log.items():
-        ended = sorted(found, key=lambda it: it.ended)
+    for bounds in history.bounds:
+        by_log[bounds.log].append(bounds)
+    for log, all_bounds in by_log.items():
+        ended = sorted(all_bounds, key=lambda it: it.ended)
         place, start, high = 0, 0, 0
-        for one in sorted(found, key=lambda it: it.began):
-            while place < len(ended) and ended[place].ended < one.began:
+        for bounds in sorted(all_bounds, key=lambda it: it.began):
+            while place < len(ended) and ended[place].ended < bounds.began:
                 start, high = max(start, ended[place].start), max(high, ended[place].high)
                 place += 1
-            if one.start < start or -1 < one.high < high:
-                yield f"{log}: {one} after log start {start} and high watermark {high} were told"
+            if bounds.start < start or -1 < bounds.high < high:
+                yield f"{log}: {bounds} after log start {start} and high watermark {high} were reported"
 
 
 def _offsets(history: History) -> Iterator[str]:
-    """A group's offset is that of a commit which no later one has replaced for certain; all below it was given to members."""
+    """A group's offset comes from a commit that no later one has certainly replaced. Members were given all records below it."""
     for read in history.reads:
         commits = [it for it in history.commits if it.log == read.log]
         begun = max((it.began for it in commits if it.ended < read.began), default=None)
@@ -231,17 +231,17 @@ def _offsets(history: History) -> Iterator[str]:
             it.offset == read.offset and it.began < read.ended and (begun is None or it.ended >= begun)
             for it in commits
         ):
-            yield f"{read} is older than a commit that was acknowledged, or nobody's"
+            yield f"{read} is older than an acknowledged commit, or was never committed"
         missing = set(range(max(read.offset, 0))) - history.consumed[read.log]
         if missing:
-            yield f"{read}: members were never given {sorted(missing)[:5]}"
+            yield f"{read}: no member was given {sorted(missing)[:5]}"
 
 
 def _groups(history: History) -> Iterator[str]:
-    """In a generation a partition has one owner."""
+    """A partition has one owner in a generation."""
     owners: dict[tuple[str, int, int], str] = {}
-    for one in history.assignments:
-        for partition in one.partitions:
-            owner = owners.setdefault((one.group, one.generation, partition), one.member)
-            if owner != one.member:
-                yield f"generation {one.generation}: partition {partition} is of {owner} and of {one.member}"
+    for assignment in history.assignments:
+        for partition in assignment.partitions:
+            owner = owners.setdefault((assignment.group, assignment.generation, partition), assignment.member)
+            if owner != assignment.member:
+                yield f"generation {assignment.generation}: partition {partition} belongs to {owner} and {assignment.member}"

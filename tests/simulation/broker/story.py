@@ -37,26 +37,26 @@ class Told:
 
 
 def tell(seed: int) -> Told:
-    """The story of ``seed``, always the same."""
-    world, found = World(seed), History()
+    """Run the story of a seed, which is always the same."""
+    world, record = World(seed), History()
     wrong: list[str] = []
     with only_errors(world.errors):
         try:
-            run(_story(world, found))
+            run(_story(world, record))
         except Exception as error:
             wrong.append("".join(traceback.format_exception(error)[-6:]))
     wrong += [f"unexpected: {error}" for error in world.errors]
     if not wrong:
-        wrong += history.violations(found)
-    return Told(found, world.operations, dict(world.faults), wrong)
+        wrong += history.violations(record)
+    return Told(record, world.operations, dict(world.faults), wrong)
 
 
-async def _story(world: World, found: History) -> None:
+async def _story(world: World, record: History) -> None:
     chance = world.chance
     await world.store.start()
     for _ in range(BROKERS):
         await world.start()
-    admin = Admin(world, found, TRIMMED, PARTITIONS[TRIMMED], REMADE)
+    admin = Admin(world, record, TRIMMED, PARTITIONS[TRIMMED], REMADE)
     await admin.make(KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], {"retention.ms": "-1"})
     await admin.make(
         TRIMMED, PARTITIONS[TRIMMED], {"retention.bytes": "20000", "message.timestamp.type": "LogAppendTime"}
@@ -65,22 +65,22 @@ async def _story(world: World, found: History) -> None:
     world.trouble, world.slowness = chance.choice((0.02, 0.08, 0.2)), chance.choice((0.01, 0.2, 1.0))
 
     def enough() -> bool:
-        # Peace brings a third of them.
+        # The last part, without faults, adds about a third.
         return world.operations >= 0.7 * OPERATIONS and world.faults.total() >= FAULTS
 
     producers = [
-        Producer(world, found, number, log, WINDOWS, idempotent=idempotent, enough=enough)
+        Producer(world, record, number, log, WINDOWS, idempotent=idempotent, enough=enough)
         for number, (log, idempotent) in enumerate(
             [((KEPT_TOPIC, part), True) for part in (0, 1, 2, 0)]
             + [((KEPT_TOPIC, 1), False), ((TRIMMED, 0), True), ((TRIMMED, 1), False), ((REMADE, 0), False)]
         )
     ]
     logs = [(topic, part) for topic in (KEPT_TOPIC, TRIMMED) for part in range(PARTITIONS[topic])]
-    consumers = [Consumer(world, found, f"reader of {log}", log) for log in logs]
-    # Those come too late for what is deleted.
-    consumers += [Consumer(world, found, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
+    consumers = [Consumer(world, record, f"reader of {log}", log) for log in logs]
+    # These are too slow for records that retention deletes.
+    consumers += [Consumer(world, record, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
     instances = ["static", *[None] * (MEMBERS - 1)]
-    members = [Member(world, found, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], it) for it in instances]
+    members = [Member(world, record, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], it) for it in instances]
     chaos = world.later(_chaos(world))
     trimming = world.later(admin.trim())
     reading = [world.later(it.run()) for it in consumers] + [world.later(it.run()) for it in members]
@@ -91,7 +91,7 @@ async def _story(world: World, found: History) -> None:
     while len(world.hosts) < BROKERS:
         await world.start()
     async with asyncio.timeout(PEACE_SECONDS):
-        # Janitors at work: what is referenced has to survive them.
+        # Retention runs meanwhile, and must not delete any referenced object.
         await asyncio.sleep(12)
         while not all(it.stable for it in members) or sorted(p for it in members for p in it.mine) != [0, 1, 2]:
             await asyncio.sleep(0.5)
@@ -101,7 +101,7 @@ async def _story(world: World, found: History) -> None:
     await asyncio.sleep(2)
     async with asyncio.timeout(PEACE_SECONDS):
         for log in [*logs, (REMADE, 0)]:
-            found.logs[log] = await _read_all(world, log)
+            record.logs[log] = await _read_all(world, log)
         for consumer in consumers:
             while not await consumer.read(fresh):
                 await asyncio.sleep(0.1)
@@ -143,8 +143,8 @@ def _heal(world: World) -> None:
 
 
 async def _read_all(world: World, log: Log) -> tuple[int, list[history.Batch]]:
-    """(log start, all batches from there on), through whatever broker answers."""
-    found: list[history.Batch] = []
+    """Read a log from its start, from any broker; return its log start and its batches."""
+    batches: list[history.Batch] = []
     start = offset = -1
     while True:
         answer = await wire.fetch(world, await somewhere(world), Client("last"), *log, max(offset, 0))
@@ -155,17 +155,17 @@ async def _read_all(world: World, log: Log) -> tuple[int, list[history.Batch]]:
             start = offset = answer.start
             continue
         assert not answer.error, f"error {answer.error} at {offset} of {log}"
-        found += answer.batches
-        offset = found[-1].offset + found[-1].records if found else offset
+        batches += answer.batches
+        offset = batches[-1].offset + batches[-1].records if batches else offset
         if offset >= answer.high:
-            return start, found
+            return start, batches
 
 
-# What happens to the world
+# Faults
 
 
 async def _chaos(world: World) -> None:
-    """Until everybody is weary: clients have to come to an end."""
+    """Cause random faults, until a time at which clients have to finish."""
     chance = world.chance
     kinds = (_kill, _kill, _kill, _freeze, _cut, _coordinator_gone, _restart, _store_gone, _clock)
     while world.now() < CHAOS_SECONDS:

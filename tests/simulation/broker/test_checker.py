@@ -1,4 +1,4 @@
-"""The simulation finds out brokers that break a promise, each within a few of its seeds; or it would prove nothing."""
+"""The simulation detects brokers that break a promise, within a few seeds. Otherwise it would prove nothing."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypa
         return outcomes
 
     monkeypatch.setattr(WalWriter, "_commit", commit)
-    # By its offset, or by the producer's next batch, before which one is missing.
+    # Detected by the batch's offset, or by the gap before the producer's next batch.
     assert found_out()
 
 
@@ -57,7 +57,7 @@ def test_the_checker_finds_a_writer_that_commits_in_the_order_of_uploads(monkeyp
             under_way.add(asyncio.create_task(self._finish(await self._queue.get())))
 
     monkeypatch.setattr(WalWriter, "run", run)
-    # The coordinator does not let the later batch in; a producer takes that answer for its end.
+    # The coordinator rejects the later batch, and its producer fails with that error.
     assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in found_out()
 
 
@@ -81,7 +81,7 @@ def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: p
         return bool(full)
 
     monkeypatch.setattr(Reader, "_find", remembered)
-    assert "were told" in found_out()
+    assert "were reported" in found_out()
 
 
 def test_the_checker_finds_a_coordinator_that_does_not_store_groups(monkeypatch: pytest.MonkeyPatch) -> None:

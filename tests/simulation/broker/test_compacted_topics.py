@@ -1,5 +1,7 @@
-"""Compacted topics on brokers that misbehave and die, while idempotent producers write, consumers read and upkeep compacts: the newest
-acknowledged value of each key stays, at its offset and in its order, and what was deleted does not come back."""
+"""Compacted topics on brokers that fail and die, while idempotent producers write, consumers read and the broker compacts.
+
+The newest acknowledged value of each key stays, at its offset and in its order. A deleted key does not come back.
+"""
 
 import asyncio
 import os
@@ -25,11 +27,11 @@ RETENTION_SECONDS = 40
 RETRIABLE = {2, 3, 6, 7, 56}
 
 Window = list[tuple[int, list[tuple[bytes, bytes | None]]]]
-"""(first sequence, (key, value) of each record) of batches that are sent without waiting in between."""
+"""Batches that are sent without waiting for replies: (first sequence, (key, value) of each record)."""
 
 
 class Producer:
-    """Writes keys of its own, each value only once, and sends what is not acknowledged again."""
+    """Writes its own keys, each value once, and repeats batches that are not acknowledged."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -37,9 +39,9 @@ class Producer:
         self.partition = number % PARTITIONS
         self.sequence = 0
         self.newest: dict[bytes, int] = {}
-        """The last sequence of each key that was acknowledged."""
+        """The last acknowledged sequence of each key."""
         self.written: dict[int, tuple[bytes, bytes | None, int]] = {}
-        """(key, value, offset) of each sequence that was acknowledged."""
+        """(key, value, offset) of each acknowledged sequence."""
 
     async def run(self) -> None:
         chance = self.world.chance
@@ -89,7 +91,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads a partition, from whatever broker, each batch once."""
+    """Reads each batch of a partition once, from any broker."""
 
     def __init__(self, world: World, partition: int) -> None:
         self.world = world
@@ -110,13 +112,13 @@ class Consumer:
         except Dead:
             return False
         if error:
-            assert error in RETRIABLE, f"{error} at {self.offset}, which was there"
+            assert error in RETRIABLE, f"{error} at {self.offset}, which exists"
             return False
-        assert self.offset == high or len(data), f"nothing at {self.offset} of {high}: nobody could go on"
+        assert self.offset == high or len(data), f"no records at {self.offset} of {high}: a consumer could not go on"
         for place, size, offsets in record_batch.walk(data):
             batch = data[place : place + size]
             base = int.from_bytes(batch[:8], "big")
-            assert base <= self.offset < base + offsets, f"{base} + {offsets} is not what follows {self.offset}"
+            assert base <= self.offset < base + offsets, f"{base} + {offsets} does not follow {self.offset}"
             self.seen += [
                 (it.offset, it.key or b"", None if it.tombstone else it.rest)
                 for it in keys.decode(batch)
@@ -127,12 +129,12 @@ class Consumer:
 
 
 def newest(seen: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, int]:
-    """The last offset of each key; -1 where it is deleted."""
+    """Return the last offset of each key; -1 for a deleted key."""
     return {key: -1 if value is None else offset for offset, key, value in seen}
 
 
 def final(producers: list[Producer], partition: int) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """(key, value, offset) of the newest acknowledged record of each key."""
+    """Return (key, value, offset) of the newest acknowledged record of each key."""
     for one in producers:
         if one.partition == partition:
             yield from (one.written[sequence] for sequence in one.newest.values())
@@ -173,7 +175,7 @@ def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], found: dic
         if value is None:
             assert found.get(key, -1) == -1 or found[key] > offset, f"{key!r} came back"
         else:
-            # Deleted later, perhaps, and that not acknowledged yet.
+            # A later deletion may be stored and not acknowledged yet.
             assert found.get(key, -1) == -1 or found[key] >= offset, f"{key!r} is older than {offset}"
 
 
@@ -208,7 +210,7 @@ async def story(seed: int) -> None:
     await asyncio.sleep(30)
     world.trouble = 0.0
     beside[0].cancel()
-    # Tombstones go, and the janitor takes what was replaced.
+    # Compaction removes tombstones, and retention deletes replaced objects.
     await asyncio.sleep(2 * RETENTION_SECONDS)
     for task in beside:
         if task.done() and not task.cancelled():
@@ -229,9 +231,9 @@ async def story(seed: int) -> None:
             pass
         for consumer in (last, consumers[partition]):
             check_order(producers, consumer)
-            found = newest(consumer.seen)
+            offsets = newest(consumer.seen)
             for key, value, offset in final(producers, partition):
-                assert found.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
+                assert offsets.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
         if ratio == "0":
             live = {key for key, value, _ in final(producers, partition) if value is not None}
             assert [it[1] for it in last.seen] == [it[1] for it in last.seen if it[1] in live], "a tombstone stayed"

@@ -32,7 +32,7 @@ PRODUCER = 7
 
 @asynccontextmanager
 async def brokers(count: int = 2) -> AsyncIterator[World]:
-    """A world without faults, until a test makes some."""
+    """Run a world without faults, until the test adds some."""
     world = World(1)
     await world.store.start()
     for _ in range(count):
@@ -45,21 +45,22 @@ async def brokers(count: int = 2) -> AsyncIterator[World]:
 
 
 async def send(world: World, host: Host, number: int, *, producer: int = PRODUCER) -> tuple[int, int]:
-    """(error, offset) of one batch of one record; without idempotence if ``producer`` is -1."""
+    """Send one batch of one record and return (error, offset). A ``producer`` of -1 is not idempotent."""
     more = {} if producer < 0 else {"producer": producer, "epoch": 0, "sequence": number}
     return await wire.produce(world, host, Client("peer"), TOPIC, 0, wire.batch(number, 1, 1, 10, **more))
 
 
 async def numbers(world: World, host: Host) -> list[int]:
     """Read the log and return the numbers of its batches."""
-    found, offset = [], 0
+    seen: list[int] = []
+    offset = 0
     while True:
         answer = await wire.fetch(world, host, Client("reader"), TOPIC, 0, offset)
         assert not answer.error
-        found += [it.number for it in answer.batches]
+        seen += [it.number for it in answer.batches]
         offset += len(answer.batches)
         if offset >= answer.high:
-            return found
+            return seen
 
 
 async def died(work: "asyncio.Task[tuple[int, int]]") -> bool:
@@ -71,25 +72,26 @@ async def died(work: "asyncio.Task[tuple[int, int]]") -> bool:
 
 
 async def janitors(world: World) -> None:
-    """Long enough for reservations to be withdrawn and dead objects to be deleted."""
+    """Wait until reservations are withdrawn and dead objects are deleted."""
     await asyncio.sleep(
         LEASE_SECONDS + SETTINGS.upkeep.abandon_seconds + SETTINGS.upkeep.grace_seconds + 3 * SETTINGS.upkeep.interval_seconds
     )  # fmt: skip
 
 
 def refusals(world: World) -> list[str]:
-    """Commits that the coordinator refuses from now on."""
-    commit, found = world.store.log.commit, []
+    """Collect the keys of commits that the coordinator rejects from now on."""
+    commit = world.store.log.commit
+    rejected: list[str] = []
 
-    async def watched(wanted: Commit) -> Sequence[BatchOutcome]:
+    async def watched(request: Commit) -> Sequence[BatchOutcome]:
         try:
-            return await commit(wanted)
+            return await commit(request)
         except FencedError:
-            found.append(wanted.key)
+            rejected.append(request.key)
             raise
 
     world.store.log.commit = watched  # type: ignore[method-assign,assignment]
-    return found
+    return rejected
 
 
 def test_a_broker_dies_before_the_upload() -> None:
@@ -102,7 +104,9 @@ def test_a_broker_dies_before_the_upload() -> None:
             assert await send(world, second, 0) == (0, 0)
             reserved = len(await world.store.retention.list_objects())
             await janitors(world)
-            assert len(await world.store.retention.list_objects()) < reserved, "reservations of the dead are withdrawn"
+            assert len(await world.store.retention.list_objects()) < reserved, (
+                "reservations of dead brokers are withdrawn"
+            )
             assert await numbers(world, second) == [0]
 
     run(story())
@@ -118,31 +122,31 @@ def test_a_broker_dies_between_upload_and_commit() -> None:
             assert await numbers(world, second) == []
             assert await send(world, second, 0) == (0, 0)
             await janitors(world)
-            assert orphan not in world.objects.objects, "the janitor knows it by its reservation"
+            assert orphan not in world.objects.objects, "retention finds it by its reservation"
             assert await numbers(world, second) == [0]
 
     run(story())
 
 
-def test_a_broker_dies_between_commit_and_answer() -> None:
+def test_a_broker_dies_between_commit_and_reply() -> None:
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
             first.doom = ("commit", AFTER)
             assert await died(asyncio.create_task(send(world, first, 0)))
             assert await numbers(world, second) == [0]
-            assert await send(world, second, 0) == (0, 0), "an idempotent producer is told the first one's offset"
+            assert await send(world, second, 0) == (0, 0), "an idempotent producer gets the offset of the first batch"
             assert await numbers(world, second) == [0]
             third = await world.start()
             third.doom = ("commit", AFTER)
             assert await died(asyncio.create_task(send(world, third, 1, producer=-1)))
-            assert await send(world, second, 1, producer=-1) == (0, 2), "any other has it twice, as with Kafka"
+            assert await send(world, second, 1, producer=-1) == (0, 2), "any other producer has it twice, as with Kafka"
             assert await numbers(world, second) == [0, 1, 1]
 
     run(story())
 
 
-def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
+def test_the_reply_to_a_commit_is_lost_and_the_broker_lives() -> None:
     async def story() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
@@ -153,7 +157,7 @@ def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
                 outcome = await commit(*values)  # type: ignore[arg-type]
                 if not lost:
                     lost.append(outcome)
-                    # Whoever asks now is told nothing, and nobody gets through for a while.
+                    # The reply is lost, and the coordinator cannot be reached for a while.
                     world.life += 1
                     world.down[COORDINATOR] = world.now() + 2
                 return outcome
@@ -164,7 +168,7 @@ def test_the_answer_to_a_commit_is_lost_and_the_broker_lives() -> None:
             later = asyncio.create_task(send(world, host, 1))
             await asyncio.sleep(1)
             assert lost
-            assert not first.done(), "it is not known yet what came of it"
+            assert not first.done(), "the outcome is not known yet"
             assert not later.done(), "later files wait"
             assert (await first, await later) == ((0, 0), (0, 1))
             assert await numbers(world, host) == [0, 1]
@@ -187,11 +191,11 @@ def test_a_zombie_commits_late() -> None:
             refused = refusals(world)
             assert (await world.store.nodes.join(NodeAddress("new", 1), 60_000)).node == held.node, "its place is taken"
             world.thaw(zombie)
-            # Its upload, and what came while it stood still, are refused.
+            # The coordinator rejects its upload, and the requests that arrived while it was frozen.
             assert await send(world, zombie, 2) == (STORAGE_ERROR, -1)
             assert refused
             await asyncio.sleep(LEASE_SECONDS)
-            assert zombie.broker.membership.lease != held, "it is another node from now on"
+            assert zombie.broker.membership.lease != held, "it has another node lease from now on"
             assert await send(world, zombie, 2) == (0, 2)
             assert await numbers(world, other) == [0, 1, 2]
 
@@ -206,7 +210,7 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
             world.freeze(zombie)
             await janitors(world)
             world.thaw(zombie)
-            # Nobody took its place, so it goes on as itself, and reserves anew.
+            # No other broker took its node id, so it keeps its lease and reserves new keys.
             assert await send(world, zombie, 1) == (0, 1)
             assert await numbers(world, other) == [0, 1]
 
@@ -215,8 +219,10 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
 
 async def served_by(world: World, host: Host) -> tuple[set[int], set[int]]:
     """Return the ids of the brokers and of the leaders that this broker names in Metadata."""
-    found = await wire.call(world, host, 3, 12, topics=None, allow_auto_topic_creation=False)
-    return {it.node_id for it in found.brokers}, {part.leader_id for topic in found.topics for part in topic.partitions}
+    metadata = await wire.call(world, host, 3, 12, topics=None, allow_auto_topic_creation=False)
+    return {it.node_id for it in metadata.brokers}, {
+        part.leader_id for topic in metadata.topics for part in topic.partitions
+    }
 
 
 def test_one_broker_alone_cannot_reach_the_coordinator() -> None:
@@ -232,7 +238,7 @@ def test_one_broker_alone_cannot_reach_the_coordinator() -> None:
             assert await served_by(world, cut) == ({id}, {id})
             group = await wire.call(world, cut, 10, 2, key="g", key_type=0)
             assert (group.error_code, group.node_id) == (ErrorCode.none, id)
-            # Nothing is begun there any more, and who has waited is told.
+            # It accepts nothing more, and requests that wait get an error.
             assert await send(world, cut, 2) == (STORAGE_ERROR, -1)
             assert await died(unknown) or unknown.result() == (STORAGE_ERROR, -1)
             world.errors.clear()
@@ -240,17 +246,17 @@ def test_one_broker_alone_cannot_reach_the_coordinator() -> None:
             await asyncio.sleep(20 * LEASE_SECONDS)
             assert len((await served_by(world, cut))[0]) == 2
             assert await send(world, cut, 2) == (0, 2)
-            assert await numbers(world, well) == [0, 1, 2], "nothing of before has come late"
+            assert await numbers(world, well) == [0, 1, 2], "no earlier batch was committed late"
 
     run(story())
 
 
-def test_what_a_broker_alone_gave_up_is_not_committed_later() -> None:
+def test_a_batch_that_an_isolated_broker_gave_up_is_not_committed_later() -> None:
     async def story() -> None:
         async with brokers() as world:
             well, cut = world.hosts
             await asyncio.sleep(LEASE_SECONDS)
-            # Without idempotence nothing else would keep it from being there twice.
+            # Without idempotence, nothing else prevents a second copy.
             unknown = asyncio.create_task(send(world, cut, 0, producer=-1))
             await asyncio.sleep(0.05)
             cut.cut = world.now() + 5 * LEASE_SECONDS
@@ -282,7 +288,7 @@ def test_the_coordinator_is_down() -> None:
             assert await send(world, host, 0) == (0, 0)
             world.down[COORDINATOR] = world.now() + 3 * LEASE_SECONDS
             client = Client("peer")
-            # Nothing is acknowledged, and nothing is told that may be old.
+            # It acknowledges nothing, and returns nothing that may be old.
             waiting = [
                 world.later(
                     wire.produce(
@@ -300,17 +306,19 @@ def test_the_coordinator_is_down() -> None:
             await asyncio.sleep(2)
             assert not any(it.done() for it in waiting)
             await asyncio.wait(waiting)
-            assert all(isinstance(it.exception(), Dead) for it in waiting), "clients gave up; their batches did not"
+            assert all(isinstance(it.exception(), Dead) for it in waiting), (
+                "clients timed out, but the broker still has their batches"
+            )
             world.errors.clear()
             await asyncio.sleep(3 * LEASE_SECONDS)
-            # Sent again, as clients do: they are there, and are told so.
+            # Clients send them again, and learn that they were committed.
             assert [await send(world, host, it) for it in (1, 2)] == [(0, 1), (0, 2)]
             assert await numbers(world, host) == [0, 1, 2]
 
     run(story())
 
 
-async def test_what_waits_for_the_coordinator_is_bounded_and_then_sockets_are_read_no_more() -> None:
+async def test_requests_that_wait_for_the_coordinator_are_bounded_and_stop_the_reading_of_sockets() -> None:
     class Stuck:
         def __init__(self) -> None:
             self.taken = 0
@@ -357,12 +365,12 @@ def test_the_coordinator_is_restored_to_an_older_backup() -> None:
             for host in (first, second):
                 world.kill(host)
             await world.restart_coordinator(backup)
-            found = await fsck.check(world.store.retention, world.objects, read=False)
-            assert found.verdict is ExitCode.CORRUPT
-            assert len(found.newer) + len(found.uncommitted) == 99
+            findings = await fsck.check(world.store.retention, world.objects, read=False)
+            assert findings.verdict is ExitCode.CORRUPT
+            assert len(findings.newer) + len(findings.uncommitted) == 99
             (topic,) = (await world.store.topics.load_topics()).topics  # type: ignore[union-attr]
-            assert found.newer_records == {f"{topic.id}/0": len(found.newer)}
-            assert not found.missing, "what the coordinator knows is there"
+            assert findings.newer_records == {f"{topic.id}/0": len(findings.newer)}
+            assert not findings.missing, "all objects that the coordinator knows exist"
 
     run(story())
 
@@ -372,7 +380,7 @@ def test_the_object_store_is_slow_or_fails() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
             world.down[OBJECTS] = world.now() + 1
-            assert await send(world, host, 0) == (0, 0), "uploads are tried again"
+            assert await send(world, host, 0) == (0, 0), "uploads are retried"
             world.down[OBJECTS] = world.now() + 60
             client = Client("peer")
             batches = [wire.batch(it, 1, 1, 4000, producer=PRODUCER, epoch=0, sequence=it) for it in range(1, 11)]
@@ -380,11 +388,11 @@ def test_the_object_store_is_slow_or_fails() -> None:
                 *(wire.produce(world, host, client, TOPIC, 0, it, seconds=8) for it in batches[:8]),
                 return_exceptions=True,
             )
-            # After the upload's time; those that waited behind it later, if their clients still listen.
+            # The first fails after the upload's timeout. Those behind it fail later, if their clients still wait.
             assert answers[0] == (STORAGE_ERROR, -1)
             assert all(it == (STORAGE_ERROR, -1) or isinstance(it, Dead) for it in answers), answers
             await asyncio.sleep(30)
-            assert not host.broker.writer.unfinished, "nothing is held for ever"
+            assert not host.broker.writer.unfinished, "no request waits for ever"
             world.down[OBJECTS] = 0.0
             assert [await send(world, host, it) for it in range(1, 11)] == [(0, it) for it in range(1, 11)]
             assert await numbers(world, host) == list(range(11))

@@ -1,5 +1,7 @@
-"""Members of a KIP-848 group on brokers that die or are cut off from their coordinator: no partition is ever read by two, and in the end
-all are read."""
+"""Members of a KIP-848 group on brokers that die or lose the coordinator.
+
+No partition ever has two readers, and in the end every partition has one.
+"""
 
 import asyncio
 import io
@@ -28,13 +30,13 @@ TROUBLED, SETTLING = 90.0, 40.0
 HEARTBEAT = 68
 SESSION = SETTINGS.groups.consumer_session_ms / 1000
 REBALANCE = i32Timedelta.parse(timedelta(seconds=3 * SESSION))
-"""Longer than any member takes to hear that it shall give something up, or to take itself for out."""
+"""Longer than any member takes to learn that it has to revoke a partition, or that its session is over."""
 REFUSED = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
 OUT = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}
 
 
 class Member:
-    """A member that follows its assignment after a while, and gives it up after a session without an answer."""
+    """Follows its assignment after a delay, and revokes it after a session without a reply."""
 
     def __init__(self, world: World, topic: UUID, members: list["Member"]) -> None:
         self.world = world
@@ -46,7 +48,7 @@ class Member:
         self.begin()
 
     def begin(self) -> None:
-        """As another process."""
+        """Start over, as a new process."""
         self.lives += 1
         self.id = f"{id(self)}-{self.lives}"
         self.out()
@@ -163,7 +165,7 @@ async def story(seed: int) -> None:
         for member in members:
             yield from member.owned
 
-    # A member may be coming back just now.
+    # A member may be about to rejoin.
     for _ in range(100):
         if sorted(shared()) == list(range(PARTITIONS)):
             break

@@ -1,4 +1,4 @@
-"""Hours of writing, at a rate that one step of upkeep does not keep up with: what a cluster keeps grows with retention, and not with time."""
+"""Hours of writing, at a rate that needs several steps of retention in a round: stored data grows with retention, not with time."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SETTINGS = {
     }
 }  # fmt: skip
 AHEAD = 2 * 64
-"""Reserved keys, and newest replies, of two brokers."""
+"""Reserved keys and newest replies of two brokers."""
 
 
 def counts(shared: Shared) -> dict[str, int]:
@@ -31,11 +31,11 @@ def counts(shared: Shared) -> dict[str, int]:
     }
 
 
-def test_what_is_kept_stays_within_bounds() -> None:
+def test_stored_data_stays_within_bounds() -> None:
     async def write(asked: Asked, number: int) -> None:
         loop = asyncio.get_running_loop()
         for count in range(HOURS * 3600 // 2):
-            # Each producer writes a few batches, and then another comes.
+            # Each producer writes ten batches, and then a new one replaces it.
             data = batch(producer=count // 10 * 2 + number, epoch=0, sequence=count % 10).data
             answer = await produce(asked, "t", (count // 10 + number) % PARTITIONS, data)
             assert not answer.error_code
@@ -50,7 +50,7 @@ def test_what_is_kept_stays_within_bounds() -> None:
             await one.broker.topic_metadata.refresh()
             await two.broker.topic_metadata.refresh()
             writing = asyncio.gather(write(one, 0), write(two, 1))
-            # One run, in an object of its own, a second; so many runs that upkeep has two rounds for each step.
+            # One batch range per second, in an object of its own. Data may wait for two more rounds of retention.
             rounds = 3 * ROUND_SECONDS
             bounds = {
                 "runs": RETENTION_SECONDS + rounds,

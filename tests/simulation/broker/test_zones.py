@@ -1,4 +1,4 @@
-"""Metadata sends clients to brokers of their zone while it has any, spreads them, and forgets a broker that died within seconds."""
+"""Metadata names brokers of a client's zone while it has any, spreads clients over them, and drops a dead broker within seconds."""
 
 import asyncio
 import os
@@ -17,11 +17,11 @@ SEEDS = 20 if os.environ.get("FIRN_LONG") else 5
 ZONES = ("a", "b", "c")
 PARTITIONS = 64
 FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
-"""A dead broker's lease ends, then the others renew theirs, which they do five times in that time, and hear of it; one second for calls."""
+"""A dead broker's lease has to end, and the others learn that with their next renewal, of which they make five per lease. A second is for calls."""
 
 
 class Look:
-    """The leaders that brokers named to clients of a zone."""
+    """Leaders that brokers name to clients of a zone."""
 
     def __init__(self, world: World, died: dict[int, tuple[str, float]]) -> None:
         self._world = world
@@ -35,35 +35,35 @@ class Look:
         since = {it.number for it in world.hosts}
         asked = world.now()
         try:
-            found = await wire.call(world, host, 3, 9, client=f"reader,zone={zone}", topics=None)
+            reply = await wire.call(world, host, 3, 9, client=f"reader,zone={zone}", topics=None)
         except Dead:
             return
-        ports = {it.node_id: it.port for it in found.brokers}
-        racks = {it.node_id: it.rack for it in found.brokers}
+        ports = {it.node_id: it.port for it in reply.brokers}
+        racks = {it.node_id: it.rack for it in reply.brokers}
         for port in ports.values():
             if port in self._died:
                 assert asked - self._died[port][1] <= FORGOTTEN_SECONDS, f"broker {port} is told long after its end"
-        leaders = {it.leader_id for it in found.topics[0].partitions}
+        leaders = {it.leader_id for it in reply.topics[0].partitions}
         assert leaders <= set(ports)
         if zone in racks.values():
-            assert {racks[it] for it in leaders} == {zone}, "leaders elsewhere, while the zone has brokers"
+            assert {racks[it] for it in leaders} == {zone}, "leaders in other zones, while the zone has brokers"
             self.near += 1
         else:
             alive = {it.number for it in world.hosts if it.zone == zone} & since & self._settled
             assert not alive, f"brokers of {zone} that live are not told"
             self.far += 1
-        self.led[zone].update(ports[it.leader_id] for it in found.topics[0].partitions)
+        self.led[zone].update(ports[it.leader_id] for it in reply.topics[0].partitions)
 
     @property
     def _settled(self) -> set[int]:
-        """Brokers that began so long ago that all know them."""
+        """Return brokers that started so long ago that all others know them."""
         return {
             it.number for it in self._world.hosts if self._world.now() - self._world.began[it.number] > LEASE_SECONDS
         }
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_leaders_are_near_alive_and_spread(seed: int) -> None:
+def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
     async def story() -> None:
         world = World(seed)
         died: dict[int, tuple[str, float]] = {}
@@ -77,7 +77,7 @@ def test_leaders_are_near_alive_and_spread(seed: int) -> None:
             while True:
                 await asyncio.sleep(chance.expovariate(0.3))
                 victim: Host = chance.choice(world.hosts)
-                # Now and then a whole zone goes.
+                # Sometimes a whole zone dies.
                 gone = [it for it in world.hosts if it.zone == victim.zone] if chance.random() < 0.4 else [victim]
                 if len(gone) == len(world.hosts):
                     continue
@@ -98,7 +98,7 @@ def test_leaders_are_near_alive_and_spread(seed: int) -> None:
         assert len(died) > 5
         while world.hosts:
             world.kill(world.hosts[0])
-        # All alive again: every zone's partitions are spread over its own.
+        # After all brokers are back, each zone spreads its partitions over its own brokers.
         for zone in ZONES * 3:
             await world.start(zone)
         await asyncio.sleep(2 * LEASE_SECONDS)

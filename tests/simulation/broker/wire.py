@@ -1,4 +1,4 @@
-"""Requests and answers of the simulation's clients. Produce and Fetch by hand, as there are many of them; all else through kio."""
+"""Requests and replies of the simulation's clients. Produce and Fetch are written by hand, because there are many; kio writes the others."""
 
 import io
 import struct
@@ -21,17 +21,17 @@ _IDENTITY = struct.Struct(">ii")
 
 
 def batch(number: int, sender: int, count: int, padding: int, **more: int) -> memoryview:
-    """A batch that says who sent it, and as which one of its own."""
+    """Build a batch whose bytes name its producer and its number."""
     return raw(count, body=_IDENTITY.pack(sender, number) + bytes(max(padding, 7 * count)), **more)
 
 
 def batches(data: memoryview) -> list[Batch]:
-    """The batches in an answer."""
-    found = []
+    """Read the batches of a reply."""
+    batches = []
     for place, _, count in record_batch.walk(data):
         (base,) = struct.unpack_from(">q", data, place)
-        found.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + record_batch.HEADER)))
-    return found
+        batches.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + record_batch.HEADER)))
+    return batches
 
 
 async def produce(
@@ -45,18 +45,18 @@ async def produce(
     acks: int = -1,
     seconds: float = 4.0,
 ) -> tuple[int, int]:
-    """(error, base offset); with ``acks`` 0 nothing is known. Raises Dead."""
+    """Produce a batch and return (error, base offset). With ``acks`` 0 there is no reply. Raises Dead."""
     name = topic.encode()
     body = struct.pack(f">hhiih{len(name)}siii", -1, acks, 1000, 1, len(name), name, 1, partition, len(data))
-    found = await world.ask(host, client, PRODUCE, 7, body + bytes(data), seconds=seconds)
+    reply = await world.ask(host, client, PRODUCE, 7, body + bytes(data), seconds=seconds)
     if acks == 0:
         return 0, -1
-    error, offset = struct.unpack_from(">hq", found, 4 + 2 + len(name) + 4 + 4)
+    error, offset = struct.unpack_from(">hq", reply, 4 + 2 + len(name) + 4 + 4)
     return error, offset
 
 
 class Fetched(NamedTuple):
-    """The answer of a fetch for a partition."""
+    """The reply to a fetch of one partition."""
 
     error: int
     start: int
@@ -67,7 +67,7 @@ class Fetched(NamedTuple):
 async def fetch(
     world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
 ) -> Fetched:
-    """Fetch, version 11, of one partition. Raises Dead."""
+    """Fetch one partition with version 11. Raises Dead."""
     error, start, high, data = await fetch_bytes(world, host, client, topic, partition, offset, wait_ms=wait_ms)
     return Fetched(error, start, high, batches(data))
 
@@ -81,22 +81,22 @@ async def fetch_bytes(
         f">iiiibiiih{len(name)}siiiqqiih", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, 0, -1, 1, len(name), name, 1, partition, -1,
         offset, -1, 1 << 16, 0, 0,
     )  # fmt: skip
-    found = await world.ask(host, client, FETCH, 11, body)
+    reply = await world.ask(host, client, FETCH, 11, body)
     place = 4 + 2 + 4 + 4 + 2 + len(name) + 4 + 4
-    error, high, _, start, _, _, size = struct.unpack_from(">hqqqiii", found, place)
+    error, high, _, start, _, _, size = struct.unpack_from(">hqqqiii", reply, place)
     place += struct.calcsize(">hqqqiii")
-    return error, start, high, memoryview(found)[place : place + size]
+    return error, start, high, memoryview(reply)[place : place + size]
 
 
 async def call(
     world: World, host: Host, api: int, version: int, *, seconds: float = 4.0, client: str = "", **fields: Any
 ) -> Any:
-    """Any other request, on a connection of its own. Raises Dead."""
+    """Send any other request, on a connection of its own. Raises Dead."""
     buffer = io.BytesIO()
     schema = _request(api, version)
     entity_writer(schema)(buffer, fill(schema, fields))
-    found = await world.ask(host, Client("peer"), api, version, buffer.getvalue(), name=client, seconds=seconds)
-    if not found:
+    reply = await world.ask(host, Client("peer"), api, version, buffer.getvalue(), name=client, seconds=seconds)
+    if not reply:
         raise Dead
-    answer, _ = entity_reader(_response(api, version))(found, 0)
+    answer, _ = entity_reader(_response(api, version))(reply, 0)
     return answer

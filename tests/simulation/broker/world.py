@@ -1,5 +1,8 @@
-"""Brokers whose surroundings misbehave by a seed: calls are slow, lost on the way there or back, done late or twice; processes die at a
-chosen step, stop for a while and go on, or are cut off; the coordinator is restarted; wall clocks jump."""
+"""Brokers in a world that fails by a seed.
+
+Calls of ports are slow, lost before or after their effect, late, or repeated. Processes die at a chosen step, freeze for a while, or lose the
+coordinator. The coordinator restarts, and wall clocks jump.
+"""
 
 import asyncio
 from collections import Counter
@@ -62,7 +65,7 @@ OFTEN = 10
 
 
 class Dead(Exception):
-    """No answer: the broker that was asked is gone, or does not answer in time, or closed the connection."""
+    """The broker died, does not answer in time, or closed the connection."""
 
 
 @dataclass(eq=False)
@@ -76,23 +79,23 @@ class Host:
     broker: Broker = field(init=False)
     dead: bool = False
     thawed: asyncio.Future[None] | None = None
-    """Set while the process stands still."""
+    """Set while the process is frozen."""
     cut: float = 0.0
-    """Until when it does not reach the coordinator."""
+    """Until when this broker does not reach the coordinator."""
     doom: tuple[str, str] | None = None
-    """The step at which it dies."""
+    """The step at which the broker dies."""
     open: dict[asyncio.Future[bytes], None] = field(default_factory=dict)
     """Answers that clients wait for, in order. A set would make the story of a seed depend on hashes."""
 
     async def running(self) -> None:
-        """Nothing happens in a process that stands still, nor in one that is gone."""
+        """Wait while the process is frozen, and for ever after it died."""
         while self.thawed is not None:
             await self.thawed
         if self.dead:
             await asyncio.get_running_loop().create_future()
 
     def stalled(self) -> None:
-        """A producer may send no more before it is answered."""
+        """Report that a producer waits for replies before it sends more."""
         if not self.dead and self.thawed is None:
             self.broker.router.stalled()
 
@@ -130,12 +133,12 @@ class Outside:
             raise UnavailableError("lost on the way there")
         life = world.life
         if name == "put":
-            # As it is sent: a broker writes into these bytes later.
+            # A copy, as of now: the broker writes into these bytes later.
             values = values[0], bytes(values[1])
         if name in AGAIN and fate < trouble * 0.5:
             world.faults["done late"] += 1
             world.later(self._again(name, values, named, chance.random() * LATE_SECONDS))
-            raise UnavailableError("given up")
+            raise UnavailableError("timed out")
         result = await self._inner(name)(*values, **named)
         if name in AGAIN and fate < trouble * 0.6:
             world.faults["done twice"] += 1
@@ -167,7 +170,7 @@ class Outside:
         if name == "put" and host.chance.random() < world.trouble * 0.5:
             world.faults["slow upload"] += 1
             delay += host.chance.random() * 2 * SETTINGS.writer.upload_seconds
-        # What is quicker than that is at once: it would only cost events.
+        # A shorter delay would only cost events.
         if delay > 0.002:
             await asyncio.sleep(delay)
             await host.running()
@@ -202,14 +205,14 @@ class World:
         self.clock = LoopClock()
         self.store = SqliteStore(":memory:", self.clock, "cluster", Inline())
         self.life = 0
-        """Which one of the coordinator's lives it is."""
+        """How often the coordinator was restarted."""
         self.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
         """The time until which no broker reaches it."""
         self.trouble = 0.0
         self.slowness = 0.01
         self.hosts: list[Host] = []
         self.began: dict[int, float] = {}
-        """When each broker was ready."""
+        """When each broker became ready."""
         self.calls = 0
         self.requests = 0
         self.faults: Counter[str] = Counter()
@@ -220,15 +223,15 @@ class World:
 
     @property
     def operations(self) -> int:
-        """Requests of clients, and calls of ports."""
+        """Count requests of clients and calls of ports."""
         return self.calls + self.requests
 
     def now(self) -> float:
-        """Virtual seconds."""
+        """Return the virtual time in seconds."""
         return asyncio.get_running_loop().time()
 
     def later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin something that goes on by itself."""
+        """Start a background task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -272,18 +275,18 @@ class World:
         if host.doom == (name, when):
             host.doom = None
             self.faults[f"death {when} {name}"] += 1
-            # Not in the middle of its own call.
+            # After this call: a task cannot be cancelled from inside itself.
             asyncio.get_running_loop().call_soon(self.kill, host)
             self.freeze(host)
             await host.running()
 
     def freeze(self, host: Host) -> None:
-        """It stands still, and does not know."""
+        """Freeze a process, which does not notice."""
         if host.thawed is None and not host.dead:
             host.thawed = asyncio.get_running_loop().create_future()
 
     def thaw(self, host: Host) -> None:
-        """It goes on where it was."""
+        """Continue a frozen process where it was."""
         thawed, host.thawed = host.thawed, None
         if thawed is not None:
             thawed.set_result(None)
@@ -291,7 +294,7 @@ class World:
     # The coordinator's process
 
     async def restart_coordinator(self, backup: bytes | None = None) -> None:
-        """It comes back with what is durable, or with a backup. Who waits for an answer gets none."""
+        """Restart the coordinator with its durable data, or with a backup. Calls under way get no reply."""
         kept = backup or self.backup()
         await self.store.close()
         self.life += 1
@@ -300,7 +303,7 @@ class World:
         self.store.database.connection.deserialize(kept)
 
     def backup(self) -> bytes:
-        """All that the coordinator keeps, as of now."""
+        """Return all data of the coordinator."""
         return self.store.database.connection.serialize()
 
     # Clients
@@ -308,7 +311,7 @@ class World:
     async def ask(
         self, host: Host, client: Client, api: int, version: int, body: bytes, *, name: str = "", seconds: float = 4.0
     ) -> bytes:
-        """The answer's body; empty if there is none by protocol. Raises Dead."""
+        """Send a request and return the body of the reply; empty if the protocol has none. Raises Dead."""
         self.requests += 1
         head = (
             api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07" + len(name).to_bytes(2, "big") + name.encode()
@@ -318,7 +321,7 @@ class World:
         answer: asyncio.Future[bytes] = loop.create_future()
         host.open[answer] = None
         timer = loop.call_later(seconds, _late, answer)
-        # Who does not wait any more does not take back what was sent.
+        # A client that times out does not take its request back.
         self.later(self._deliver(host, client, memoryview(bytearray(head + body)), answer))
         try:
             return await answer
@@ -330,19 +333,19 @@ class World:
         await host.running()
         header = headers.read(frame)
         try:
-            found = await host.broker.router.handle(header, frame, client)
-            if isinstance(found, Counted):
-                found.share.release()
+            reply = await host.broker.router.handle(header, frame, client)
+            if isinstance(reply, Counted):
+                reply.share.release()
         except (UnavailableError, MalformedError):
             await host.running()
             _late(answer)
             return
         await host.running()
         if not answer.done():
-            answer.set_result(b"" if found is None else b"".join(found)[len(headers.response(header)) :])
+            answer.set_result(b"" if reply is None else b"".join(reply)[len(headers.response(header)) :])
 
     def end(self) -> None:
-        """Everything stops."""
+        """Kill all brokers and stop all tasks."""
         for host in list(self.hosts):
             self.kill(host)
         for task in self._tasks:
@@ -355,11 +358,11 @@ def _late(answer: "asyncio.Future[bytes]") -> None:
 
 
 @contextmanager
-def only_errors(found: list[Any]) -> Iterator[None]:
-    """Collect the error logs of brokers in ``found``, and drop all other logs."""
+def only_errors(errors: list[Any]) -> Iterator[None]:
+    """Collect the error logs of brokers in ``errors``, and drop all other logs."""
 
     def keep(_: Any, __: str, event: Any) -> Any:
-        found.append(dict(event))
+        errors.append(dict(event))
         raise structlog.DropEvent
 
     before = structlog.get_config()
