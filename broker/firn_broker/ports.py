@@ -1,7 +1,7 @@
 """The ports of a broker. The contract suites (tests/contract) test every implementation of a port.
 
-A broker gets storage and order only through these, and time and randomness through `Clock` and `Random`. So it also runs in memory, under a
-virtual clock.
+A broker gets storage and order only through these, and time and randomness through `Clock` and `Random`. So it also
+runs in memory, under a virtual clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,10 @@ from firn_broker.log_types import (
 
 
 class ObjectStore(Protocol):
-    """Objects by key. Raises `UnavailableError` for an error that may pass, and KeyError for an object that does not exist."""
+    """Objects by key.
+
+    Raises `UnavailableError` for an error that may pass, and KeyError for an object that does not exist.
+    """
 
     async def put(self, key: str, data: memoryview) -> None:
         """Store ``data`` durably, with one request that stores all of it or nothing."""
@@ -60,7 +63,8 @@ class NodeStore(Protocol):
     async def join(self, address: NodeAddress, ttl_ms: int, node_id: int | None = None) -> NodeLease:
         """Register a node for ``ttl_ms`` and return its lease.
 
-        With ``node_id`` the caller takes that id over, and the epoch of its earlier holder ends. Without it the caller gets the lowest free id.
+        With ``node_id`` the caller takes that id over, and the epoch of its earlier holder ends. Without it the caller
+        gets the lowest free id.
         """
         ...
 
@@ -104,11 +108,17 @@ class TopicStore(Protocol):
         ...
 
     async def grow_topic(self, topic: UUID, partitions: int) -> bool:
-        """Raise the number of partitions to ``partitions``; never lower it. Return False when the topic does not exist."""
+        """Raise the number of partitions to ``partitions``; never lower it.
+
+        Return False when the topic does not exist.
+        """
         ...
 
     async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
-        """Replace the topic's own configs if they equal ``known``. Return False when they differ, or the topic does not exist."""
+        """Replace the topic's own configs if they equal ``known``.
+
+        Return False when they differ, or the topic does not exist.
+        """
         ...
 
     async def delete_topic(self, topic: UUID) -> bool:
@@ -123,23 +133,26 @@ class LogStore(Protocol):
     """Logs of partitions: which offsets batches have, and in which objects they lie."""
 
     async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
-        """Register objects before their upload, so that retention can find each of them. Reserving a key again changes nothing."""
+        """Register objects before their upload, so that retention can find each of them.
+
+        Reserving a key again changes nothing.
+        """
         ...
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         """Assign offsets to the batches of a reserved object and return one outcome per batch.
 
-        Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is over or the
-        reservation was withdrawn: then no batch of the object is committed, now or later.
+        Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is
+        over or the reservation was withdrawn: then no batch of the object is committed, now or later.
         """
         ...
 
     async def rewrite(self, rewrite: Rewrite) -> bool:
         """Replace batch ranges by those of a reserved object, which holds the same log with fewer records.
 
-        Objects that lose their last range are dead. Return False, and mark the new object dead, when the log does not have the old ranges any
-        more: the topic was deleted, or another rewrite was faster. The bounds of the partition stay. Idempotent by key. Raises `FencedError`
-        as `commit` does.
+        Objects that lose their last range are dead. Return False, and mark the new object dead, when the log does not
+        have the old ranges any more: the topic was deleted, or another rewrite was faster. The bounds of the partition
+        stay. Idempotent by key. Raises `FencedError` as `commit` does.
         """
         ...
 
@@ -159,30 +172,33 @@ class LogStore(Protocol):
         ...
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
-        """Move the log start up to ``offset``, never down, never past the high watermark. Return None for an unknown partition."""
+        """Move the log start up to ``offset``, never down, never past the high watermark.
+
+        Return None for an unknown partition.
+        """
         ...
 
 
 class RetentionStore(Protocol):
-    """The bounded steps that delete data: records past retention, batch ranges, objects, stored replies, and producer state."""
+    """The bounded steps that delete records past retention, batch ranges, objects, replies and producer state."""
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
-        """Move the log starts of a topic past up to ``limit`` batch ranges that are too old or exceed its size; return past how many.
+        """Move the log starts of a topic past up to ``limit`` expired batch ranges; return past how many.
 
-        A bound of -1 means none. The next call continues after this one. Size expires no range while ``limit`` ranges of the topic wait for
-        `drop_ranges`.
+        A range expires by age, and while its partition exceeds the size. A bound of -1 means none. The next call
+        continues after this one. Size expires no range while ``limit`` ranges of the topic wait for `drop_ranges`.
         """
         ...
 
     async def drop_ranges(self, limit: int) -> int:
-        """Delete up to ``limit`` batch ranges that lie below their log start or belong to deleted topics; return how many.
+        """Delete up to ``limit`` batch ranges below their log start or of deleted topics; return how many.
 
         Objects that lose their last range are dead from then on.
         """
         ...
 
     async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
-        """Withdraw up to ``limit`` reservations that are older than ``age_ms`` and whose node's epoch is over; return how many."""
+        """Withdraw up to ``limit`` reservations older than ``age_ms`` whose node's epoch is over; return how many."""
         ...
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:
@@ -195,7 +211,8 @@ class RetentionStore(Protocol):
     async def forget_producers(self, age_ms: int, limit: int) -> int:
         """Delete the state of producers in partitions that they have not written to for ``age_ms``; return how many.
 
-        Each call examines at most ``limit`` producers, starts where the last call ended, and wraps around after the last producer.
+        Each call examines at most ``limit`` producers, starts where the last call ended, and wraps around after the
+        last producer.
         """
         ...
 
@@ -208,7 +225,10 @@ class RetentionStore(Protocol):
         ...
 
     async def list_objects(self) -> Mapping[str, tuple[int, int]]:
-        """Return all known objects by key: (bytes, number of batch ranges). Bytes are -1 for an object that is only reserved."""
+        """Return all known objects by key: (bytes, number of batch ranges).
+
+        Bytes are -1 for an object that is only reserved.
+        """
         ...
 
 
@@ -251,10 +271,11 @@ class GroupStore(Protocol):
 
 
 class MetadataStore(Protocol):
-    """The coordinator: the one place that orders commits, and keeps all metadata of a cluster. Callers use the port of their concern.
+    """The coordinator: the one place that orders commits, and keeps all metadata of a cluster.
 
-    Every call of every port is atomic, and durable when it returns. A call raises `UnavailableError` when it may or may not have happened, or
-    cannot happen now, and `FencedError` when the caller's lease is not the newest. Calls that are idempotent say by what.
+    A caller takes only the port that it needs. Every call of a port is atomic, and durable when it returns. A call
+    raises `UnavailableError` when it may or may not have happened, or cannot happen now, and `FencedError` when the
+    caller's lease is not the newest. Calls that are idempotent say by what.
     """
 
     @property
@@ -285,7 +306,8 @@ class MetadataStore(Protocol):
     async def start(self) -> None:
         """Connect, and migrate the schema to this version.
 
-        A store that was created with ``migrates=False`` changes nothing: it raises `InvalidSpecError` when the schema has another version.
+        A store that was created with ``migrates=False`` changes nothing: it raises `InvalidSpecError` when the schema
+        has another version.
         """
         ...
 

@@ -11,7 +11,7 @@ from firn.records.message_writer import Fields
 from firn_broker.apis.consumer_group_heartbeat import by_topic
 from firn_broker.broker import Broker
 from firn_broker.groups import consumer
-from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import GroupError
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import ConsumerGroupDescribeRequest
 

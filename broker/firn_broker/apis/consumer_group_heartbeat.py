@@ -13,7 +13,7 @@ from kio.static.primitive import i32Timedelta
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.consumer import JOIN, HeartbeatReply, HeartbeatRequest, Partitions
-from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import GroupError
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import ConsumerGroupHeartbeatRequest

@@ -6,7 +6,7 @@ static. Since 9 the answer may let a static leader that returns skip the assignm
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import JoinReply, JoinRequest
-from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import GroupError
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import JoinGroupRequest
 

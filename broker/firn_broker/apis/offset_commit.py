@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import OffsetCommitRequest

@@ -9,8 +9,7 @@ from firn.records.cursor import Cursor, MalformedError
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
 from firn_broker.groups import classic, consumer
-from firn_broker.groups.coordinator import GroupError
-from firn_broker.groups.group import Group
+from firn_broker.groups.group import Group, GroupError
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import OffsetDeleteRequest
 

@@ -18,7 +18,7 @@ from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.groups.coordinator import GroupError
+from firn_broker.groups.group import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import OffsetFetchGroup, OffsetFetchRequest

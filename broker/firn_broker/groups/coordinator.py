@@ -1,9 +1,10 @@
-"""Answers requests about groups: members, offsets, descriptions, deletions.
+"""The group coordinator: it answers requests about members, offsets, descriptions and deletions.
 
-A group is a classic one or one of KIP-848 (`groups.group.Group`). The next member of an empty group decides which. `groups.shards` decides which
-groups this broker has, `groups.storage` saves them, and `groups.expiry` applies their deadlines.
+A group is a classic one or one of KIP-848 (`groups.group.Group`). The next member of an empty group decides which.
+`groups.shards` decides which groups this broker has, `groups.storage` saves them, and `groups.expiry` applies their
+deadlines.
 
-A group exists while it has a member, while a member was told to rejoin, or while something of it is saved.
+A group exists while it has a member, while a member has to rejoin, or while something of it is saved.
 """
 
 import asyncio
@@ -26,8 +27,6 @@ from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
 from firn_broker.topics.topic_metadata import TopicMetadata
-
-__all__ = ["GroupCoordinator", "GroupError"]
 
 NAME_BYTES = 2_048
 """The longest name of a group. Not every coordinator can store a longer name, or one with a zero byte."""
@@ -91,7 +90,10 @@ class GroupCoordinator:
     # Members of groups of KIP-848
 
     async def consume(self, name: str, request: HeartbeatRequest) -> HeartbeatReply:
-        """Answer a heartbeat: a member joins, stays or leaves. The reply is saved before it is sent. Raises GroupError."""
+        """Answer a heartbeat: a member joins, stays or leaves.
+
+        The reply is saved before it is sent. Raises GroupError.
+        """
         if not name:
             return HeartbeatReply(ErrorCode.invalid_request, request.member, message="GroupId can't be empty.")
         shard, existing = await self._find(name)
@@ -144,8 +146,9 @@ class GroupCoordinator:
             self.shards.schedule(shard, group)
         refused = future.done() and future.result().error
         if request.instance is not None and not request.member and not refused and name in shard.saved:
-            # The saved group may know the instance by an older member id. A broker that loads it would fence the new id, which ends the
-            # client for good. So the new id is saved before the reply, even in the middle of a rebalance.
+            # The saved group may know the instance by an older member id. A broker that loads it would fence the new
+            # id, which ends the client permanently. So the new id is saved before the reply, even in the middle of a
+            # rebalance.
             group.version += 1
             if error := await self.storage.save_changes(shard, group):
                 return JoinReply(error, request.member)
@@ -163,7 +166,10 @@ class GroupCoordinator:
         protocol: str | None,
         assignments: Mapping[str, bytes],
     ) -> SyncReply:
-        """Answer a member with its assignment; the leader's request brings the assignments of all. Raises GroupError."""
+        """Answer a member with its assignment; the leader's request brings the assignments of all.
+
+        Raises GroupError.
+        """
         shard, group = await self._find_classic(name)
         if group is None:
             return SyncReply(ErrorCode.unknown_member_id)
@@ -209,7 +215,10 @@ class GroupCoordinator:
         generation: int,
         offsets: Mapping[Partition, CommittedOffset],
     ) -> ErrorCode:
-        """Save offsets of a member of this generation or epoch; -1 commits without a member while the group is empty. Raises GroupError."""
+        """Save offsets of a member of this generation or epoch; -1 commits without a member while the group is empty.
+
+        Raises GroupError.
+        """
         shard, group = await self._find(name)
         if group is None:
             if generation >= 0:
@@ -234,8 +243,8 @@ class GroupCoordinator:
     ) -> Mapping[Partition, CommittedOffset]:
         """Return all offsets of a group. Raises GroupError and UnavailableError.
 
-        Only the group's owner answers a member, and checks its epoch. Any broker answers a request without a member: offsets are never read
-        from memory.
+        Only the group's owner answers a member, and checks its epoch. Any broker answers a request without a member:
+        offsets are never read from memory.
         """
         _check(name)
         if member or epoch >= 0:

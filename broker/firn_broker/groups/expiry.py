@@ -1,7 +1,8 @@
-"""What happens to groups as time passes: sessions and rebalances time out, and groups without members expire.
+"""Deadlines of groups: sessions and rebalances time out, and groups without members expire.
 
-A saved group without members is deleted, with its offsets, `GroupSettings.offsets_seconds` after its last member or commit. The time of the last
-commit is saved no more often than every `FRESH` of that, so a group may live that much longer.
+A saved group without members is deleted, with its offsets, `GroupSettings.offsets_seconds` after its last member or
+commit. The time of the last commit is saved no more often than every `FRESH` of that, so a group may live that much
+longer.
 """
 
 import asyncio
@@ -39,7 +40,10 @@ class GroupExpiry:
         self._settings = settings
 
     async def run(self) -> None:
-        """Apply deadlines and drop lost shards, until cancelled. No write delays this loop, because members of all groups depend on it."""
+        """Apply deadlines and drop lost shards, until cancelled.
+
+        No write delays this loop, because members of all groups depend on it.
+        """
         clock = asyncio.get_running_loop().time
         async with asyncio.TaskGroup() as writes:
             writes.create_task(self._shards.keep_releasing())
@@ -56,7 +60,8 @@ class GroupExpiry:
                 except Exception:
                     log.exception("cannot check the shards of groups")
                 for shard, name in self._shards.take_due():
-                    # Look the group up by name: another group, perhaps of the other protocol, may have replaced the one of the timer.
+                    # Look the group up by name: another group, perhaps of the other protocol, may have replaced the one
+                    # of the timer.
                     if self._shards.owns(shard) and (group := shard.groups.get(name)) is not None:
                         try:
                             if self.tick(shard, group):
@@ -109,7 +114,8 @@ class GroupExpiry:
                 return
             written += 1
             if share is None:
-                # The group was saved by a version without this time, or only its offsets are saved: its retention time begins now.
+                # The group was saved by a version without this time, or only its offsets are saved: its retention time
+                # begins now.
                 if not await self._storage.save(shard, group):
                     raise GroupError(ErrorCode.coordinator_not_available)
             else:

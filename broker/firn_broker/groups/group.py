@@ -42,11 +42,14 @@ class Group(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Return whether the group has no members and no client was told to rejoin it."""
+        """Return whether the group has no members, and no client that has to rejoin it."""
         ...
 
     def may_commit(self, member: str, instance: str | None, epoch: int, now: float) -> ErrorCode:
-        """Check whether a member of this epoch (or generation) may commit offsets. Epoch -1 commits without a member, while the group is empty."""
+        """Check whether a member of this epoch (or generation) may commit offsets.
+
+        Epoch -1 commits without a member, while the group is empty.
+        """
         ...
 
     def may_read(self, member: str | None, epoch: int) -> ErrorCode:

@@ -6,7 +6,8 @@ import structlog
 
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
-from firn_broker.groups.coordinator import GroupCoordinator, GroupError
+from firn_broker.groups.coordinator import GroupCoordinator
+from firn_broker.groups.group import GroupError
 from firn_broker.ports import GroupStore
 from firn_broker.topics.topic_metadata import TopicMetadata
 

@@ -1,11 +1,13 @@
 """The shards of groups that this broker owns, with their groups in memory.
 
-The name of a group decides its shard, and rendezvous hashing over the live brokers decides the owner of a shard. A broker acquires the lease of
-a shard before it answers for the shard's groups, and then loads them. Every write names the lease, so a broker that lost it changes nothing. A
-broker that could not renew its node lease in time drops its shards: another broker may have changed the groups since.
+The name of a group decides its shard, and rendezvous hashing over the live brokers decides the owner of a shard. A
+broker acquires the lease of a shard before it answers for the shard's groups, and then loads them. Every write names
+the lease, so a broker that lost it changes nothing. A broker that could not renew its node lease in time drops its
+shards: another broker may have changed the groups since.
 
-When another broker becomes the owner of a shard, this broker releases the lease and answers members with NOT_COORDINATOR. They find the new
-owner, which loads their generation and assignments. A release without a reply is repeated until it is confirmed.
+When another broker becomes the owner of a shard, this broker releases the lease and answers members with
+NOT_COORDINATOR. They find the new owner, which loads their generation and assignments. A release without a reply is
+repeated until it is confirmed.
 """
 
 import asyncio
@@ -42,7 +44,7 @@ class Shard:
     term: int
     groups: dict[str, Group] = field(default_factory=dict)
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    """One timer for each group with a deadline, set no later than the next deadline."""
+    """Timers of groups with a deadline, each set no later than the next deadline."""
     saved: dict[str, int] = field(default_factory=dict)
     """Saved versions of groups; 0 for a group whose first write may have happened."""
     deleting: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Shards:
         self._owned: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
         self._unreleased: dict[int, NodeLease] = {}
-        """Shards that this node may hold the lease of without serving them: the reply to an acquisition or a release was lost."""
+        """Shards whose lease this node may hold without serving them, because a reply from the coordinator was lost."""
         self._due: list[tuple[Shard, str]] = []
         self._stopping = False
 
@@ -105,7 +107,10 @@ class Shards:
     # Acquire and load
 
     async def acquire(self, number: int) -> Shard:
-        """Return a shard; acquire and load it first if necessary. Raises GroupError when this broker is not its owner."""
+        """Return a shard; acquire and load it first if necessary.
+
+        Raises GroupError when this broker is not its owner.
+        """
         if self._stopping:
             raise GroupError(ErrorCode.not_coordinator)
         if asyncio.get_running_loop().time() >= self._membership.until:
@@ -129,7 +134,8 @@ class Shards:
             except UnavailableError as error:
                 raise GroupError(ErrorCode.coordinator_not_available) from error
             if self._stopping or self._membership.term != term:
-                # Another broker may have owned the shard during the load. The client's next attempt acquires the lease again.
+                # Another broker may have owned the shard during the load. The client's next attempt acquires the lease
+                # again.
                 raise GroupError(ErrorCode.not_coordinator)
             shard = Shard(number, held, lease, term)
             self._load(shard, stored, [name for name in with_offsets if self.number_of(name) == number])
@@ -147,7 +153,8 @@ class Shards:
         name = f"groups/{number}"
         held = await self._nodes.acquire(name, node)
         if held is not None and repeated:
-            # Writes under the earlier lease may still be under way. A new epoch keeps them from changing what is loaded next.
+            # Writes under the earlier lease may still be under way. A new epoch keeps them from changing what is loaded
+            # next.
             await self._nodes.release(held, node)
             held = await self._nodes.acquire(name, node)
         if held is None:

@@ -36,7 +36,9 @@ class GroupStorage:
         return not await self._save(shard, group)
 
     async def save_changes(self, shard: Shard, group: Group) -> ErrorCode:
-        """Save the group's present version, unless it is saved already. Changes during another write share the next one.
+        """Save the group's present version, unless it is saved already.
+
+        Changes during another write share the next one.
 
         A reply that is sent after this call survives the end of this broker.
         """
@@ -93,10 +95,10 @@ class GroupStorage:
             raise GroupError(ErrorCode.coordinator_not_available) from error
 
     async def confirm(self, shard: Shard, error: ErrorCode) -> None:
-        """Confirm the lease before an error that ends a client for good. Raises GroupError when the lease is over.
+        """Confirm the lease before an error that ends a client permanently. Raises GroupError when the lease is over.
 
-        When the coordinator's clock leaps, the lease ends there before this broker knows. Another broker may then have the group, with the
-        member in it.
+        When the coordinator's clock leaps, the lease ends there before this broker knows. Another broker may then have
+        the group, with the member in it.
         """
         if error is not ErrorCode.fenced_instance_id:
             return
@@ -111,7 +113,7 @@ class GroupStorage:
             raise GroupError(ErrorCode.not_coordinator)
 
     def empty_share(self, group: Group) -> float | None:
-        """Return for how much of its retention time a group has been empty, as a share; None when its saved state has no such time."""
+        """Return the share of its retention time for which a group has been empty; None when that is not saved."""
         if group.empty_ms is None:
             return None
         return (self._wall_ms() - group.empty_ms) / 1000 / self._settings.offsets_seconds

@@ -3,11 +3,12 @@
 - A producer without stored state may begin at any sequence: its state may have expired.
 - A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
 - The next sequence is the last one plus one; 0 follows 2,147,483,647.
-- A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset. Five, because a client has
-  at most five requests in flight.
+- A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset.
+  Five, because a client has at most five requests in flight.
 
-Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. The rule stands once here, for SQLite, and once in PL/pgSQL (``commit_wal`` in
-`metadata_store.postgres.migrations`). Change both together: the contract suite runs against both.
+Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. The rule stands once here, for SQLite, and once in
+PL/pgSQL (``commit_wal`` in `metadata_store.postgres.migrations`). Change both together: the contract suite runs against
+both.
 """
 
 from dataclasses import dataclass, field
@@ -18,10 +19,11 @@ from kio.schema.errors import ErrorCode
 from firn.records.record_batch import following_sequence
 
 KEPT = 5
+"""Batches that are known of each producer in a partition."""
 
 
 class KnownBatch(NamedTuple):
-    """One of a producer's newest batches."""
+    """A batch among the newest of a producer."""
 
     first_sequence: int
     last_sequence: int

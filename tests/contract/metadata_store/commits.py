@@ -44,7 +44,7 @@ class CommitContract(StoreContract):
 
     async def test_a_commit_of_an_unreserved_object_is_rejected(self, log: Log) -> None:
         with pytest.raises(FencedError):
-            await log.store.log.commit(Commit(log.lease, "wal/nobody", 1, placed([batch()])))
+            await log.store.log.commit(Commit(log.lease, "wal/unreserved", 1, placed([batch()])))
 
     async def test_a_fenced_node_commits_nothing(self, log: Log) -> None:
         key = await log.key()

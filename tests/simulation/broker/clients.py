@@ -1,4 +1,7 @@
-"""Clients of the simulation. They write what they did and saw into a `History`, and use a random broker for each request."""
+"""Clients of the simulation.
+
+They write what they did and saw into a `History`, and use a random broker for each request.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -28,16 +31,17 @@ def milliseconds(count: int) -> Any:
 
 
 async def somewhere(world: World) -> Host:
-    """Choose a live broker; wait until there is partition_answer."""
+    """Choose a live broker; wait until there is one."""
     while not world.hosts:
         await asyncio.sleep(0.2)
     return world.chance.choice(world.hosts)
 
 
 class Producer:
-    """Sends windows of up to five batches without waiting for replies, and repeats the rest of a window in order until all of it is accepted.
+    """Sends windows of up to five batches without waiting for replies, and repeats the rest of a window in order.
 
-    Without ``idempotent`` a window has one batch. The producer ends after ``windows`` windows and when ``enough`` returns True.
+    Without ``idempotent`` a window has one batch. The producer ends after ``windows`` windows and when ``enough``
+    returns True.
     """
 
     def __init__(
@@ -123,7 +127,8 @@ class Producer:
                 raise answer
             error, offset = answer
             if error:
-                # Batches after one that has to be repeated are out of order. None is lost: the producer repeats them too.
+                # Batches after one that has to be repeated are out of order. None is lost: the producer repeats them
+                # too.
                 assert error in RETRIABLE, f"error {error} for {sent}"
                 break
             sent.offset, sent.acknowledged = offset, world.now()
@@ -180,7 +185,8 @@ class Consumer:
 class Member:
     """A member of a classic group. It reads its assigned partitions and commits its positions.
 
-    With an ``instance`` it is a static member, which sometimes forgets its member id and joins again, as after a restart.
+    With an ``instance`` it is a static member, which sometimes forgets its member id and joins again, as after a
+    restart.
     """
 
     def __init__(
@@ -364,7 +370,10 @@ class Admin:
                 self._history.bounds.append(Bounds(log, began, self._world.now(), partition_answer.low_watermark, -1))
 
     async def remake(self) -> None:
-        """Delete and re-create the topic. Waits for each reply, because a late request must not take effect after the next partition_answer."""
+        """Delete and re-create the topic.
+
+        Waits for each reply, because a late request must not take effect after the next one.
+        """
         began = self._world.now()
         await self._until(20, 3, {0, UNKNOWN_TOPIC}, lambda it: it.responses[0].error_code, topic_names=[self._remade])
         await self.make(self._remade, 1, {})

@@ -150,7 +150,10 @@ def _acknowledged(history: History) -> Iterator[str]:
 
 
 def _orders(history: History) -> Iterator[str]:
-    """A producer's batches are in its order. An idempotent producer's batch exists once, any other at most as often as it was sent."""
+    """A producer's batches are in its order.
+
+    An idempotent producer's batch exists once, any other at most as often as it was sent.
+    """
     by_id = {(it.log, it.producer, it.number): it for it in history.sent}
     for log, (_, batches) in history.logs.items():
         last: dict[int, int] = {}
@@ -220,7 +223,10 @@ def _bounds(history: History) -> Iterator[str]:
 
 
 def _offsets(history: History) -> Iterator[str]:
-    """A group's offset comes from a commit that no later one has certainly replaced. Members were given all records below it."""
+    """A group's offset comes from a commit that no later one has certainly replaced.
+
+    Members were given all records below it.
+    """
     for read in history.reads:
         commits = [it for it in history.commits if it.log == read.log]
         begun = max((it.began for it in commits if it.ended < read.began), default=None)

@@ -228,7 +228,7 @@ async def _store_gone(world: World) -> None:
 
 
 async def _clock(world: World) -> None:
-    """A wall clock jumps, by up to two hours, back or forth; that of the coordinator is what leases and retention go by."""
+    """Move a wall clock by up to two hours, back or forth. Leases and retention use the coordinator's clock."""
     chance = world.chance
     world.faults["clock jumped"] += 1
     clock = world.clock if chance.random() < 0.5 or not world.hosts else chance.choice(world.hosts).clock

@@ -1,4 +1,4 @@
-"""Compacted topics on brokers that fail and die, while idempotent producers write, consumers read and the broker compacts.
+"""Compacted topics on brokers that fail and die, while clients write and read and brokers compact.
 
 The newest acknowledged value of each key stays, at its offset and in its order. A deleted key does not come back.
 """

@@ -10,7 +10,10 @@ import pytest
 from tests.simulation.broker.story import ACKNOWLEDGED, FAULTS, OPERATIONS, tell
 
 KEPT = (1, 2, 5, 9, 18, 24, 62, 72, 83, 168)
-"""Seeds that failed once and always run. Each bug also has a unit test, because a seed tells another story after every change of the broker."""
+"""Seeds that failed once and always run.
+
+Each bug also has a unit test, because a seed tells another story after every change of the broker.
+"""
 SEEDS = [*range(1000 if os.environ.get("FIRN_LONG") else 200)]
 
 

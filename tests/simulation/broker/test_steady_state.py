@@ -1,4 +1,4 @@
-"""Hours of writing, at a rate that needs several steps of retention in a round: stored data grows with retention, not with time."""
+"""Hours of writing that need several steps of retention in a round: stored data is bounded by retention, not time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Metadata names brokers of a client's zone while it has any, spreads clients over them, and drops a dead broker within seconds."""
+"""Metadata names live brokers of a client's zone, spreads clients over them, and soon drops a dead broker."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ SEEDS = 20 if os.environ.get("FIRN_LONG") else 5
 ZONES = ("a", "b", "c")
 PARTITIONS = 64
 FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
-"""A dead broker's lease has to end, and the others learn that with their next renewal, of which they make five per lease. A second is for calls."""
+"""The lease of a dead broker, the fifth of it until the others renew theirs, and a second for calls."""
 
 
 class Look:
@@ -42,7 +42,7 @@ class Look:
         racks = {it.node_id: it.rack for it in reply.brokers}
         for port in ports.values():
             if port in self._died:
-                assert asked - self._died[port][1] <= FORGOTTEN_SECONDS, f"broker {port} is told long after its end"
+                assert asked - self._died[port][1] <= FORGOTTEN_SECONDS, f"broker {port} is named long after its end"
         leaders = {it.leader_id for it in reply.topics[0].partitions}
         assert leaders <= set(ports)
         if zone in racks.values():
@@ -50,7 +50,7 @@ class Look:
             self.near += 1
         else:
             alive = {it.number for it in world.hosts if it.zone == zone} & since & self._settled
-            assert not alive, f"brokers of {zone} that live are not told"
+            assert not alive, f"brokers of {zone} that live are not named"
             self.far += 1
         self.led[zone].update(ports[it.leader_id] for it in reply.topics[0].partitions)
 

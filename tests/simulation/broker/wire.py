@@ -1,4 +1,7 @@
-"""Requests and replies of the simulation's clients. Produce and Fetch are written by hand, because there are many; kio writes the others."""
+"""Requests and replies of the simulation's clients.
+
+Produce and Fetch are written by hand, because there are many; kio writes the others.
+"""
 
 import io
 import struct

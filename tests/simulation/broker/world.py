@@ -1,7 +1,7 @@
 """Brokers in a world that fails by a seed.
 
-Calls of ports are slow, lost before or after their effect, late, or repeated. Processes die at a chosen step, freeze for a while, or lose the
-coordinator. The coordinator restarts, and wall clocks jump.
+Calls of ports are slow, lost before or after their effect, late, or repeated. Processes die at a chosen step, freeze
+for a while, or lose the coordinator. The coordinator restarts, and wall clocks jump.
 """
 
 import asyncio

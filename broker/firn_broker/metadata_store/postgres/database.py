@@ -20,8 +20,9 @@ RELEASE_SECONDS = 1.0
 
 FENCED = "FN001"
 TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
-"""Prefixes of SQLSTATEs that may pass: connection, a server that became read-only because another one leads, a rotated password, a database or
-a right that is being restored, rollback (deadlock), resources, locks, shutdown, I/O."""
+"""Prefixes of the SQLSTATEs of errors that may pass: connection, a server that became read-only because another one
+leads, a rotated password, a database or a right that is being restored, rollback (deadlock), resources, locks,
+shutdown, I/O."""
 READ_ONLY = "25006"
 
 
@@ -100,7 +101,8 @@ class Database:
                 await self.expire_connections()
                 raise
             finally:
-                # The pool closes a connection that does not become usable again. A caller that has its reply is not affected.
+                # The pool closes a connection that does not become usable again. A caller that has its reply is not
+                # affected.
                 with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                     await self._pool.release(db, timeout=RELEASE_SECONDS)
         except asyncpg.PostgresError as error:

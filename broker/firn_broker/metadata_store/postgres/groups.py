@@ -1,4 +1,7 @@
-"""Groups and their offsets in PostgreSQL. Each write first checks the lease of the group's shard, in the same transaction."""
+"""Groups and their offsets in PostgreSQL.
+
+Each write first checks the lease of the group's shard, in the same transaction.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +18,7 @@ class PostgresGroups:
         self._database = database
 
     async def _guarded(self, held: Lease, *statements: tuple[str, Sequence[Any]]) -> None:
-        """Run statements if ``held`` is the newest lease of its name; the lock on its row keeps it so until they are done."""
+        """Run statements if ``held`` is the newest lease of its name. A lock on its row keeps it the newest."""
 
         async def work(db: Any) -> None:
             async with db.transaction():

@@ -1,4 +1,7 @@
-"""Logs of partitions in PostgreSQL. A commit is one round trip, to the function ``commit_wal``, which works on arrays and locks in one order."""
+"""Logs of partitions in PostgreSQL.
+
+A commit is one round trip, to the function ``commit_wal``, which works on arrays and locks in one order.
+"""
 
 import asyncio
 import json
@@ -145,7 +148,10 @@ async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
 
 
 async def _reserved(db: Any, rewrite: Rewrite) -> tuple[int, str | None]:
-    """Return the new object's row id, and its stored reply if it has one. Raises FencedError when the caller may not use the object."""
+    """Return the new object's row id, and its stored reply if it has one.
+
+    Raises FencedError when the caller may not use the object.
+    """
     row = await db.fetchrow("SELECT id, state, node, node_epoch, reply FROM wal WHERE key = $1", rewrite.key)
     if row is None:
         raise FencedError(f"object {rewrite.key} is not reserved")

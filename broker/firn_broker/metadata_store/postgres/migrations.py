@@ -1,12 +1,13 @@
-"""The schema of the PostgreSQL store: one script per version for the tables, and the functions, which every new version replaces.
+"""The schema of the PostgreSQL store: scripts for the tables, and functions.
 
-Never change a released script: add another, and an empty one when only a function changes.
+Each version has one script, and replaces all functions. Never change a released script: add another, and an empty one
+when only a function changes.
 
-Every transaction locks in this order: objects (``wal``), logs by (topic, partition), then the rest. ``now_ms`` is the only clock. The table ``run``
-holds batch ranges.
+Every transaction locks in this order: objects (``wal``), logs by (topic, partition), then the rest. ``now_ms`` is the
+only clock. The table ``run`` holds batch ranges.
 
-The rule of idempotence stands once here, in ``commit_wal``, and once in Python (`metadata_store.idempotence`), for SQLite. Change both together:
-the contract suite runs against both.
+The rule of idempotence stands once here, in ``commit_wal``, and once in Python (`metadata_store.idempotence`), for
+SQLite. Change both together: the contract suite runs against both.
 """
 
 SCRIPTS = (

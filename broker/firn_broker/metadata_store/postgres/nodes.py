@@ -34,7 +34,8 @@ class PostgresNodes:
         return await self._database.use(work)
 
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
-        # Give up while there is still time for another attempt. Connections to a machine that is gone are silent: replace them all at once.
+        # Give up while there is still time for another attempt. Connections to a machine that is gone are silent:
+        # replace them all at once.
         try:
             async with asyncio.timeout(ttl_ms / 2000):
                 return await self._renew(lease, ttl_ms)

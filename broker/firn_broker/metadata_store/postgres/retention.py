@@ -59,8 +59,8 @@ class PostgresRetention:
         return len(rows)
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
-        # A walk over all producers: with an index on touched_ms, every commit would write to it. SKIP LOCKED never waits for a commit: a
-        # producer that a commit has locked is not silent.
+        # A walk over all producers: with an index on touched_ms, every commit would write to it. SKIP LOCKED never
+        # waits for a commit: a producer that a commit has locked is not silent.
         rows = await self._database.rows(
             "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
             " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"

@@ -1,4 +1,7 @@
-"""Topics in PostgreSQL. These transactions also create and delete the topics' logs, and delete the offsets of deleted topics."""
+"""Topics in PostgreSQL.
+
+These transactions also create and delete the topics' logs, and delete the offsets of deleted topics.
+"""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +32,7 @@ class PostgresTopics:
         return await self._database.use(work)
 
     async def _change(self, sql: str, *values: Any, logs: Callable[[Any], Awaitable[None]] | None = None) -> bool:
-        """Run a statement that returns a row if it changes a topic; then change its logs too, and raise the version of topics."""
+        """Run a statement. If it returns a row, it changed a topic: change its logs too, and raise the version."""
 
         async def work(db: Any) -> bool:
             async with db.transaction():

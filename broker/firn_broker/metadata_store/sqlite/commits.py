@@ -1,7 +1,7 @@
-"""One commit in SQLite, inside its transaction: it assigns offsets to batches, and stores batch ranges and the state of producers.
+"""The transaction of a commit in SQLite: it assigns offsets to batches, and stores batch ranges and producers.
 
-`metadata_store.idempotence` judges the batches of idempotent producers. ``commit_wal`` in `metadata_store.postgres.migrations` does the same in
-PL/pgSQL for PostgreSQL.
+`metadata_store.idempotence` judges the batches of idempotent producers. ``commit_wal`` in
+`metadata_store.postgres.migrations` does the same in PL/pgSQL for PostgreSQL.
 """
 
 import json
@@ -15,7 +15,10 @@ from firn_broker.metadata_store.sqlite.database import Database
 
 
 class PartitionLog:
-    """A partition inside one commit. Offsets continue from its high watermark; batches that lie together become one range."""
+    """A partition inside one commit.
+
+    Offsets continue from its high watermark; batches that lie together become one range.
+    """
 
     __slots__ = ("added", "hw", "id", "producers", "ranges", "start", "touched")
 

@@ -1,4 +1,7 @@
-"""One SQLite connection in one worker thread. Each call of a store is one transaction, durable when it returns (WAL mode, synchronous=FULL)."""
+"""A SQLite connection in a worker thread.
+
+Each call of a store is one transaction, durable when it returns (WAL mode, synchronous=FULL).
+"""
 
 import asyncio
 import sqlite3
@@ -16,7 +19,10 @@ T = TypeVar("T")
 
 
 class Inline(Executor):
-    """Runs work at once in the caller's thread. Simulations use it: without a second thread, a seed always tells the same story."""
+    """Runs work at once in the caller's thread.
+
+    Simulations use it: without a second thread, a seed always tells the same story.
+    """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Run ``fn`` and return a future that is done."""
@@ -85,7 +91,8 @@ class Database:
                     raise
                 self.connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
-                # Full disk, locked file, I/O error. A failed COMMIT has to be rolled back before the next transaction begins.
+                # Full disk, locked file, I/O error. A failed COMMIT has to be rolled back before the next transaction
+                # begins.
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise UnavailableError(f"coordinator: {error}") from error

@@ -1,4 +1,7 @@
-"""Groups and their offsets in SQLite. Each write first checks the lease of the group's shard, in the same transaction."""
+"""Groups and their offsets in SQLite.
+
+Each write first checks the lease of the group's shard, in the same transaction.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -27,7 +27,10 @@ from firn_broker.metadata_store.sqlite.database import Database
 RESERVED, LIVE, DEAD = 0, 1, 2
 """States of an object."""
 TIMED_RANGES = 5_000
-"""Batch ranges that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds. Commits proceed between transactions."""
+"""Batch ranges that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds.
+
+Commits proceed between transactions.
+"""
 
 
 class SqliteLog:
@@ -104,7 +107,10 @@ class SqliteLog:
         return True
 
     def _reserved(self, key: str, lease: NodeLease) -> tuple[int, str | None]:
-        """Return the object's row id, and its stored reply if it has one. Raises FencedError when ``lease`` may not commit it."""
+        """Return the object's row id, and its stored reply if it has one.
+
+        Raises FencedError when ``lease`` may not commit it.
+        """
         row = self._database.row("SELECT id, state, node, node_epoch, reply FROM wal WHERE key=?", key)
         if row is None:
             raise FencedError(f"object {key} is not reserved")

@@ -33,8 +33,8 @@ class SqliteRetention:
                     break
                 excess = 0
                 if retention_bytes >= 0 and waiting < limit:
-                    # ``bytes`` counts ranges below the log start until they are dropped, so they are subtracted here. While ``limit`` of them
-                    # wait, size expires no more.
+                    # ``bytes`` counts ranges below the log start until they are dropped, so they are subtracted here.
+                    # While ``limit`` of them wait, size expires no more.
                     below, ranges = database.row(
                         "SELECT coalesce(sum(len), 0), count(*) FROM (SELECT len FROM run WHERE log=? AND last_offset<? LIMIT ?)",
                         log, start, limit - waiting,

@@ -1,4 +1,7 @@
-"""Topics in SQLite. These transactions also create and delete the topics' logs, and delete the offsets of deleted topics."""
+"""Topics in SQLite.
+
+These transactions also create and delete the topics' logs, and delete the offsets of deleted topics.
+"""
 
 import json
 from collections.abc import Mapping
