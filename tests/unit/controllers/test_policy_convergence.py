@@ -1,0 +1,100 @@
+"""Policies converge to the same runs wherever the operator is killed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from tests import gen
+from tests.fakes.world import World
+from tests.unit.controllers.policy_stage import ALL, COMPACTION, RETENTION, UID, annotate, jobs, world_with
+
+
+def asked_for(world: World) -> None:
+    world.cluster.create(gen.policy(**ALL))
+    world.cluster.create(gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, mode="Enforce", **ALL))
+    annotate(world, "1", "flights")
+    annotate(world, "2", "policy", COMPACTION)
+
+
+def failing(world: World) -> None:
+    world.maintainer.says["uid-demo-trains"] = {"outcome": "Failed", "message": "no"}
+    asked_for(world)
+
+
+async def prepared() -> World:
+    world = World()
+    for name in ("flights", "trains"):
+        world.cluster.create(gen.topic(name))
+    await world.settle()
+    return world
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("story", [asked_for, failing], ids=lambda story: story.__name__)
+async def test_killed_at_any_call_every_table_is_worked_on_once(
+    story: Callable[[World], None], after_effect: bool
+) -> None:
+    world = await prepared()
+    first = world.faults.calls
+    story(world)
+    await world.settle(seconds=50)
+    calls, right = world.faults.calls - first, outline(world)
+    assert calls > 8
+    for number in range(1, calls + 1):
+        world = await prepared()
+        world.faults.kill_at, world.faults.after_effect = world.faults.calls + number, after_effect
+        story(world)
+        await world.settle(seconds=50)
+        assert outline(world) == right, f"killed at call {number}"
+        work = sorted((table.name, table.compaction is None) for run in world.maintainer.done for table in run.tables)
+        assert work == [("flights", False), ("flights", True), ("trains", False)], f"killed at call {number}"
+
+
+def outline(world: World) -> Any:
+    """Return both statuses without times and names of runs. The packing of tables into runs may differ."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            dropped = {"name", "tables", "tablesFailed", "startTime", "finishTime", "lastTransitionTime", "nextRunTime"}
+            return {key: plain(it) for key, it in value.items() if key not in dropped}
+        return [plain(it) for it in value] if isinstance(value, list) else value
+
+    topics = {it["metadata"]["name"]: plain(it["status"]) for it in world.cluster.topics()}
+    kinds = (COMPACTION, RETENTION)
+    policies = {it["metadata"]["name"]: it["status"] for kind in kinds for it in world.cluster.all(kind)}
+    said = {name: plain({**status, "lastRun": None, "conditions": None}) for name, status in policies.items()}
+    return topics, said
+
+
+async def test_a_second_look_and_a_new_process_write_nothing() -> None:
+    world = await prepared()
+    asked_for(world)
+    await world.settle()
+    before = world.faults.writes()
+    for _ in range(100):
+        await world.step()
+        world.clock.advance(10.0)
+    world.start()
+    for _ in range(30):
+        await world.step()
+        world.clock.advance(10.0)
+    assert world.faults.log[before:] == []
+
+
+async def test_a_policy_of_the_same_name_starts_afresh() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    (old,) = jobs(world)
+    world.cluster.remove("policy", kind=COMPACTION)
+    again = gen.policy(**ALL)
+    again["metadata"]["uid"] = "uid-2"
+    world.cluster.create(again)
+    world.maintainer.hold = False
+    await world.settle()
+    assert all(it["metadata"]["labels"][names.LABEL_POLICY_UID] == "uid-2" for it in jobs(world))
+    assert old["metadata"]["name"] not in [it["metadata"]["name"] for it in jobs(world)]
+    assert [run.tables[0].uid for run in world.maintainer.done] == [UID]

@@ -1,0 +1,180 @@
+"""Which policy governs a topic, and which topics a policy does not fit."""
+
+from typing import Any
+
+import pytest
+
+from tests import gen
+from tests.unit.controllers.policy_stage import (
+    ALL,
+    COMPACTION,
+    MANY,
+    RETENTION,
+    annotate,
+    governing,
+    jobs,
+    labelled,
+    policy_status,
+    world_with,
+)
+
+
+def created(text: str) -> gen.Modifier:
+    return lambda manifest: manifest["metadata"].update(creationTimestamp=text)
+
+
+async def test_precedence_and_what_follows_when_policies_and_labels_change() -> None:
+    travel = {"selector": {"matchLabels": {"team": "travel"}}}
+    world = await world_with(
+        gen.policy("b-old", created("2026-01-01T00:00:00Z"), **travel),
+        gen.policy("c-old", created("2026-01-01T00:00:00Z"), **travel),
+        gen.policy("a-young", created("2026-02-01T00:00:00Z"), **travel),
+        gen.policy("high", created("2026-03-01T00:00:00Z"), priority=1, **travel),
+        gen.policy("named", created("2026-03-01T00:00:00Z"), priority=-5),
+        gen.policy("finance", priority=99, selector={"matchLabels": {"team": "finance"}}),
+        gen.policy(
+            "elsewhere",
+            priority=99,
+            selector={},
+        )
+        | {
+            "metadata": {
+                "name": "elsewhere",
+                "namespace": "other",
+                "uid": "uid-elsewhere",
+                "generation": 1,
+                "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            }
+        },
+        topics=(gen.topic("flights", labelled(team="travel")),),
+    )
+    assert governing(world) == ("high", "Selected")
+    assert policy_status(world, "high")["topics"] == 1
+    assert policy_status(world, "high")["governs"] == [{"topic": "flights", "because": "Selected"}]
+    assert policy_status(world, "b-old")["topics"] == 0
+    assert "governs" not in policy_status(world, "b-old")
+
+    world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "named"}))
+    await world.settle()
+    assert governing(world) == ("named", "NamedByTopic")
+    assert policy_status(world, "high")["topics"] == 0
+    assert policy_status(world, "named")["topics"] == 1
+    assert policy_status(world, "named")["governs"] == [{"topic": "flights", "because": "NamedByTopic"}]
+
+    world.cluster.edit("flights", lambda it: it["spec"].pop("compactionPolicyRef"))
+    world.cluster.remove("high", kind=COMPACTION)
+    await world.settle()
+    assert governing(world) == ("b-old", "Selected"), "the older, and of two as old the first by name"
+    world.cluster.remove("b-old", kind=COMPACTION)
+    world.cluster.remove("c-old", kind=COMPACTION)
+    await world.settle()
+    assert governing(world) == ("a-young", "Selected")
+
+    world.cluster.edit("flights", labelled(team="finance"), spec=False)
+    await world.settle()
+    assert governing(world) == ("finance", "Selected")
+    world.cluster.edit("flights", labelled(team="nobody"), spec=False)
+    await world.settle()
+    assert governing(world) is None
+    assert world.conditions()["PoliciesResolved"] == ("True", "NoPolicy")
+    assert "MaintenanceHealthy" not in world.conditions()
+    assert [policy_status(world, name)["topics"] for name in ("a-young", "named", "finance")] == [0, 0, 0]
+
+
+async def test_a_policy_that_does_not_exist_yet_is_said_and_found_when_it_comes() -> None:
+    world = await world_with(gen.policy("other", **ALL), topics=(gen.topic(compactionPolicyRef={"name": "later"}),))
+    assert world.conditions()["PoliciesResolved"] == ("False", "PolicyNotFound")
+    assert "CompactionPolicy later" in world.message("PoliciesResolved")
+    assert governing(world) is None, "who names one wants that one and no other"
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    world.cluster.create(gen.policy("later"))
+    await world.settle()
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
+    assert governing(world) == ("later", "NamedByTopic")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "reason", "field"),
+    [
+        (COMPACTION, {"schedule": {"cron": "0 25 * * *"}}, "InvalidSpec", "spec.schedule.cron"),
+        (COMPACTION, {"windows": [{"cron": "0 2 * * *", "duration": "1h", "timeZone": "A/B"}]}, "InvalidSpec", "windows[0].timeZone"),
+        (COMPACTION, {"run": {"size": "huge"}}, "NotAllowed", "spec.run.size"),
+        (COMPACTION, {"strategy": "Sort", "columns": ["id sideways"]}, "BadTransform", "spec.columns"),
+        (COMPACTION, {"triggers": {"smallFiles": "many"}}, "InvalidSpec", "spec.triggers.smallFiles"),
+        (RETENTION, {"orphanFiles": {"minAge": "1h"}}, "NotAllowed", "spec.orphanFiles.minAge"),
+        (RETENTION, {"snapshots": {"maxAge": "1s"}}, "NotAllowed", "spec.snapshots.maxAge"),
+    ],
+)  # fmt: skip
+async def test_a_bad_policy_says_which_field_and_nothing_is_run_by_it(
+    kind: str, spec: dict[str, Any], reason: str, field: str
+) -> None:
+    world = await world_with(gen.policy("bad", kind=kind, **{**ALL, **spec}))
+    world.owes(**MANY)
+    annotate(world, "now", "bad", kind)
+    await world.settle()
+    found = world.conditions("bad", kind=kind)
+    assert found["SpecValid"] == ("False", reason)
+    assert found["Ready"] == ("False", "InvalidSpec")
+    assert found["Stalled"] == ("True", "InvalidSpec")
+    assert field in world.message("SpecValid", "bad", kind)
+    assert not jobs(world)
+    assert ("bad", "SpecRefused") in [(name, reason) for name, reason, _ in world.cluster.events]
+    if "triggers" not in spec:  # whose selector can be read
+        assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+        assert field in world.message("PoliciesResolved")
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    world.cluster.edit("bad", lambda it: it.update(spec={**ALL, "snapshots": {"maxAge": "1d"}}), kind=kind)
+    await world.settle()
+    assert world.conditions("bad", kind=kind)["Ready"] == ("True", "AllReady")
+    assert "Stalled" not in world.conditions("bad", kind=kind)
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "words"),
+    [
+        (COMPACTION, {"strategy": "ZOrder", "columns": ["carrier", "nowhere"]}, "spec.columns: 'nowhere' is no column"),
+        (COMPACTION, {"strategy": "ZOrder", "columns": ["place"]}, "place is no single value"),
+        (COMPACTION, {"strategy": "Sort", "columns": ["hour(carrier)"]}, "spec.columns: hour(carrier)"),
+        (RETENTION, {"rows": {"column": "delay", "maxAge": "1d"}}, "spec.rows.column: delay is double"),
+        (RETENTION, {"rows": {"column": "_kafka.timestamps", "maxAge": "1d"}}, "spec.rows.column: '_kafka.timestamps'"),
+    ],
+)
+async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alone(
+    kind: str, spec: dict[str, Any], words: str
+) -> None:
+    other = gen.topic("other")
+    other["spec"]["schema"]["fields"] = [
+        {"name": "carrier", "type": "timestamptz"}, {"name": "nowhere", "type": "int"}, {"name": "place", "type": "string"},
+        {"name": "delay", "type": "date"}, {"name": "_x", "type": "int"},
+    ]  # fmt: skip
+    world = await world_with(gen.policy("picky", kind=kind, **{**ALL, **spec}), topics=(gen.topic(), other))
+    assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+    assert words in world.message("PoliciesResolved")
+    assert world.conditions("picky", kind=kind)["SpecValid"] == ("True", "Valid")
+    fits = "_kafka" not in words
+    assert policy_status(world, "picky", kind)["topicsRefused"] == (1 if fits else 2)
+    assert [it["topic"] for it in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
+    annotate(world, "now", "picky", kind)
+    await world.settle()
+    assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
+
+
+async def test_sorting_by_the_tables_own_order_needs_one() -> None:
+    sort = gen.policy("s", strategy="Sort", **ALL)
+    world = await world_with(sort, topics=(gen.topic(),))
+    assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+    assert "spec.columns: strategy Sort needs them" in world.message("PoliciesResolved")
+    world = await world_with(sort, topics=(gen.topic(table={"sortBy": ["id"]}),))
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
+
+
+async def test_columns_of_kafka_s_own_may_be_named() -> None:
+    retention = gen.policy("r", kind=RETENTION, rows={"column": "_kafka.timestamp", "maxAge": "30d"}, **ALL)
+    flat = gen.policy("s", strategy="Sort", columns=["_kafka_offset desc"], **ALL)
+    topic = gen.topic(table={"metadataColumns": "Flat"})
+    world = await world_with(flat, topics=(topic,))
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
+    world = await world_with(retention)
+    assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")

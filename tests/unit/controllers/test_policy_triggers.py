@@ -1,0 +1,207 @@
+"""When a policy starts a run: by debt, by schedule, on request, within windows."""
+
+from collections.abc import Callable
+from typing import Any
+
+from firn.model import names
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+from tests.unit.controllers.policy_stage import (
+    ALL,
+    COMPACTION,
+    MANY,
+    annotate,
+    governing,
+    jobs,
+    labelled,
+    maintenance,
+    pass_time,
+    policy_status,
+    world_with,
+)
+
+
+async def test_who_comes_under_a_policy_later_is_not_owed_what_was_asked_of_it_before() -> None:
+    policies = [
+        gen.policy(name, schedule={"cron": cron}, selector={"matchLabels": {"team": name}})
+        for name, cron in (("a", "0 3 * * *"), ("b", "0 9 * * *"))
+    ]
+    topics = (gen.topic("flights", labelled(team="a")), gen.topic("trains", labelled(team="b")))
+    world = await world_with(*policies, topics=topics)
+    annotate(world, "once", "b", COMPACTION)
+    await world.settle()
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["trains"]
+    assert policy_status(world, "b")["lastRequest"] == "once"
+    world.cluster.edit("flights", labelled(team="b"), spec=False)
+    world.cluster.create(gen.topic("ships", labelled(team="b")))
+    await world.settle()
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "neither for the morning's slot nor for the request"
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T09:00:00Z"
+    world.cluster.edit("b", lambda it: it["spec"].update(schedule={"cron": "0 11 * * *"}), kind=COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "a slot of the new schedule that was past when it came is nobody's"
+    annotate(world, "twice", "b", COMPACTION)
+    await world.settle()
+    assert [table.name for table in world.maintainer.done[1].tables] == ["flights", "ships", "trains"]
+
+
+async def test_what_a_policy_is_asked_for_when_it_is_made_is_for_all_that_it_governs_then() -> None:
+    asking = gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL)
+    world = await world_with(asking, topics=(gen.topic("flights"), gen.topic("trains")))
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights", "trains"]
+    world.cluster.create(gen.topic("ships"))
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+
+
+async def test_what_nobody_was_there_for_is_for_who_comes_first() -> None:
+    world = World()
+    world.cluster.create(gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL))
+    await world.settle()
+    assert "lastRequest" not in policy_status(world, "p")
+    for name in ("flights", "trains"):
+        world.cluster.create(gen.topic(name))
+        await world.settle()
+    assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights"]
+
+
+async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
+    spec: dict[str, Any] = {"strategy": "ZOrder", "columns": ["carrier"], "schedule": {"cron": "0 3 * * *"}}
+    world = await world_with(gen.policy(**spec))
+    world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "policy"}))
+    await pass_time(world, 120)
+    assert not jobs(world)
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T03:00:00Z"
+    world.start()
+    world.clock.advance(15 * 3600)
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+    assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-02T03:00:00Z"
+    world.clock.advance(72 * 3600)
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 2, "nights that nobody was there for are made up for, once"
+
+
+async def test_a_run_whose_pod_does_not_start_says_why() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    (job,) = jobs(world)
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    name = f"{job['metadata']['name']}-x"
+    stuck = gen.broken_pod(
+        name, labels=labels, phase="Pending", unschedulable="0/1 nodes are available: 1 Insufficient memory."
+    )
+    world.cluster.pod_states[name] = stuck
+    world.operator.child_seen(labels)
+    await world.settle(seconds=60)
+    assert "Insufficient memory" in policy_status(world)["activeRuns"][0]["message"]
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "NotDue")
+    await pass_time(world, 180)
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("False", "RunOverdue")
+    assert "Insufficient memory" in world.message("MaintenanceHealthy", "policy", COMPACTION)
+    del world.cluster.pod_states[name]
+    world.maintainer.hold = False
+    await pass_time(world, 180)
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
+async def test_run_now_on_a_topic_runs_that_topic_and_on_a_policy_all_that_it_governs() -> None:
+    topics = tuple(gen.topic(name) for name in ("flights", "trains", "ships"))
+    world = await world_with(gen.policy(strategy="Sort", columns=["id"], **ALL), topics=topics)
+    annotate(world, "1", "trains")
+    await world.settle()
+    (run,) = world.maintainer.done
+    assert [table.name for table in run.tables] == ["trains"]
+    work = run.tables[0].compaction
+    assert work is not None
+    assert work.everything, "who asks for a run of Sort wants all files sorted"
+    annotate(world, "1", "policy", COMPACTION)
+    await world.settle()
+    assert [table.name for table in world.maintainer.done[1].tables] == ["flights", "ships", "trains"]
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 2
+    world.clock.advance(7200)  # the Jobs' time to live is over
+    await world.settle()
+    assert not jobs(world)
+    world.start()
+    await world.settle()
+    assert len(world.maintainer.done) == 2
+    annotate(world, "2", "policy", COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 3
+
+
+async def test_a_suspended_policy_starts_nothing_and_says_so() -> None:
+    world = await world_with(gen.policy(suspend=True, **ALL))
+    world.owes(**MANY)
+    annotate(world, "1")
+    await world.settle()
+    assert not jobs(world)
+    assert world.conditions("policy", kind=COMPACTION)["Ready"] == ("False", "Suspended")
+    assert governing(world) == ("policy", "Selected")
+    world.cluster.edit("policy", lambda it: it["spec"].update(suspend=False), kind=COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+
+
+async def test_a_paused_policy_is_left_alone_until_it_goes_on() -> None:
+    def pause(value: str) -> Callable[[Manifest], Any]:
+        return lambda it: it["metadata"].setdefault("annotations", {}).update({names.PAUSE: value})
+
+    world = await world_with(gen.policy(**ALL))
+    world.cluster.edit("policy", pause("true"), spec=False, kind=COMPACTION)
+    world.owes(**MANY)
+    annotate(world, "1")
+    await world.settle()
+    assert not jobs(world)
+    assert world.conditions("policy", kind=COMPACTION)["Paused"] == ("True", "PausedByAnnotation")
+    assert world.conditions("policy", kind=COMPACTION)["Ready"] == ("True", "AllReady")
+    world.cluster.edit("policy", pause("false"), spec=False, kind=COMPACTION)
+    await world.settle()
+    assert len(world.maintainer.done) == 1
+    assert "Paused" not in world.conditions("policy", kind=COMPACTION)
+
+
+async def test_debt_alone_keeps_a_table_due_only_as_often_as_min_interval_allows() -> None:
+    world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "10m"}, **ALL))
+    world.owes(**MANY)
+    await pass_time(world, 3600)
+    ended = sorted(job["status"]["conditions"][0]["lastTransitionTime"] for job in jobs(world))
+    assert 5 <= len(ended) <= 6
+    world.owes()
+    await world.settle()
+    before = len(world.maintainer.done)
+    world.clock.advance(3600)
+    await world.settle()
+    assert len(world.maintainer.done) == before
+
+
+async def test_debt_from_before_a_run_is_no_reason_for_another() -> None:
+    world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "1ms"}, **ALL))
+    world.owes(**MANY)
+    world.maintainer.ended = lambda run: world.debts.clear()  # what is measured from now on is not told
+    await pass_time(world, 600)
+    assert len(world.maintainer.done) == 1
+
+
+async def test_a_window_holds_runs_back_until_it_opens() -> None:
+    window = {"cron": "0 22 * * *", "duration": "1h", "timeZone": "Etc/UTC"}
+    world = await world_with(gen.policy(windows=[window], **ALL))
+    world.owes(**MANY)
+    await world.settle()
+    await pass_time(world, 120)
+    assert not jobs(world)
+    assert maintenance(world)["compaction"]["nextRunTime"] == "2026-03-01T22:00:00Z"
+    world.clock.advance(10 * 3600 - 600 - (world.clock.now() - gen.NOW).total_seconds())
+    await world.settle(seconds=300)
+    assert not jobs(world)
+    world.clock.advance(600)
+    await world.settle(seconds=60)
+    assert len(world.maintainer.done) == 1

@@ -1,0 +1,326 @@
+"""How the result of a run reaches statuses, Events and the next decision."""
+
+from typing import Any
+
+import pytest
+
+from firn.model.maintenance import RunReport, TableReport, pack
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.unit.controllers.policy_stage import (
+    ALL,
+    COMPACTION,
+    LEFT,
+    LEGAL,
+    RETENTION,
+    UID,
+    WOULD,
+    annotate,
+    jobs,
+    maintenance,
+    pass_time,
+    policy_status,
+    world_with,
+)
+
+
+async def test_a_failure_is_said_on_both_sides_tried_again_and_forgotten_when_it_passes() -> None:
+    world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
+    world.maintainer.says[UID] = {"outcome": "Failed", "reason": "CatalogUnreachable", "message": "nobody answers"}
+    world.clock.advance(3600)
+    await world.settle(seconds=30)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
+    assert "CatalogUnreachable: nobody answers" in world.message("MaintenanceHealthy")
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("False", "RunFailed")
+    assert maintenance(world)["compaction"]["failures"] == 1
+    assert maintenance(world)["compaction"]["lastRun"]["result"] == "Failed"
+    assert policy_status(world)["lastRun"]["tablesFailed"] == 1
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert {name for name, reason, _ in world.cluster.events if reason == "RunFailed"} == {"flights", "policy"}
+    await pass_time(world, 300)
+    assert 2 <= maintenance(world)["compaction"]["failures"] <= 4
+    del world.maintainer.says[UID]
+    await pass_time(world, 1200)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
+    assert "failures" not in maintenance(world)["compaction"]
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("failure", "words", "message"),
+    [
+        ("DeadlineExceeded", None, "longer than spec.run.deadline"),
+        ("BackoffLimitExceeded", "Traceback\n  ...\nMemoryError: out of it", "MemoryError: out of it"),
+        ("PodFailurePolicy", "", "refuses its configuration"),
+    ],
+)
+async def test_a_run_that_ends_without_a_report_has_failed_for_all_its_tables(
+    failure: str, words: str | None, message: str
+) -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.failure, world.maintainer.last_words = failure, words  # type: ignore[assignment]
+    annotate(world, "1")
+    await world.settle(seconds=60)
+    last = maintenance(world)["compaction"]["lastRun"]
+    assert last["result"] == "Failed"
+    assert message in last["message"]
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
+
+
+async def test_a_table_that_another_run_holds_has_not_failed_and_is_tried_again() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.says[UID] = {"outcome": "Busy", "message": "firn-run-x works on it"}
+    annotate(world, "1")
+    await world.settle(seconds=20)
+    assert maintenance(world)["compaction"]["lastRun"]["result"] == "Busy"
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
+    del world.maintainer.says[UID]
+    await world.settle(seconds=120)
+    assert maintenance(world)["compaction"]["lastRun"]["result"] == "Succeeded"
+    assert maintenance(world)["compaction"]["lastRequest"] == {"topic": "1"}
+
+
+async def test_what_a_run_did_not_come_to_by_its_deadline_is_due_again_and_has_not_failed() -> None:
+    world = await world_with(
+        gen.policy(schedule={"cron": "0 * * * *"}, **ALL), topics=(gen.topic(), gen.topic("trains"))
+    )
+    world.maintainer.says[UID] = {**LEFT, "begun": False}
+    world.clock.advance(3600)
+    world.maintainer.ended = lambda run: world.maintainer.says.clear()
+    await world.settle(seconds=60)
+    names_of = [[table.name for table in run.tables] for run in world.maintainer.done]
+    assert names_of == [["flights", "trains"], ["flights"]]
+    assert maintenance(world)["compaction"]["lastRun"]["result"] == "Succeeded"
+    assert "RunFailed" not in [reason for _, reason, _ in world.cluster.events]
+
+
+async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> None:
+    world = await world_with(gen.policy("legal", kind=RETENTION, schedule={"cron": "0 * * * *"}, **LEGAL, **ALL))
+    world.maintainer.says[UID] = {**LEFT, "commits": 3, "rows": {"files": 2, "bytes": 5, "items": 7}}
+    world.clock.advance(3600)
+    seen: list[Manifest] = []
+
+    def look(_: object) -> None:
+        seen.append(maintenance(world)["retention"].get("lastRun", {}))
+        if len(seen) == 2:
+            world.maintainer.says.clear()
+
+    world.maintainer.ended = look
+    await world.settle(seconds=120)
+    assert len(world.maintainer.done) == 3
+    assert (seen[1]["result"], seen[1]["rows"]["items"]) == ("Unfinished", 7)
+    assert seen[1]["message"] == "3 commits were made before the run ended (stopped: deadline); it is due again"
+    assert "failures" not in maintenance(world)["retention"]
+    assert ("flights", "Deleted") in [(name, reason) for name, reason, _ in world.cluster.events]
+    assert maintenance(world)["retention"]["lastScheduleTime"] == "2026-03-01T13:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "told"),
+    [
+        ("Enforce", "Deleted", "deleted 30 rows (300 bytes in 3 files)"),
+        ("DryRun", "WouldDelete", "would delete 30 rows (300 bytes in 3 files)"),
+    ],
+)
+@pytest.mark.parametrize("outcome", ["Failed", "Unfinished"])
+async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str, told: str, outcome: str) -> None:
+    spec: dict[str, Any] = {"rows": {"column": "at", "maxAge": "30d"}, "snapshots": {"maxAge": "7d"}}
+    world = await world_with(gen.policy("legal", kind=RETENTION, mode=mode, **spec, **ALL))
+    world.maintainer.says[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    events = {(name, reason): message for name, reason, message in world.cluster.events}
+    for name in ("flights", "legal"):
+        assert told in events[name, said]
+        assert "expiry failed" in events[name, "RunFailed"], "it has not committed, so it has failed in either case"
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (
+            {"files_before": 13, "files_after": 2, "bytes_rewritten": 7, "manifests_before": 3, "manifests_after": 4},
+            "13 data files became 2, 7 bytes rewritten",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_before": 13, "manifests_after": 1},
+            "13 manifests became 1",
+        ),
+        (
+            {"files_before": 13, "files_after": 13, "manifests_after": 4, "delete_files_removed": 5},
+            "5 delete files removed",
+        ),
+        ({"outcome": "Failed", "files_before": 13, "bytes_rewritten": 7}, "7 bytes rewritten"),
+        ({"manifests_before": 2, "manifests_after": 2}, "1 commits"),
+    ],
+    ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
+)
+async def test_what_a_compaction_did_is_told_as_it_was(report: dict[str, Any], told: str) -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.says[UID] = {"commits": 1, **report}
+    annotate(world, "1")
+    await world.settle(seconds=10)
+    name = jobs(world)[0]["metadata"]["name"]
+    assert [message for _, reason, message in world.cluster.events if reason == "Compacted"] == [
+        f"run {name}: {told}"
+    ] * 2
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
+async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_nothing(begun: bool) -> None:
+    world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
+    world.maintainer.says[UID] = {**LEFT, "begun": begun}
+    world.clock.advance(3600)
+    await world.settle(seconds=30)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
+    assert maintenance(world)["compaction"]["failures"] == 1
+
+
+async def test_what_was_asked_for_and_failed_is_tried_again_until_it_is_answered() -> None:
+    never = gen.policy("legal", kind=RETENTION, **LEGAL, **ALL)
+    world = await world_with(never)
+    world.maintainer.says[UID] = {"outcome": "Failed", "message": "nobody answers"}
+    annotate(world, "1")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 1
+    found = maintenance(world)["retention"]
+    assert (found["failures"], found["failedRequest"], "lastRequest" in found) == (1, {"topic": "1"}, False)
+    annotate(world, "2")
+    await world.settle(seconds=30)
+    assert len(world.maintainer.done) == 2, "another value is not made to wait"
+    world.maintainer.says.clear()
+    await pass_time(world, 300)
+    assert len(world.maintainer.done) == 3
+    found = maintenance(world)["retention"]
+    assert found["lastRun"]["result"] == "Succeeded"
+    assert (found["lastRequest"], "failedRequest" in found) == ({"topic": "2"}, False)
+
+
+async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> None:
+    world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
+    world.maintainer.says[UID] = {"outcome": "Failed", "message": "out of memory"}
+    world.clock.advance(3600)
+    await pass_time(world, 500)
+    failures = maintenance(world)["compaction"]["failures"]
+    assert failures >= 3
+    world.maintainer.says.clear()
+    done = len(world.maintainer.done)
+    world.cluster.edit("policy", lambda it: it["spec"].update(run={"deadline": "2h"}), kind=COMPACTION)
+    await world.settle(seconds=20)
+    assert len(world.maintainer.done) == done + 1
+    assert "failures" not in maintenance(world)["compaction"]
+
+
+async def test_what_an_attempt_did_not_come_to_is_as_the_one_before_left_it() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+    for attempt, said in enumerate(({"commits": 7}, {"begun": False})):
+        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: received SIGTERM", **said)  # type: ignore[arg-type]
+        world.cluster.end_job(name, pack(RunReport(name=name, tables=(report,))), failure="x", attempt=attempt)
+        world.clock.advance(1)
+    await world.operator_only()
+    last = maintenance(world)["compaction"]["lastRun"]
+    assert (last["result"], last["commits"]) == ("Unfinished", 7)
+
+
+async def test_a_report_that_comes_after_the_job_is_waited_for() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+    world.cluster.end_job(name, None)
+    await world.operator_only()
+    assert "lastRun" not in maintenance(world)["compaction"], "its last word may be on its way"
+    contract = world.maintainer.contract(name)
+    world.cluster.end_job(name, pack(RunReport(name=name, tables=(TableReport(uid=UID, outcome="Done", commits=7),))))
+    assert contract.name == name
+    await world.settle()
+    assert maintenance(world)["compaction"]["lastRun"]["commits"] == 7
+
+
+async def test_what_an_earlier_attempt_did_counts() -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+
+    def report(**said: Any) -> str:
+        return pack(RunReport(name=name, tables=(TableReport(uid=UID, **said),)))
+
+    world.cluster.end_job(name, report(outcome="Done", commits=7), failure="x", attempt=0)
+    world.clock.advance(1)
+    world.cluster.end_job(name, report(outcome="Nothing"), attempt=1)
+    await world.settle()
+    last = maintenance(world)["compaction"]["lastRun"]
+    assert (last["result"], last["commits"]) == ("Succeeded", 7)
+
+
+async def test_a_run_that_finds_no_room_for_too_long_is_overdue() -> None:
+    world = await world_with(
+        gen.policy(run={"maxConcurrent": 1, "deadline": "10m"}, **ALL), topics=(gen.topic(), gen.topic("other"))
+    )
+    world.maintainer.hold = True
+    annotate(world, "1", "other")
+    await world.settle(seconds=60)
+    annotate(world, "1")
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
+    world.clock.advance(601)
+    await world.settle(seconds=60)
+    assert world.conditions()["MaintenanceHealthy"] == ("False", "RunOverdue")
+    assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("False", "RunOverdue")
+    world.maintainer.hold = False
+    await world.settle()
+    assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
+
+
+async def test_a_topic_deleted_with_its_table_waits_for_the_run_at_work() -> None:
+    world = await world_with(
+        gen.policy(**ALL), topics=(gen.topic(deletionPolicy={"topic": "Delete", "table": "Delete"}),)
+    )
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    world.cluster.remove("flights")
+    await world.settle(seconds=120)
+    assert world.conditions()["DeletionBlocked"] == ("True", "RunsActive")
+    assert world.tables.tables
+    world.maintainer.hold = False
+    await world.settle()
+    assert not world.tables.tables
+    assert not world.cluster.topics()
+
+
+async def test_contracts_of_runs_go_with_their_jobs() -> None:
+    world = await world_with(gen.policy(**ALL))
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+    assert name in [it["metadata"]["name"] for it in world.cluster.all("ConfigMap")]
+    world.clock.advance(3700)
+    await world.settle()
+    world.clock.advance(400)
+    await world.settle()
+    assert not jobs(world)
+    assert name not in [it["metadata"]["name"] for it in world.cluster.all("ConfigMap")]
+    assert maintenance(world)["compaction"]["lastRun"]["name"] == name
+
+
+async def test_a_contract_whose_job_is_just_being_made_is_nobody_s_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await world_with(gen.policy(**ALL))
+    apply = world.cluster.apply
+
+    async def tidied(manifest: Manifest) -> bool:
+        if manifest["kind"] == "Job":
+            await world.operator.reconcile(("orphans",))
+        return await apply(manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", tidied)
+    annotate(world, "1")
+    await world.settle()
+    assert len(world.maintainer.done) == 1, "a Job without its contract would hang"
