@@ -64,8 +64,8 @@ def pod_template(labels: Mapping[str, str], annotations: Mapping[str, str], spec
 
 def template_hash(stateful_set: Manifest) -> str:
     """The hash that a StatefulSet manifest's pod template carries."""
-    found: str = stateful_set["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
-    return found
+    hash_: str = stateful_set["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
+    return hash_
 
 
 def pod_security(uid: int) -> dict[str, Any]:

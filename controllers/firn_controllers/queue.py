@@ -101,7 +101,7 @@ class KeySchedule:
                 del self._due[key]
                 self.add(key, fresh=False)
 
-    def take(self) -> Key | None:
+    def start_next(self) -> Key | None:
         """The next key to work on, or None. Pair it with `done`."""
         if not self._waiting:
             return None
@@ -209,7 +209,7 @@ class WorkQueue:
         """Work until `stop`; then give what is being worked on ``grace`` seconds before it is cancelled."""
         while not self._stopping:
             self.schedule.release()
-            while len(self._tasks) < workers and (key := self.schedule.take()) is not None:
+            while len(self._tasks) < workers and (key := self.schedule.start_next()) is not None:
                 if not self._tasks:
                     self._last_progress = self._clock.monotonic()
                 task = asyncio.create_task(self._work(key, reconcile, deadline))

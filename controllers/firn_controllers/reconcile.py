@@ -120,12 +120,12 @@ class Controllers:
 
     def debt_changed(self, name: Name) -> None:
         """The board knows something new of what the table of this topic waits for."""
-        found = self.topics.get(name)
-        if found is None:
+        entry = self.topics.get(name)
+        if entry is None:
             return
         self._context.refresh_topic(name)
         for kind in KINDS:
-            policy = self.policies.resolve(kind, found).policy
+            policy = self.policies.resolve(kind, entry).policy
             if policy is not None:
                 self.queue.add_after((POLICY, kind, *policy.name), TOGETHER)
 

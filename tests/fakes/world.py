@@ -89,7 +89,7 @@ class World:
         """The operator works off what waits, while nothing else moves."""
         schedule = self.operator.queue.schedule
         schedule.release()
-        while (key := schedule.take()) is not None:
+        while (key := schedule.start_next()) is not None:
             schedule.done(key, await self.operator.reconcile(key))
 
     def owes(self, name: str = "flights", namespace: str = "demo", **debt: Any) -> None:

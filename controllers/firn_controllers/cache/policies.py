@@ -112,18 +112,18 @@ class PolicyCache:
 
     def put(self, new: PolicyEntry) -> bool:
         """Take in what the watch shows; whether it differs in more than its status."""
-        known = self._known[new.kind, new.name[0]]
-        old = known.get(new.name[1])
-        known[new.name[1]] = new
+        policies = self._known[new.kind, new.name[0]]
+        old = policies.get(new.name[1])
+        policies[new.name[1]] = new
         return old is None or old.trigger != new.trigger
 
     def remove(self, kind: Kind, name: Name, uid: str) -> bool:
         """The policy is gone; whether it was known."""
-        known = self._known[kind, name[0]]
-        old = known.get(name[1])
+        policies = self._known[kind, name[0]]
+        old = policies.get(name[1])
         if old is None or old.uid != uid:
             return False
-        del known[name[1]]
+        del policies[name[1]]
         return True
 
     def get(self, kind: Kind, name: Name) -> PolicyEntry | None:
@@ -136,7 +136,7 @@ class PolicyCache:
 
     def all(self) -> Iterable[PolicyEntry]:
         """Every policy."""
-        return [policy for known in self._known.values() for policy in known.values()]
+        return [policy for policies in self._known.values() for policy in policies.values()]
 
     def resolve(self, kind: Kind, topic: TopicEntry) -> Resolution:
         """The policy that governs ``topic``: the one that it names; else, of those whose selector fits, the highest priority, then the
@@ -163,14 +163,16 @@ class PolicyCache:
             return Resolution()
         return self._checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
 
-    def _checked(self, found: Resolution, topic: TopicEntry) -> Resolution:
+    def _checked(self, resolution: Resolution, topic: TopicEntry) -> Resolution:
         """``found``, or why its policy is not followed for this topic."""
-        policy = found.policy
+        policy = resolution.policy
         assert policy is not None
         problem = policy.problem or self._misfit(policy, topic)
         if problem is None:
-            return found
-        return Resolution(policy, found.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}")
+            return resolution
+        return Resolution(
+            policy, resolution.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}"
+        )
 
     def _misfit(self, policy: PolicyEntry, topic: TopicEntry) -> InvalidSpecError | None:
         """Why the policy does not fit this topic. Kept: asked for every topic at every look, it would be most of a reconcile."""

@@ -83,8 +83,8 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     if resource is not None:
         profile = resource.profile_name(config.default_profile)
         group = resource.group_name(config.default_group)
-        known = config.profiles.get(profile)
-        cluster = bootstrap_servers(profile, known, config.namespace) if known else profile
+        profile_config = config.profiles.get(profile)
+        cluster = bootstrap_servers(profile, profile_config, config.namespace) if profile_config else profile
         topic_claim = ("topic", cluster, resource.topic_name)
         try:
             target = resource.table_target(config.default_catalog)
@@ -174,7 +174,7 @@ class TopicCache:
     def holder(self, claim: Claim) -> TopicEntry | None:
         """The oldest resource that lays this claim."""
         entries = [self._by_name[name] for name in self._by_claim.get(claim, ())]
-        return min(entries, key=lambda found: found.age, default=None)
+        return min(entries, key=lambda entry: entry.age, default=None)
 
     def deleted_uids(self, name: Name) -> frozenset[str]:
         """Uids of resources of this name that were deleted and not yet cleared up."""
@@ -188,7 +188,7 @@ class TopicCache:
 
     def group_in_use(self, group: str) -> bool:
         """Some resource, perhaps on its way out, names this ingestion group."""
-        return any(found.group == group and found.resource is not None for found in self._by_name.values())
+        return any(entry.group == group and entry.resource is not None for entry in self._by_name.values())
 
     def _leave(self, claim: Claim, name: Name) -> set[Name]:
         holders = self._by_claim[claim]

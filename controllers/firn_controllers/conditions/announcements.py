@@ -134,14 +134,14 @@ _RULES: tuple[Rule, ...] = (
 def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
     """What to announce of a maintenance run that ended (``run`` as status has it): that it failed, and what it did all the same, as its
     parts do not depend on each other; nothing where there was nothing to do."""
-    found: list[Announcement] = []
+    announcements: list[Announcement] = []
     name = f"run {run['name']}"
     if run["result"] == "Failed":
-        found.append(Announcement("Warning", EventReason.RUN_FAILED, f"{name}: {run.get('message', 'failed')}"))
+        announcements.append(Announcement("Warning", EventReason.RUN_FAILED, f"{name}: {run.get('message', 'failed')}"))
     if "mode" not in run:
         if run.get("commits"):
-            found.append(Announcement("Normal", EventReason.COMPACTED, f"{name}: {_compacted(run)}"))
-        return found
+            announcements.append(Announcement("Normal", EventReason.COMPACTED, f"{name}: {_compacted(run)}"))
+        return announcements
     parts = [
         f"{part['items'] or part['files']} {what} ({part['bytes']} bytes in {part['files']} files)"
         + (f" such as {part['sample'][0]}" if part.get("sample") else "")
@@ -150,27 +150,27 @@ def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
     ]
     if run["mode"] == "Enforce":
         if parts:
-            found.append(Announcement("Normal", EventReason.DELETED, f"{name}: deleted {'; '.join(parts)}"))
+            announcements.append(Announcement("Normal", EventReason.DELETED, f"{name}: deleted {'; '.join(parts)}"))
     elif parts or run["result"] == "Succeeded":
         message = f"{name}, mode DryRun: would delete {'; '.join(parts) or 'nothing'}"
-        found.append(Announcement("Normal", EventReason.WOULD_DELETE, message))
-    return found
+        announcements.append(Announcement("Normal", EventReason.WOULD_DELETE, message))
+    return announcements
 
 
 def _compacted(run: Mapping[str, Any]) -> str:
     """What a compaction that committed something did. Others write to the table meanwhile, so that counts differ says nothing alone."""
-    found = []
+    parts = []
     manifests = run.get("manifestsBefore", 0), run.get("manifestsAfter", 0)
     if run["bytesRewritten"]:
         # A run that failed may not have come to count what is there after it.
         counted = run["filesAfter"] or manifests[1]
         files = f"{run['filesBefore']} data files became {run['filesAfter']}, " if counted else ""
-        found.append(f"{files}{run['bytesRewritten']} bytes rewritten")
+        parts.append(f"{files}{run['bytesRewritten']} bytes rewritten")
     if run["deleteFilesRemoved"]:
-        found.append(f"{run['deleteFilesRemoved']} delete files removed")
+        parts.append(f"{run['deleteFilesRemoved']} delete files removed")
     if 0 < manifests[1] < manifests[0]:
-        found.append(f"{manifests[0]} manifests became {manifests[1]}")
-    return "; ".join(found) or f"{run['commits']} commits"
+        parts.append(f"{manifests[0]} manifests became {manifests[1]}")
+    return "; ".join(parts) or f"{run['commits']} commits"
 
 
 _PARTS = (

@@ -91,14 +91,14 @@ def executor_trouble(pods: Sequence[PodState], image: str, namespace: str, group
         return None
     labels = ",".join(f"{key}={value}" for key, value in (names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}).items())
     look = f"kubectl -n {namespace} describe pods -l {labels}"
-    found = (_pending(pod, image, "an executor pod", look) for pod in kept)
-    return next(filter(None, found), Trouble(Reason.STARTING, "no executor runs yet"))
+    troubles = (_pending(pod, image, "an executor pod", look) for pod in kept)
+    return next(filter(None, troubles), Trouble(Reason.STARTING, "no executor runs yet"))
 
 
 def worst_trouble(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:
     """The trouble of the first pod (by name) that has one."""
-    found = (pod_trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
-    return next((item for item in found if item is not None), None)
+    troubles = (pod_trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
+    return next((item for item in troubles if item is not None), None)
 
 
 def scheduler_causes(message: str) -> str:

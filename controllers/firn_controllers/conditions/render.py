@@ -25,14 +25,14 @@ def rendered(
 ) -> list[Manifest]:
     """The list of conditions, in the order of `ConditionType`."""
     before = {item["type"]: item for item in previous.get("conditions") or []}
-    found = []
+    conditions = []
     for kind in ConditionType:
         verdict = verdicts.get(kind)
         if verdict is None:
             continue
         old = before.get(kind)
         since = old["lastTransitionTime"] if old and old["status"] == verdict.status else timestamp(now)
-        found.append(
+        conditions.append(
             {
                 "type": str(kind),
                 "status": verdict.status,
@@ -42,7 +42,7 @@ def rendered(
                 "observedGeneration": generation,
             }
         )
-    return found
+    return conditions
 
 
 def paused_over(previous: Mapping[str, Any], generation: int, message: str, now: datetime) -> Manifest:

@@ -20,38 +20,38 @@ def managed_fleet(config: Config, name: str, owner: Owner, live: StatefulSetStat
     """The fleet of the managed profile ``name``, given its StatefulSet as it is now."""
     match config.profiles[name]:
         case KafkaProfile() as profile:
-            return KafkaFleet.of(config, name, profile, owner, live)
+            return KafkaFleet.from_profile(config, name, profile, owner, live)
         case DisklessProfile() as profile:
-            return DisklessFleet.of(config, name, profile, owner)
+            return DisklessFleet.from_profile(config, name, profile, owner)
 
 
-def refuse_other_kind(found: AnyFleet, live: StatefulSetState | None) -> None:
+def refuse_other_kind(fleet: AnyFleet, live: StatefulSetState | None) -> None:
     """Raises InvalidSpecError where the StatefulSet that lives is of the other kind: Kubernetes would not change it, and brokers of both kinds
     behind one address would be two clusters."""
     if live is None:
         return
     keeps = bool(live.manifest.get("spec", {}).get("volumeClaimTemplates"))
-    if keeps != isinstance(found, KafkaFleet):
+    if keeps != isinstance(fleet, KafkaFleet):
         kind = "Kafka" if keeps else "Diskless"
         raise InvalidSpecError(
-            f"configuration profiles.{found.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot become another"
+            f"configuration profiles.{fleet.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot become another"
             " one; name a new profile, or delete the StatefulSet when nobody needs its topics any more"
         )
 
 
-def config_map(found: AnyFleet) -> Manifest:
+def config_map(fleet: AnyFleet) -> Manifest:
     """What its brokers start from."""
-    match found:
+    match fleet:
         case KafkaFleet():
-            return kafka_config_map.build(found)
+            return kafka_config_map.build(fleet)
         case DisklessFleet():
-            return diskless_config_map.build(found)
+            return diskless_config_map.build(fleet)
 
 
-def stateful_set(found: AnyFleet, partition: int) -> Manifest:
+def stateful_set(fleet: AnyFleet, partition: int) -> Manifest:
     """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
-    match found:
+    match fleet:
         case KafkaFleet():
-            return kafka_stateful_set.build(found, partition)
+            return kafka_stateful_set.build(fleet, partition)
         case DisklessFleet():
-            return diskless_stateful_set.build(found, partition)
+            return diskless_stateful_set.build(fleet, partition)

@@ -66,6 +66,6 @@ def container_ports(fleet: Fleet) -> list[dict[str, Any]]:
     return ports
 
 
-def resources(found: Resources) -> dict[str, Any]:
+def resources(settings: Resources) -> dict[str, Any]:
     """Requests and limits of a container; only those that are set."""
-    return {key: value for key, value in (("requests", found.requests), ("limits", found.limits)) if value}
+    return {key: value for key, value in (("requests", settings.requests), ("limits", settings.limits)) if value}

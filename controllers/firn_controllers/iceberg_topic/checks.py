@@ -112,12 +112,12 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
     """The schema can follow the one that ingestion runs under."""
     if observed.job is None or isinstance(observed.schema, InvalidSpecError):
         return None
-    found = evolution.problems(observed.job.job.record_schema, observed.schema)
-    if not found:
+    problems = evolution.problems(observed.job.job.record_schema, observed.schema)
+    if not problems:
         return None
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,
-        f"spec.schema: {'; '.join(found)}; ingestion goes on under the schema it had; put it back, or write to a new table",
+        f"spec.schema: {'; '.join(problems)}; ingestion goes on under the schema it had; put it back, or write to a new table",
     )
 
 
@@ -188,10 +188,10 @@ def first_failure(observed: ObservedTopic) -> Failure | None:
     return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
 
 
-def _known(name: str, known: Mapping[str, object], kind: str, reason: Reason) -> Failure | None:
-    if name in known:
+def _known(name: str, configured: Mapping[str, object], kind: str, reason: Reason) -> Failure | None:
+    if name in configured:
         return None
-    choice = ", ".join(sorted(known))
+    choice = ", ".join(sorted(configured))
     return Failure(reason, f"{kind} {name} is not in the operator's configuration, which has {choice}")
 
 

@@ -88,16 +88,16 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
     stalled = _stalled(observed, findings, parts)
     governed = _governed(observed, findings)
     ready = _ready(observed, parts, stalled)
-    found = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
+    verdicts = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
     if stalled is not None:
-        found[ConditionType.STALLED] = stalled
+        verdicts[ConditionType.STALLED] = stalled
     else:
         reconciling = _reconciling(observed, findings, ready, parts)
         if reconciling is not None:
-            found[ConditionType.RECONCILING] = reconciling
+            verdicts[ConditionType.RECONCILING] = reconciling
     if findings.blocked is not None:
-        found[ConditionType.DELETION_BLOCKED] = findings.blocked
-    return found
+        verdicts[ConditionType.DELETION_BLOCKED] = findings.blocked
+    return verdicts
 
 
 def paused(observed: ObservedTopic) -> Manifest:
@@ -316,22 +316,22 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
 
 def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
     """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
-    found = {}
+    verdicts = {}
     resolved = policies_resolved(observed.maintenance)
     if resolved is not None:
         if isinstance(findings.topic, TopicState):
             proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
             suffix = f"; DryRun {proposal} on the Kafka topic" if proposal else ""
             resolved = replace(resolved, message=resolved.message + suffix)
-        found[ConditionType.POLICIES_RESOLVED] = resolved
+        verdicts[ConditionType.POLICIES_RESOLVED] = resolved
     healthy = maintenance_healthy(observed.maintenance)
     if healthy is not None:
-        found[ConditionType.MAINTENANCE_HEALTHY] = healthy
+        verdicts[ConditionType.MAINTENANCE_HEALTHY] = healthy
     elif awaits_policy(observed.maintenance):
         before = as_before(observed, ConditionType.MAINTENANCE_HEALTHY)
         if before is not None:
-            found[ConditionType.MAINTENANCE_HEALTHY] = before
-    return found
+            verdicts[ConditionType.MAINTENANCE_HEALTHY] = before
+    return verdicts
 
 
 def _ready(observed: ObservedTopic, parts: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
@@ -433,48 +433,48 @@ def _coarse(condition: Mapping[str, Any]) -> Manifest:
 
 
 def _topic(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
-    found: Manifest = {key: previous[key] for key in ("profile", "topicId", "partitions") if key in previous}
+    section: Manifest = {key: previous[key] for key in ("profile", "topicId", "partitions") if key in previous}
     if isinstance(findings.topic, TopicState):
-        found["profile"] = observed.entry.profile
-        found["topicId"] = findings.topic.topic_id
-        found["partitions"] = findings.topic.partitions
-    found["topicName"] = observed.resource.topic_name
+        section["profile"] = observed.entry.profile
+        section["topicId"] = findings.topic.topic_id
+        section["partitions"] = findings.topic.partitions
+    section["topicName"] = observed.resource.topic_name
     profile = observed.config.profiles.get(observed.entry.profile)
     if profile is not None:
-        found["bootstrapServers"] = bootstrap_servers(observed.entry.profile, profile, observed.config.namespace)
-    return found
+        section["bootstrapServers"] = bootstrap_servers(observed.entry.profile, profile, observed.config.namespace)
+    return section
 
 
 def _table(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
-    found: Manifest = dict(previous.get("table") or {})
+    section: Manifest = dict(previous.get("table") or {})
     target, progress = observed.target, observed.progress
     if not isinstance(target, TableTarget):
-        return found
+        return section
     if isinstance(findings.table, TableState):
-        found |= {"identifier": target.identifier, "uuid": findings.table.uuid, "location": findings.table.location}
+        section |= {"identifier": target.identifier, "uuid": findings.table.uuid, "location": findings.table.location}
     elif findings.table_missing and progress is not None and progress.table_uuid is not None:
-        found |= {"identifier": target.identifier, "uuid": progress.table_uuid}
+        section |= {"identifier": target.identifier, "uuid": progress.table_uuid}
         if progress.table_location is not None:
-            found["location"] = progress.table_location
+            section["location"] = progress.table_location
     if progress is not None and progress.dead_letter_table is not None:
-        found["deadLetters"] = progress.dead_letter_table
-    return found
+        section["deadLetters"] = progress.dead_letter_table
+    return section
 
 
 def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
     before = dict(previous.get("ingestion") or {})
-    found: Manifest = {"group": findings.job.job.group if findings.job else observed.entry.group}
+    section: Manifest = {"group": findings.job.job.group if findings.job else observed.entry.group}
     for key in ("lastCommitTime", "deadLetters"):
         if key in before:
-            found[key] = before[key]
+            section[key] = before[key]
     progress = observed.progress
     if progress is not None:
         if progress.last_commit is not None:
-            found["lastCommitTime"] = timestamp(datetime.fromtimestamp(progress.last_commit, UTC))
+            section["lastCommitTime"] = timestamp(datetime.fromtimestamp(progress.last_commit, UTC))
         # A driver that has not looked at the tables yet counts from 0.
-        if progress.state in PREPARED or progress.dead_letters or "deadLetters" not in found:
-            found["deadLetters"] = progress.dead_letters
+        if progress.state in PREPARED or progress.dead_letters or "deadLetters" not in section:
+            section["deadLetters"] = progress.dead_letters
     halted = observed.halted_at
     if halted is not None:
-        found["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}
-    return found
+        section["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}
+    return section

@@ -91,7 +91,7 @@ def catalog_connection(configured: Catalog) -> CatalogConnection:
     )
 
 
-def build(found: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
+def build(settings: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
     """The ConfigMap ``firn-ingest-G``."""
-    data = {"group.json": found.model_dump_json(indent=2)}
-    return children.child_object("v1", "ConfigMap", names.ingestion(found.group), owner, labels, data=data)
+    data = {"group.json": settings.model_dump_json(indent=2)}
+    return children.child_object("v1", "ConfigMap", names.ingestion(settings.group), owner, labels, data=data)

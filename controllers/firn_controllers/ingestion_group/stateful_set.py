@@ -19,10 +19,10 @@ GRACE_SECONDS = 120
 
 
 def build(
-    config: Config, found: GroupSettings, owner: children.Owner, labels: dict[str, str], *, in_use: bool
+    config: Config, settings: GroupSettings, owner: children.Owner, labels: dict[str, str], *, in_use: bool
 ) -> Manifest:
     """The StatefulSet ``firn-ingest-G``: one pod while any topic uses the group, none otherwise."""
-    name = names.ingestion(found.group)
+    name = names.ingestion(settings.group)
     spec = {
         "serviceName": name,
         "replicas": 1 if in_use else 0,
@@ -30,13 +30,13 @@ def build(
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
         "selector": {"matchLabels": labels},
-        "template": _template(config, found, labels),
+        "template": _template(config, settings, labels),
     }
     return children.child_object("apps/v1", "StatefulSet", name, owner, labels, spec=spec)
 
 
-def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> Manifest:
-    group = config.groups[found.group]
+def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -> Manifest:
+    group = config.groups[settings.group]
     image = group.image or config.images.spark
     volumes, mounts = children.secret_volumes(config.secret_names())
     probe = {"port": "progress"}
@@ -45,7 +45,7 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
         "image": image.image,
         "imagePullPolicy": image.pull_policy,
         "args": ["firn-ingest"],
-        "env": _environment(found.group, group.environment),
+        "env": _environment(settings.group, group.environment),
         "ports": [
             {"name": "progress", "containerPort": PROGRESS_PORT},
             {"name": "driver", "containerPort": DRIVER_PORT},
@@ -79,12 +79,12 @@ def _template(config: Config, found: GroupSettings, labels: dict[str, str]) -> M
         **children.pull_secrets(config.images.pull_secrets),
         "containers": [container],
         "volumes": [
-            {"name": "settings", "configMap": {"name": names.ingestion(found.group)}},
+            {"name": "settings", "configMap": {"name": names.ingestion(settings.group)}},
             {"name": "tmp", "emptyDir": {}},
             *volumes,
         ],
     }
-    return children.pod_template(labels, {SETTINGS_HASH: children.digest(found.model_dump(mode="json"))}, spec)
+    return children.pod_template(labels, {SETTINGS_HASH: children.digest(settings.model_dump(mode="json"))}, spec)
 
 
 def _environment(group: str, more: dict[str, str]) -> list[dict[str, Any]]:

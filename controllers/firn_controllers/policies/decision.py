@@ -174,9 +174,9 @@ def _history(policy: PolicyEntry, topic: GovernedTopic, now: datetime) -> RunHis
     section = (topic.entry.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {}
     history = RunHistory.from_status(section)
     if topic.outcome is not None:
-        known = topic.outcome.history
-        if (known.finished or runs.EARLIEST) >= (history.finished or runs.EARLIEST):
-            history = known
+        last = topic.outcome.history
+        if (last.finished or runs.EARLIEST) >= (history.finished or runs.EARLIEST):
+            history = last
     slots = policy.terms.slots if policy.terms is not None else None
     request = plan.run_requests(policy, topic.entry).get("policy")
     answered = request if request == policy.status.get("lastRequest") else None

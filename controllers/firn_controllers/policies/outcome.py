@@ -55,10 +55,10 @@ class TopicMaintenance:
 
 def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:
     """``status.maintenance``."""
-    found: Manifest = {key: previous[key] for key in FIGURES if key in previous}
+    status: Manifest = {key: previous[key] for key in FIGURES if key in previous}
     debt = maintenance.debt
     if debt is not None:
-        found = {
+        status = {
             "dataFiles": debt.data_files,
             "dataBytes": debt.data_bytes,
             "smallFiles": debt.small_files,
@@ -69,30 +69,30 @@ def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, An
         }
         governing = maintenance.bindings.get("CompactionPolicy", PolicyBinding()).resolution
         if debt.oldest_due is not None and governing.policy is not None and governing.followed:
-            found["oldestUncompactedTime"] = timestamp(max(debt.oldest_due, governing.policy.created))
+            status["oldestUncompactedTime"] = timestamp(max(debt.oldest_due, governing.policy.created))
     for kind, binding in maintenance.bindings.items():
         section = _section(binding, previous.get(SECTIONS[kind]) or {})
         if section:
-            found[SECTIONS[kind]] = section
-    return found
+            status[SECTIONS[kind]] = section
+    return status
 
 
 def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
     policy = binding.resolution.policy
     if policy is None or binding.resolution.because is None:
         return {}
-    found: Manifest = {"policy": policy.name[1], "because": binding.resolution.because}
+    section: Manifest = {"policy": policy.name[1], "because": binding.resolution.because}
     outcome = binding.outcome
     if outcome is None or outcome.policy != policy.name[1]:
         # Not looked at yet. What became of the table stays true, whichever policy it was under.
         kept = RunHistory.from_status(before).to_status()
         if "nextRunTime" in before and before.get("policy") == policy.name[1]:
             kept["nextRunTime"] = before["nextRunTime"]
-        return found | kept
-    found |= outcome.history.to_status()
+        return section | kept
+    section |= outcome.history.to_status()
     if outcome.next is not None:
-        found["nextRunTime"] = _next_text(outcome.next)
-    return found
+        section["nextRunTime"] = _next_text(outcome.next)
+    return section
 
 
 def _next_text(moment: datetime) -> str:

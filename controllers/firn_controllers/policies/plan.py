@@ -56,23 +56,23 @@ def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Confi
     assert policy.terms is not None
     maintenance = config.maintenance
     limit = quantities.size(maintenance.large_table)
-    line = sorted(waiting, key=lambda it: (not it.due.requests, it.due.since, it.topic.name))
-    found: list[PlannedRun] = []
+    line = sorted(waiting, key=lambda table: (not table.due.requests, table.due.since, table.topic.name))
+    runs: list[PlannedRun] = []
     small: list[DueTable] = []
     place = 0
     for table in line:
         if _bytes(policy, table) >= limit:
-            found.append(PlannedRun((table,), LARGE if LARGE in maintenance.sizes else policy.terms.size))
+            runs.append(PlannedRun((table,), LARGE if LARGE in maintenance.sizes else policy.terms.size))
             continue
         if not small:
-            place = len(found)
+            place = len(runs)
         small.append(table)
         if len(small) == maintenance.tables_per_run:
-            found.insert(place, PlannedRun(tuple(small), policy.terms.size))
+            runs.insert(place, PlannedRun(tuple(small), policy.terms.size))
             small = []
     if small:
-        found.insert(place, PlannedRun(tuple(small), policy.terms.size))
-    return found[: max(0, free)]
+        runs.insert(place, PlannedRun(tuple(small), policy.terms.size))
+    return runs[: max(0, free)]
 
 
 def _bytes(policy: PolicyEntry, table: DueTable) -> int:

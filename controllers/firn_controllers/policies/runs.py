@@ -84,19 +84,19 @@ class PolicyRun:
         """What came of one table. Unfinished is one that there is nothing wrong with: some of its work was committed, or the run was
         at work on others until it ended. One that was begun in vain, or of which no report tells, has failed, and so have all
         where the run came to none: it would come to none again."""
-        found = self.reports.get(uid)
-        if found is None:
+        report = self.reports.get(uid)
+        if report is None:
             return TableReport(uid=uid, outcome="Failed", message=self._silent())
-        if found.outcome != "Unfinished":
-            return found
-        if found.commits:
-            message = f"{found.commits} commits were made before the run ended ({found.message}); it is due again"
-        elif not found.begun and any(other.begun for other in self.reports.values()):
+        if report.outcome != "Unfinished":
+            return report
+        if report.commits:
+            message = f"{report.commits} commits were made before the run ended ({report.message}); it is due again"
+        elif not report.begun and any(other.begun for other in self.reports.values()):
             message = "the run ended before it came to this table; it is due again"
         else:
-            message = found.message or self._silent()
-            return found.model_copy(update={"outcome": "Failed", "message": message})
-        return found.model_copy(update={"message": message})
+            message = report.message or self._silent()
+            return report.model_copy(update={"outcome": "Failed", "message": message})
+        return report.model_copy(update={"message": message})
 
     def _silent(self) -> str:
         if self.job.succeeded:
@@ -194,26 +194,26 @@ class RunHistory:
     @property
     def result(self) -> str | None:
         """What came of the last run: Succeeded, Failed, Unfinished or Busy."""
-        found: str | None = (self.last or {}).get("result")
-        return found
+        result: str | None = (self.last or {}).get("result")
+        return result
 
     @property
     def message(self) -> str:
         """What the last run says."""
-        found: str = (self.last or {}).get("message", "")
-        return found
+        message: str = (self.last or {}).get("message", "")
+        return message
 
     def governed_by(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "RunHistory":
         """The history as it counts under the policy of this uid, with this schedule, whose slot ``past`` is behind. To a topic that it has
         just taken over, past slots and what it has ``answered`` for all before are nothing that is owed; a changed schedule begins anew."""
-        found = self
-        if found.policy != policy:
-            theirs = {who: value for who, value in found.requests.items() if who != "policy"}
+        history = self
+        if history.policy != policy:
+            theirs = {who: value for who, value in history.requests.items() if who != "policy"}
             requests = theirs if answered is None else {**theirs, "policy": answered}
-            found = replace(found.without_failures(), policy=policy, schedule="", slot=None, requests=requests)
-        if found.schedule != schedule or (found.slot is None) != (past is None):
-            found = replace(found, schedule=schedule, slot=past)
-        return found
+            history = replace(history.without_failures(), policy=policy, schedule="", slot=None, requests=requests)
+        if history.schedule != schedule or (history.slot is None) != (past is None):
+            history = replace(history, schedule=schedule, slot=past)
+        return history
 
     def after_run(self, run: PolicyRun, uid: str) -> "RunHistory":
         """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
@@ -227,20 +227,20 @@ class RunHistory:
             return self
         report = run.table_report(uid)
         last = run_status(run, [report])
-        found = replace(self, last=last)
+        history = replace(self, last=last)
         if last["result"] == "Busy":
-            return found
+            return history
         if last["result"] == "Unfinished":
             # What it was to answer is not answered yet.
-            return found.without_failures() if report.commits else found
+            return history.without_failures() if report.commits else history
         if last["result"] == "Failed":
             before = self.failures if self.generation == run.mark.generation else 0
             failed = {**self.failed, **marked.requests}
-            return replace(found, failures=before + 1, generation=run.mark.generation, failed=failed)
+            return replace(history, failures=before + 1, generation=run.mark.generation, failed=failed)
         # A run of an earlier schedule answers none of the slots of this one that came later.
         slots = (marked.slot, self.slot) if self.schedule else ()
         slot = max((it for it in slots if it is not None), default=None)
-        return replace(found.without_failures(), slot=slot, requests={**self.requests, **marked.requests})
+        return replace(history.without_failures(), slot=slot, requests={**self.requests, **marked.requests})
 
     def without_failures(self) -> "RunHistory":
         """The same without the failures."""
@@ -248,48 +248,48 @@ class RunHistory:
 
     def to_status(self) -> Manifest:
         """As ``status`` keeps it."""
-        found: Manifest = {}
+        section: Manifest = {}
         if self.last is not None:
-            found["lastRun"] = self.last
+            section["lastRun"] = self.last
         if self.failures:
-            found["failures"] = self.failures
-            found["failedGeneration"] = self.generation
+            section["failures"] = self.failures
+            section["failedGeneration"] = self.generation
         if self.failed:
-            found["failedRequest"] = dict(self.failed)
+            section["failedRequest"] = dict(self.failed)
         if self.policy:
-            found["policyUid"] = self.policy
+            section["policyUid"] = self.policy
         if self.schedule:
-            found["schedule"] = self.schedule
+            section["schedule"] = self.schedule
         if self.slot is not None:
-            found["lastScheduleTime"] = timestamp(self.slot)
+            section["lastScheduleTime"] = timestamp(self.slot)
         if self.requests:
-            found["lastRequest"] = dict(self.requests)
-        return found
+            section["lastRequest"] = dict(self.requests)
+        return section
 
 
 def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
     """A run as ``status`` has it, summed over these tables."""
     failed = [report for report in reports if report.outcome == "Failed"]
     unfinished = [report for report in reports if report.outcome == "Unfinished"]
-    found: Manifest = {"name": run.name, "startTime": timestamp(run.job.created)}
+    status: Manifest = {"name": run.name, "startTime": timestamp(run.job.created)}
     if run.mark.mode is not None:
-        found["mode"] = run.mark.mode
+        status["mode"] = run.mark.mode
     if run.job.finished is None:
-        return found | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
-    found["finishTime"] = timestamp(run.job.finished)
+        return status | {"result": "Running"} | ({"message": run.trouble} if run.trouble else {})
+    status["finishTime"] = timestamp(run.job.finished)
     busy = all(report.outcome == "Busy" for report in reports)
-    found["result"] = "Failed" if failed else "Unfinished" if unfinished else "Busy" if busy else "Succeeded"
+    status["result"] = "Failed" if failed else "Unfinished" if unfinished else "Busy" if busy else "Succeeded"
     told = failed or unfinished or [report for report in reports if report.message]
     if told and (message := _sentence(told[0])):
-        found["message"] = message
+        status["message"] = message
     if run.mark.kind == "CompactionPolicy":
-        found["commits"] = sum(report.commits for report in reports)
-        found["filesBefore"] = sum(report.files_before for report in reports)
-        found["filesAfter"] = sum(report.files_after for report in reports)
-        found["bytesRewritten"] = sum(report.bytes_rewritten for report in reports)
-        found["deleteFilesRemoved"] = sum(report.delete_files_removed for report in reports)
-        found["manifestsBefore"] = sum(report.manifests_before for report in reports)
-        found["manifestsAfter"] = sum(report.manifests_after for report in reports)
+        status["commits"] = sum(report.commits for report in reports)
+        status["filesBefore"] = sum(report.files_before for report in reports)
+        status["filesAfter"] = sum(report.files_after for report in reports)
+        status["bytesRewritten"] = sum(report.bytes_rewritten for report in reports)
+        status["deleteFilesRemoved"] = sum(report.delete_files_removed for report in reports)
+        status["manifestsBefore"] = sum(report.manifests_before for report in reports)
+        status["manifestsAfter"] = sum(report.manifests_after for report in reports)
     else:
         parts = (
             ("rows", "rows"),
@@ -300,8 +300,8 @@ def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
         for key, name in parts:
             removed: list[Removed] = [part for report in reports if (part := getattr(report, name)) is not None]
             if removed:
-                found[key] = _removed(removed)
-    return found
+                status[key] = _removed(removed)
+    return status
 
 
 def _sentence(report: TableReport) -> str:
@@ -310,10 +310,10 @@ def _sentence(report: TableReport) -> str:
 
 
 def _removed(parts: Sequence[Removed]) -> Manifest:
-    found: Manifest = {
+    removed: Manifest = {
         "items": sum(part.items for part in parts),
         "files": sum(part.files for part in parts),
         "bytes": sum(part.bytes for part in parts),
     }
     sample = [item[:1024] for part in parts for item in part.sample][:5]
-    return found | ({"sample": sample} if sample else {})
+    return removed | ({"sample": sample} if sample else {})

@@ -44,11 +44,11 @@ class FleetReconciler:
     async def reconcile(self, profile: str) -> Outcome:
         """Look, apply, tell."""
         if not self._config.profiles[profile].managed:
-            found, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
+            fleet_health, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
-            found, busy = await self._fleet(profile)
-        self._publish(profile, found)
-        return Outcome(after=INTERVAL_BUSY if busy or found.problem else INTERVAL)
+            fleet_health, busy = await self._fleet(profile)
+        self._publish(profile, fleet_health)
+        return Outcome(after=INTERVAL_BUSY if busy or fleet_health.problem else INTERVAL)
 
     async def _fleet(self, profile: str) -> tuple[FleetHealth, bool]:
         """Its health, and whether something is under way that the next look may take further."""
@@ -70,14 +70,14 @@ class FleetReconciler:
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied: brokers that run keep what they run, and topics can be managed.
-            found = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
-            if found.problem is not None:
-                found = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
-            return found, False
+            fleet_health = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
+            if fleet_health.problem is not None:
+                fleet_health = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
+            return fleet_health, False
         if settled:
             await self._prune(fleet)
-        found = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
-        return found, rolling or (version is not None and failure is None)
+        fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
+        return fleet_health, rolling or (version is not None and failure is None)
 
     async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
         """The fleet with the metadata version that is in force by now; the one that is still to be, if any; why it cannot be, if so."""
@@ -139,26 +139,26 @@ class FleetReconciler:
         except FirnError as error:
             return error
 
-    def _publish(self, profile: str, found: FleetHealth) -> None:
+    def _publish(self, profile: str, fleet_health: FleetHealth) -> None:
         before = self._context.board.fleets.get(profile)
-        if found == before:
+        if fleet_health == before:
             return
-        self._context.board.fleets[profile] = found
+        self._context.board.fleets[profile] = fleet_health
         self._context.wake_topics(lambda entry: entry.profile == profile)
         what = f"brokers of profile {profile}"
-        if found.problem is None and (before is None or before.problem is not None):
+        if fleet_health.problem is None and (before is None or before.problem is not None):
             self._context.announce(Announcement("Normal", EventReason.AVAILABLE, f"{what} answer"))
-        elif found.problem is not None and before is not None and before.problem is None:
-            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
+        elif fleet_health.problem is not None and before is not None and before.problem is None:
+            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, fleet_health.message))
         was_degraded = before.degraded if before is not None else ""
-        if found.degraded and found.degraded != was_degraded:
-            self._context.announce(Announcement("Warning", EventReason.DEGRADED, found.degraded))
-        elif was_degraded and not found.degraded and found.problem is None:
+        if fleet_health.degraded and fleet_health.degraded != was_degraded:
+            self._context.announce(Announcement("Warning", EventReason.DEGRADED, fleet_health.degraded))
+        elif was_degraded and not fleet_health.degraded and fleet_health.problem is None:
             self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"{what} are all well again"))
         was_rolling = before is not None and before.rolling
-        if found.rolling and not was_rolling:
+        if fleet_health.rolling and not was_rolling:
             self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are replaced one by one"))
-        elif was_rolling and not found.rolling:
+        elif was_rolling and not fleet_health.rolling:
             self._context.announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} are all replaced"))
 
     def _refuse_scale_down(self, fleet: Fleet) -> None:

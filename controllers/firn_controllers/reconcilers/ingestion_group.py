@@ -41,9 +41,9 @@ class GroupReconciler:
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
-        found = settings.group_settings(self._config, group)
-        wanted = stateful_set.build(self._config, found, self._owner, labels, in_use=in_use)
-        await cluster.apply(settings.build(found, self._owner, labels))
+        driver_settings = settings.group_settings(self._config, group)
+        wanted = stateful_set.build(self._config, driver_settings, self._owner, labels, in_use=in_use)
+        await cluster.apply(settings.build(driver_settings, self._owner, labels))
         await cluster.apply(service.build(group, self._owner, labels))
         await cluster.apply(wanted)
         if not in_use:
@@ -101,18 +101,20 @@ class GroupReconciler:
                 self._context.wake_topic(entry.name)
         self._digests[group] = digests
 
-    def _publish_health(self, group: str, found: GroupHealth) -> None:
+    def _publish_health(self, group: str, group_health: GroupHealth) -> None:
         before = self._board.groups.get(group)
-        if found == before:
+        if group_health == before:
             return
-        self._board.groups[group] = found
+        self._board.groups[group] = group_health
         self._context.wake_topics(lambda entry: entry.group == group)
         what = f"ingestion group {group}"
-        if found.problem is None and (before is None or before.problem is not None):
+        if group_health.problem is None and (before is None or before.problem is not None):
             self._context.announce(Announcement("Normal", EventReason.AVAILABLE, f"{what}: the driver answers"))
-        elif found.problem not in (None, Reason.STARTING) and (before is None or before.problem != found.problem):
-            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, found.message))
-        if found.rolling and not (before is not None and before.rolling):
+        elif group_health.problem not in (None, Reason.STARTING) and (
+            before is None or before.problem != group_health.problem
+        ):
+            self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, group_health.message))
+        if group_health.rolling and not (before is not None and before.rolling):
             self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
 
 

@@ -46,9 +46,9 @@ def read_terms(policy: Policy, uid: str, config: Config) -> PolicyTerms:
     spec = policy.spec
     maintenance = config.maintenance
     if spec.run.size not in maintenance.sizes:
-        known = ", ".join(sorted(maintenance.sizes))
+        sizes = ", ".join(sorted(maintenance.sizes))
         raise InvalidSpecError(
-            f"spec.run.size: {spec.run.size} is not in the operator's configuration, which has {known}",
+            f"spec.run.size: {spec.run.size} is not in the operator's configuration, which has {sizes}",
             reason=Reason.NOT_ALLOWED,
         )
     triggers = None

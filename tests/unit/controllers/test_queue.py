@@ -23,7 +23,7 @@ def schedule(clock: FakeClock) -> KeySchedule:
 
 def drained(schedule: KeySchedule) -> list[Key]:
     found = []
-    while (key := schedule.take()) is not None:
+    while (key := schedule.start_next()) is not None:
         found.append(key)
         schedule.done(key, Outcome())
     return found
@@ -37,11 +37,11 @@ def test_a_key_waits_once_however_often_it_is_added(schedule: KeySchedule) -> No
 
 def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule: KeySchedule) -> None:
     schedule.add(A)
-    assert schedule.take() == A
+    assert schedule.start_next() == A
     schedule.add(A)
-    assert schedule.take() is None
+    assert schedule.start_next() is None
     schedule.done(A, Outcome())
-    assert schedule.take() == A
+    assert schedule.start_next() == A
 
 
 def test_fresh_events_go_before_resyncs(schedule: KeySchedule) -> None:
@@ -55,7 +55,7 @@ def test_resyncs_do_not_starve_under_fresh_events(schedule: KeySchedule) -> None
     order = []
     for _ in range(2 * ROUTINE_SHARE):
         schedule.add(B)
-        key = schedule.take()
+        key = schedule.start_next()
         assert key is not None
         order.append(key)
         schedule.done(key, Outcome())
@@ -64,14 +64,14 @@ def test_resyncs_do_not_starve_under_fresh_events(schedule: KeySchedule) -> None
 
 def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add(A)
-    schedule.take()
+    schedule.start_next()
     schedule.done(A, Outcome(after=10))
     clock.advance(9.9)
     schedule.release()
-    assert schedule.take() is None
+    assert schedule.start_next() is None
     clock.advance(0.1)
     schedule.release()
-    assert schedule.take() == A
+    assert schedule.start_next() == A
 
 
 def test_the_earlier_of_two_times_counts(schedule: KeySchedule, clock: FakeClock) -> None:
@@ -83,17 +83,17 @@ def test_the_earlier_of_two_times_counts(schedule: KeySchedule, clock: FakeClock
     assert drained(schedule) == [A]
     clock.advance(100)
     schedule.release()
-    assert schedule.take() is None
+    assert schedule.start_next() is None
 
 
 def test_working_on_a_key_replaces_the_time_it_had(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add_after(A, 10)
     schedule.add(A)
-    schedule.take()
+    schedule.start_next()
     schedule.done(A, Outcome(after=60))
     clock.advance(10)
     schedule.release()
-    assert schedule.take() is None
+    assert schedule.start_next() is None
     assert schedule.next_due == pytest.approx(clock.monotonic() + 50)
 
 
@@ -101,7 +101,7 @@ def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: KeyS
     waits = []
     for _ in range(12):
         schedule.add(A)
-        schedule.take()
+        schedule.start_next()
         schedule.done(A, Outcome(failed=True))
         due = schedule.next_due
         assert due is not None
@@ -109,10 +109,10 @@ def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: KeyS
     assert waits[:4] == pytest.approx([1, 2, 4, 8])
     assert waits[-1] == LONGEST_DELAY
     schedule.add(A)
-    schedule.take()
+    schedule.start_next()
     schedule.done(A, Outcome())
     schedule.add(A)
-    schedule.take()
+    schedule.start_next()
     schedule.done(A, Outcome(failed=True))
     assert schedule.next_due == pytest.approx(clock.monotonic() + 1)
 
@@ -120,7 +120,7 @@ def test_failures_back_off_up_to_a_limit_and_success_forgets_them(schedule: KeyS
 def test_a_failure_may_ask_for_a_lower_limit(schedule: KeySchedule, clock: FakeClock) -> None:
     for _ in range(12):
         schedule.add(A)
-        schedule.take()
+        schedule.start_next()
         schedule.done(A, Outcome(failed=True, longest=15))
     assert schedule.next_due == pytest.approx(clock.monotonic() + 15)
 

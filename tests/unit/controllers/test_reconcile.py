@@ -22,7 +22,7 @@ def controllers() -> Controllers:
 
 def woken(controllers: Controllers) -> set[Key]:
     found = set()
-    while (key := controllers.queue.schedule.take()) is not None:
+    while (key := controllers.queue.schedule.start_next()) is not None:
         found.add(key)
     return found
 

@@ -471,10 +471,10 @@ async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
     world = await failing("flights", "second", "third")
     world.tables.store_problem = None
     schedule = world.operator.queue.schedule
-    while schedule.take() is not None:
+    while schedule.start_next() is not None:
         pass
     schedule.done(("topic", "demo", "flights"), await world.operator.reconcile(("topic", "demo", "flights")))
-    assert {schedule.take(), schedule.take()} == {("topic", "demo", "second"), ("topic", "demo", "third")}
+    assert {schedule.start_next(), schedule.start_next()} == {("topic", "demo", "second"), ("topic", "demo", "third")}
 
 
 class Swallowing:

@@ -69,8 +69,8 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """``theirs`` over ``ours``, key by key down to what is no mapping."""
     both = dict(ours)
     for key, value in theirs.items():
-        known = both.get(key)
-        both[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        before = both.get(key)
+        both[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return both
 
 

@@ -24,7 +24,7 @@ class DisklessFleet(Fleet):
     profile: DisklessProfile
 
     @classmethod
-    def of(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
+    def from_profile(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
         """The fleet of profile ``name``. The configuration has an image for it, or it would not have been accepted."""
         image = profile.image or config.images.broker
         assert image is not None

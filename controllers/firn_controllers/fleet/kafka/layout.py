@@ -35,7 +35,9 @@ class KafkaFleet(Fleet):
     storage_class_name: str | None
 
     @classmethod
-    def of(cls, config: Config, name: str, profile: KafkaProfile, owner: Owner, live: StatefulSetState | None) -> Self:
+    def from_profile(
+        cls, config: Config, name: str, profile: KafkaProfile, owner: Owner, live: StatefulSetState | None
+    ) -> Self:
         """The fleet of profile ``name``, given its StatefulSet as it is now."""
         size, storage_class = profile.storage.size, profile.storage.storage_class_name
         replicas = profile.replicas

@@ -79,12 +79,12 @@ def succeeded(job: Manifest) -> bool:
 
 def failure(job: Manifest, version: str) -> str | None:
     """Why the Job gave up, and the way out; None while it has not."""
-    found = _condition(job, "Failed")
-    if found is None:
+    condition = _condition(job, "Failed")
+    if condition is None:
         return None
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return (
-        f"metadata version {version} was not finalised: Job {name} failed ({found.get('reason', 'Failed')}), see kubectl -n {namespace}"
+        f"metadata version {version} was not finalised: Job {name} failed ({condition.get('reason', 'Failed')}), see kubectl -n {namespace}"
         f" logs job/{name}; correct metadataVersion, or delete the Job to have it tried again"
     )
 
