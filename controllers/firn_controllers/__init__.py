@@ -1,1 +1,1 @@
-"""The decisions: one room per kind of thing reconciled (gather, checks, plan, status), the loop, and the ports they need."""
+"""The operator's decisions: the loop, the reconcilers, the pure rooms below them, and the ports that they need."""

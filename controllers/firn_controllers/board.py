@@ -1,6 +1,6 @@
-"""What reconcilers of shared things leave for those of topics: health of fleets, catalogs and groups, and what drivers say.
+"""Facts that the reconcilers of fleets, catalogs, groups and policies leave for the reconciler of topics.
 
-A cache, rebuilt from the world after a restart. Topics read it instead of asking the same broker a thousand times.
+The board is a cache, built again after a restart. Topics read it instead of asking the same broker a thousand times.
 """
 
 from dataclasses import dataclass, field
@@ -18,30 +18,30 @@ from firn_controllers.ports import TableDebt
 
 @dataclass(slots=True)
 class Board:
-    """Newest findings by name."""
+    """Health, progress, debts and policy outcomes, each as last found."""
 
     fleets: dict[str, FleetHealth] = field(default_factory=dict)
     catalogs: dict[str, DependencyHealth] = field(default_factory=dict)
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
-    """Group -> uid of a topic resource -> what the driver says of it."""
+    """Group -> uid of a topic -> the driver's progress report about it."""
     debts: dict[str, TableDebt] = field(default_factory=dict)
-    """Uid of a topic resource -> what maintenance its table waits for."""
+    """Uid of a topic -> the maintenance debt of its table."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
-    """Uid of a topic resource and kind of policy -> what became of it under the policy."""
+    """Uid of a topic and kind of policy -> the policy's effect on the topic."""
 
     def fleet(self, profile: str) -> FleetHealth:
-        """Health of a profile's brokers."""
+        """Return the health of a profile's brokers."""
         return self.fleets.get(profile, fleet_health.UNSEEN)
 
     def catalog(self, name: str) -> DependencyHealth:
-        """Health of a catalog."""
+        """Return the health of a catalog."""
         return self.catalogs.get(name, DependencyHealth())
 
     def group(self, name: str) -> GroupHealth:
-        """Health of an ingestion group's driver."""
+        """Return the health of an ingestion group's driver."""
         return self.groups.get(name, group_health.UNSEEN)
 
     def topic_progress(self, group: str, uid: str) -> TopicProgress | None:
-        """What the driver of ``group`` says of a topic resource."""
+        """Return the progress of a topic, as the driver of ``group`` last reported it."""
         return self.progress.get(group, {}).get(uid)

@@ -1,4 +1,4 @@
-"""What all child objects have in common: owner, labels, hashes, the restricted security context, secret volumes."""
+"""Parts that all Kubernetes child objects share: owner, labels, hashes, restricted security context, secret volumes."""
 
 import hashlib
 import json
@@ -16,14 +16,17 @@ COMPONENT = "app.kubernetes.io/component"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The ConfigMap ``firn-config`` in the operator's namespace: it owns all children, so that uninstalling collects them."""
+    """The ConfigMap ``firn-config`` in the operator's namespace.
+
+    It owns all children, so that uninstalling deletes them.
+    """
 
     namespace: str
     uid: str
 
 
 def digest(value: object) -> str:
-    """A short hash of anything that JSON can write, the same whatever the order of keys."""
+    """Return a short hash of any JSON value. The order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -31,7 +34,10 @@ def digest(value: object) -> str:
 def child_object(
     api_version: str, kind: str, name: str, owner: Owner, labels: Mapping[str, str], **body: Any
 ) -> Manifest:
-    """A manifest in the operator's namespace. Its annotation ``firn.dev/template-hash`` is the hash of all of it."""
+    """Return a manifest in the operator's namespace.
+
+    Its annotation ``firn.dev/template-hash`` is a hash of the rest of it.
+    """
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": owner.namespace,
@@ -53,7 +59,7 @@ def child_object(
 
 
 def pod_template(labels: Mapping[str, str], annotations: Mapping[str, str], spec: Mapping[str, Any]) -> Manifest:
-    """A pod template that carries the hash of itself: pods tell by it which template they were made from."""
+    """Return a pod template that carries its own hash. A pod shows by the hash which template made it."""
     metadata = {"labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, PART_OF: names.MANAGED_BY, **labels}}
     marks = {
         **annotations,
@@ -63,13 +69,13 @@ def pod_template(labels: Mapping[str, str], annotations: Mapping[str, str], spec
 
 
 def template_hash(stateful_set: Manifest) -> str:
-    """The hash that a StatefulSet manifest's pod template carries."""
+    """Return the hash that the pod template of a StatefulSet manifest carries."""
     hash_: str = stateful_set["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
     return hash_
 
 
 def pod_security(uid: int) -> dict[str, Any]:
-    """Pod security context that PodSecurity ``restricted`` accepts; volumes belong to the group ``uid``."""
+    """Return a pod security context that PodSecurity ``restricted`` accepts. Volumes belong to the group ``uid``."""
     return {
         "runAsNonRoot": True,
         "runAsUser": uid,
@@ -81,12 +87,12 @@ def pod_security(uid: int) -> dict[str, Any]:
 
 
 def container_security() -> dict[str, Any]:
-    """Container security context that PodSecurity ``restricted`` accepts."""
+    """Return a container security context that PodSecurity ``restricted`` accepts."""
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
 def scheduling(settings: Scheduling) -> dict[str, Any]:
-    """The parts of a pod spec that say where it may run; only those that are set."""
+    """Return the parts of a pod spec that decide on its node; only those that are set."""
     parts: dict[str, Any] = {
         "nodeSelector": settings.node_selector,
         "tolerations": settings.tolerations,
@@ -98,15 +104,15 @@ def scheduling(settings: Scheduling) -> dict[str, Any]:
 
 
 def pull_secrets(secrets: Iterable[str]) -> dict[str, Any]:
-    """``imagePullSecrets`` of a pod spec, where there are any."""
+    """Return ``imagePullSecrets`` of a pod spec, if there are any."""
     references = [{"name": name} for name in secrets]
     return {"imagePullSecrets": references} if references else {}
 
 
 def secret_volumes(secrets: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts that put every Secret where ``firn.model.names.secret_file`` says.
+    """Return volumes and mounts that put every Secret into the path of ``firn.model.names.secret_file``.
 
-    They are optional: one that is missing fails what needs it, not the whole pod.
+    The volumes are optional: a missing Secret fails only the connection that needs it, not the whole pod.
     """
     volumes, mounts = [], []
     for number, name in enumerate(secrets):

@@ -1,7 +1,7 @@
-"""What the decisions need of the outside, as narrow protocols. ``firn_operator`` has the adapters, the tests the fakes.
+"""Ports: the outside world as narrow protocols. ``firn_operator`` has the adapters, the tests have fakes.
 
-Every method may raise `firn.model.errors.UnavailableError` (back off) or `AccessDeniedError` (a condition); anything else it may
-raise is said there. Methods are safe to repeat: an outcome that is not known is resolved by describing again.
+Every method may raise `firn.model.errors.UnavailableError` (back off) or `AccessDeniedError` (a condition). Other
+errors are named at the method. Methods are safe to repeat: an unknown outcome is resolved by describing again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class Topics(Protocol):
         ...
 
     async def fleet(self, profile: str) -> FleetState:
-        """Brokers that answer, and partitions with too few in-sync replicas."""
+        """Return the number of brokers that answer, and of partitions with too few in-sync replicas."""
         ...
 
 
@@ -82,16 +82,19 @@ class Tables(Protocol):
     """Iceberg catalogs, by name."""
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
-        """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec, sort order,
-        properties, ``firn.owner``; nothing is written where nothing differs. A table of format version 3 is only looked at, as the
-        ingestion driver creates and evolves it: None while it does not exist. Whose table it may be is settled before (older
-        resource wins). Raises InvalidSpecError naming table and column: SchemaIncompatible (a table found cannot hold these
-        records), IncompatibleSchema (our own table, a change that is not allowed), BadTransform, UnknownColumn."""
+        """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec,
+        sort order, properties, ``firn.owner``; nothing is written where nothing differs. A table of format version 3
+        is only looked at, as the ingestion driver creates and evolves it: None while it does not exist. Whose table
+        it may be is settled before (older resource wins). Raises InvalidSpecError naming table and column:
+        SchemaIncompatible (a table found cannot hold these records), IncompatibleSchema (our own table, a change
+        that is not allowed), BadTransform, UnknownColumn.
+        """
         ...
 
     async def drop(self, target: TableTarget, owner: str) -> bool:
-        """Drop the table and its dead-letter table, with their files; True when this call did. Missing ones are no error; a table
-        whose ``firn.owner`` does not name this resource is left alone."""
+        """Drop the table and its dead-letter table, with their files; True when this call did. Missing ones are no
+        error; a table whose ``firn.owner`` does not name this resource is left alone.
+        """
         ...
 
     async def check(self, catalog: str) -> None:
@@ -101,7 +104,7 @@ class Tables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod, reduced to what conditions are made of."""
+    """A pod, reduced to the parts that conditions are made of."""
 
     name: str
     ready: bool
@@ -131,14 +134,14 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A Job, reduced to what came of it."""
+    """A Job, reduced to its progress and result."""
 
     name: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     created: datetime
     finished: datetime | None = None
-    """When it was complete or failed for good; None while it is at work."""
+    """When the Job completed or failed; None while it is active."""
     succeeded: bool = False
     failure: str = ""
     """Kubernetes' word for why it failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
@@ -164,8 +167,11 @@ class StatefulSetState:
 
 @dataclass(frozen=True, slots=True)
 class TableDebt:
-    """What maintenance a table waits for, from its metadata alone. Counts and bytes are of the newest snapshots of the table and of its
-    dead-letter table together: a run does both."""
+    """Maintenance debt of a table, from its metadata alone.
+
+    Counts and bytes are of the newest snapshots of the table and of its dead-letter table together, because a run
+    maintains both.
+    """
 
     table_uuid: str
     data_files: int = 0
@@ -184,18 +190,21 @@ class TableDebt:
     due_for_deletes: int = 0
     """Those of ``due_files`` that are rewritten for their deleted rows alone."""
     oldest_due: datetime | None = None
-    """Since when the work that has waited longest is owed (`firn.tables.compaction.Group`): compaction lag counts from here."""
+    """When the oldest due work became due (`firn.tables.compaction.Group`). Compaction lag counts from here."""
 
 
 class Debts(Protocol):
-    """How much maintenance tables wait for. Cheap to ask again: what has not changed since is not read again."""
+    """Maintenance debts of tables. Measuring again is cheap: unchanged metadata is not read again."""
 
     async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
-        """The debt of a table under the settings that govern it (the defaults where no policy does); None where there is no table."""
+        """Return the debt of a table under the settings of its policy, or the defaults without one.
+
+        None if there is no table.
+        """
         ...
 
     def forget(self, target: TableTarget) -> None:
-        """Nobody asks for this table any more."""
+        """Free what is cached about a table that is no longer measured."""
         ...
 
 
@@ -203,8 +212,10 @@ class Cluster(Protocol):
     """The Kubernetes API, reduced to what the operator does with it."""
 
     async def apply(self, manifest: Manifest) -> bool:
-        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the annotation
-        ``firn.dev/template-hash`` of the live object (metadata, from the watch cache) equals the manifest's."""
+        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the
+        annotation ``firn.dev/template-hash`` of the live object (metadata, from the watch cache) equals the
+        manifest's.
+        """
         ...
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -224,25 +235,30 @@ class Cluster(Protocol):
         ...
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
-        """Jobs of the operator's namespace with all these labels. Those that this process made are among them at once."""
+        """Jobs of the operator's namespace with all these labels.
+
+        Those that this process made are among them at once.
+        """
         ...
 
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
-        """Names of objects of the operator's namespace with all these labels (to prune what nobody wants)."""
+        """Return the names of objects of the operator's namespace with all these labels."""
         ...
 
     async def patch_status(
         self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
     ) -> Manifest | None:
-        """Replace the status of a resource of ours (JSON patch that tests resourceVersion); the object as it is then, or None if it is gone.
-        Raises CommitConflictError when it moved on."""
+        """Replace the status of a resource of ours (JSON patch that tests resourceVersion); the object as it is then,
+        or None if it is gone. Raises CommitConflictError when it moved on.
+        """
         ...
 
     async def set_finalizers(
         self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
     ) -> Manifest | None:
-        """Replace an IcebergTopic's finalizers; the object as it is then, or None if it is gone. Raises CommitConflictError when it
-        moved on."""
+        """Replace an IcebergTopic's finalizers; the object as it is then, or None if it is gone. Raises
+        CommitConflictError when it moved on.
+        """
         ...
 
     async def event(
@@ -253,16 +269,16 @@ class Cluster(Protocol):
 
 
 class Progress(Protocol):
-    """What ingestion applications say of themselves (`/progress`), polled in the background."""
+    """Progress reports of the ingestion drivers (`/progress`), polled in the background."""
 
     async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """The newest document and when it was read, or None while there is none."""
+        """Return the newest report and when it was read, or None without one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All of the outside, as one reconciler is given it."""
+    """All ports that reconcilers use."""
 
     topics: Topics
     tables: Tables
@@ -272,22 +288,22 @@ class Ports:
 
 
 class RunMeter(Protocol):
-    """Where runs are counted (metrics)."""
+    """Port for metrics about maintenance runs."""
 
     def known(self, kind: str, namespace: str, policy: str) -> None:
-        """There is this policy: what is counted of its runs is there from now on, so that the first that fails is seen as an increase."""
+        """Make the metrics of a policy exist, so that its first failed run is seen as an increase."""
         ...
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
-        """A run ended; ``run`` as status has it."""
+        """Count a run that ended. ``run`` is the run as status shows it."""
         ...
 
 
 class NoRunMeter:
-    """Counts nothing."""
+    """Meter that counts nothing."""
 
     def known(self, kind: str, namespace: str, policy: str) -> None:
-        """See `RunMeter.known`."""
+        """Do nothing."""
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:
-        """See `RunMeter.ended`."""
+        """Count nothing."""

@@ -1,8 +1,9 @@
-"""The work queue: keys in, reconciles out. Level-triggered: a key says "look here", never what happened.
+"""The work queue: keys in, reconciles out. A key says where to look, never what happened.
 
-`KeySchedule` holds the rules and does no I/O: a key waits once however often it is added, is never worked on twice at a time, and
-is looked at again when it was added meanwhile. Fresh events go before resyncs. Failures back off exponentially with jitter,
-forgotten at the first success. `WorkQueue` runs it on asyncio with a bounded number of workers.
+`KeySchedule` holds the rules and does no I/O. A key waits once however often it is added, is reconciled by one worker
+at a time, and is reconciled again if it was added during a reconcile. Events go before resyncs. Failures back off
+exponentially with jitter until the first success. `WorkQueue` runs the schedule on asyncio with a limited number of
+workers.
 """
 
 import asyncio
@@ -25,14 +26,18 @@ FIRST_DELAY = 1.0
 """Seconds before the first repetition after a failure; doubled each time."""
 LONGEST_DELAY = 300.0
 ROUTINE_SHARE = 8
-"""Every so many keys, one that waits for a resync goes before the fresh ones, so that it cannot starve."""
+"""After so many keys, a key that waits for a resync goes before keys of events, so that it cannot starve."""
 DEADLINE = 120.0
-"""Seconds that one reconcile may take before it is broken off and counted as failed."""
+"""Seconds after which a reconcile is cancelled and counted as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reconcile asks of the queue: look again ``after`` seconds at the latest; ``failed``: back off instead, up to ``longest``."""
+    """Instruction of a reconcile to the queue.
+
+    The key is reconciled again ``after`` seconds at the latest. ``failed``: it backs off instead, by up to ``longest``
+    seconds.
+    """
 
     after: float | None = None
     failed: bool = False
@@ -40,29 +45,29 @@ class Outcome:
 
 
 class ReconcileMeter(Protocol):
-    """Where the queue reports to (metrics)."""
+    """Port for metrics about the queue."""
 
     def depth(self, waiting: int) -> None:
-        """Keys that wait for a worker."""
+        """Report the number of keys that wait for a worker."""
         ...
 
     def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
-        """A reconcile ended: ``retry`` backs off by its own word, ``error`` by an exception."""
+        """Report a reconcile that ended. ``retry``: it asked to back off; ``error``: it raised an exception."""
         ...
 
 
 class NoReconcileMeter:
-    """Reports nowhere."""
+    """Meter that reports nothing."""
 
     def depth(self, waiting: int) -> None:
-        """See `ReconcileMeter.depth`."""
+        """Report nothing."""
 
     def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
-        """See `ReconcileMeter.reconciled`."""
+        """Report nothing."""
 
 
 class KeySchedule:
-    """Which key is next, without I/O. ``jitter`` gives numbers in [0, 1)."""
+    """Decides which key is next, without I/O. ``jitter`` returns numbers in [0, 1)."""
 
     def __init__(self, clock: Clock, jitter: Callable[[], float]) -> None:
         self._clock = clock
@@ -78,7 +83,7 @@ class KeySchedule:
         self._taken = 0
 
     def add(self, key: Key, *, fresh: bool = True) -> None:
-        """Have ``key`` looked at; ``fresh`` ones go before the others."""
+        """Add a key. ``fresh`` keys go before the others."""
         if key in self._working:
             self._again.add(key)
         elif key not in self._waiting:
@@ -86,14 +91,14 @@ class KeySchedule:
             (self._fresh if fresh else self._routine).append(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have ``key`` looked at in ``seconds``, or earlier where that was said before."""
+        """Add a key after ``seconds``, or earlier if an earlier time was set."""
         due = self._clock.monotonic() + seconds
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, key))
 
     def release(self) -> None:
-        """Let the keys whose time has come wait for a worker."""
+        """Add the keys whose time has come."""
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -102,7 +107,7 @@ class KeySchedule:
                 self.add(key, fresh=False)
 
     def start_next(self) -> Key | None:
-        """The next key to work on, or None. Pair it with `done`."""
+        """Return the next key to work on, or None. The caller calls `done` when it has finished."""
         if not self._waiting:
             return None
         self._taken += 1
@@ -115,7 +120,7 @@ class KeySchedule:
         return key
 
     def done(self, key: Key, outcome: Outcome) -> None:
-        """``key`` has been worked on."""
+        """Note that a key has been worked on, and schedule it again."""
         self._working.discard(key)
         if outcome.failed:
             failures = self._failures.get(key, 0) + 1
@@ -130,7 +135,7 @@ class KeySchedule:
             self.add(key)
 
     def delay(self, failures: int, longest: float = LONGEST_DELAY) -> float:
-        """Seconds to wait after so many failures in a row, half of them by chance."""
+        """Return the seconds to wait after so many failures in a row, half of them random."""
         full: float = min(longest, FIRST_DELAY * 2 ** min(failures - 1, 30))
         return full * (0.5 + 0.5 * self._jitter())
 
@@ -152,14 +157,14 @@ class KeySchedule:
 
     @property
     def next_due(self) -> float | None:
-        """When `release` has something to do at the earliest (monotonic seconds)."""
+        """Monotonic time at which `release` has something to do at the earliest."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
 
 class WorkQueue:
-    """A `KeySchedule` with workers. Use from one event loop."""
+    """A `KeySchedule` with workers. Use it from one event loop."""
 
     def __init__(self, clock: Clock, jitter: Callable[[], float], meter: ReconcileMeter | None = None) -> None:
         self._clock = clock
@@ -171,17 +176,17 @@ class WorkQueue:
         self._last_progress = clock.monotonic()
 
     def add(self, key: Key, *, fresh: bool = True) -> None:
-        """See `KeySchedule.add`."""
+        """Add a key, and wake a worker."""
         self.schedule.add(key, fresh=fresh)
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """See `KeySchedule.add_after`."""
+        """Add a key after ``seconds``."""
         self.schedule.add_after(key, seconds)
         self._changed.set()
 
     def stop(self) -> None:
-        """Take no more keys; `run` returns when those being worked on are done."""
+        """Start no more keys. `run` returns when the active ones have finished."""
         self._stopping = True
         self._changed.set()
 
@@ -192,7 +197,7 @@ class WorkQueue:
 
     @property
     def stuck_seconds(self) -> float:
-        """How long nothing has moved although there was work: what a liveness probe looks at. 0 while there is none."""
+        """Seconds without progress although there was work, for the liveness probe. 0 without work."""
         if not self.schedule.depth and not self.schedule.working:
             return 0.0
         waited_since = self.schedule.oldest
@@ -206,7 +211,7 @@ class WorkQueue:
         grace: float = 20.0,
         deadline: float = DEADLINE,
     ) -> None:
-        """Work until `stop`; then give what is being worked on ``grace`` seconds before it is cancelled."""
+        """Work until `stop`. Active reconciles then have ``grace`` seconds before they are cancelled."""
         while not self._stopping:
             self.schedule.release()
             while len(self._tasks) < workers and (key := self.schedule.start_next()) is not None:
@@ -236,7 +241,7 @@ class WorkQueue:
                 outcome = await reconcile(key)
             verdict = "retry" if outcome.failed else "ok"
         except TimeoutError:
-            log.error("reconcile of %s broken off after %s s", key, deadline)
+            log.error("reconcile of %s timed out after %s s", key, deadline)
         except Exception:
             log.exception("reconcile of %s failed", key)
         finally:

@@ -1,8 +1,9 @@
-"""The loop: what wakes which key, and who reconciles it.
+"""The loop: which event wakes which key, and which reconciler it belongs to.
 
-Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog", name)``,
-``("group", name)``, ``("orphans",)``. The wiring feeds what the watches show (`topic_seen`, `policy_seen`, `child_seen` and so on) and
-calls `run`. Nothing is decided before `synced`: with half a list of resources, the wrong one could win a conflict, or a group look unused.
+Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog",
+name)``, ``("group", name)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
+`child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of resources, the
+wrong resource could win a conflict, or a group could look unused.
 """
 
 import asyncio
@@ -32,11 +33,11 @@ log = logging.getLogger(__name__)
 
 TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
 TOGETHER = 2.0
-"""Seconds in which changes of debt are gathered before a policy is looked at for them."""
+"""Seconds for which changes of debt are collected before their policy is reconciled."""
 
 
 class Controllers:
-    """All reconcilers of one operator process. Use from one event loop."""
+    """All reconcilers of one operator process. Use them from one event loop."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Controllers:
     # What the watches show
 
     def topic_seen(self, manifest: Manifest) -> None:
-        """An IcebergTopic as a list or a watch shows it."""
+        """Process an IcebergTopic as a list or a watch shows it."""
         new = topic_entry(manifest, self._config)
         old = self.topics.get(new.name)
         if old is not None and old.uid == new.uid and _older(new, old):
@@ -92,7 +93,7 @@ class Controllers:
                 self.queue.add((GROUP, group))
 
     def topic_gone(self, manifest: Manifest) -> None:
-        """An IcebergTopic that the watch says is deleted."""
+        """Process the deletion of an IcebergTopic."""
         metadata = manifest["metadata"]
         name = (metadata["namespace"], metadata["name"])
         old = self.topics.get(name)
@@ -103,7 +104,7 @@ class Controllers:
             self.queue.add((GROUP, old.group))
 
     def policy_seen(self, manifest: Manifest) -> None:
-        """A policy as a list or a watch shows it."""
+        """Process a policy as a list or a watch shows it."""
         new = policy_index.policy_entry(manifest, self._config)
         old = self.policies.get(new.kind, new.name)
         if old is not None and old.uid == new.uid and _older(new, old):
@@ -112,14 +113,14 @@ class Controllers:
             self._policy_changed(new.kind, new.name)
 
     def policy_gone(self, manifest: Manifest) -> None:
-        """A policy that the watch says is deleted."""
+        """Process the deletion of a policy."""
         metadata = manifest["metadata"]
         name = (metadata["namespace"], metadata["name"])
         self.policies.remove(manifest["kind"], name, metadata["uid"])
         self._policy_changed(manifest["kind"], name)
 
     def debt_changed(self, name: Name) -> None:
-        """The board knows something new of what the table of this topic waits for."""
+        """Wake the topic, and the policies that govern it, after the debt of its table changed."""
         entry = self.topics.get(name)
         if entry is None:
             return
@@ -130,11 +131,11 @@ class Controllers:
                 self.queue.add_after((POLICY, kind, *policy.name), TOGETHER)
 
     def child_seen(self, labels: Mapping[str, str]) -> None:
-        """A StatefulSet, Job, pod or other child changed; its labels say whose."""
+        """Wake the owner of a StatefulSet, Job, pod or other child that changed. Its labels name the owner."""
         profile, group = labels.get(names.LABEL_PROFILE), labels.get(names.LABEL_GROUP)
         uid = labels.get(names.LABEL_JOB)
         if uid is not None:
-            return  # contracts are ours alone; a lost one is found at the next resync
+            return  # only the operator changes contracts; the next resync finds a lost one
         if labels.get(COMPONENT) == COMPONENT_RUN:
             policy = (names.LABEL_POLICY_KIND, names.LABEL_POLICY_NAMESPACE, names.LABEL_POLICY)
             if labels.keys() >= set(policy):
@@ -146,7 +147,7 @@ class Controllers:
             self.queue.add((GROUP, str(group)))
 
     def synced(self) -> None:
-        """Every IcebergTopic there is has been seen once."""
+        """Note that every existing IcebergTopic has been seen once."""
         self._synced.set()
 
     # The loop
@@ -159,7 +160,7 @@ class Controllers:
             await self.queue.run(self.reconcile, self._config.workers)
 
     def begin(self) -> None:
-        """Have everything looked at that no watch tells of."""
+        """Add the keys that no watch adds."""
         for kind, known in (
             (FLEET, self._config.profiles),
             (CATALOG, self._config.catalogs),
@@ -170,13 +171,13 @@ class Controllers:
         self.queue.add((ORPHANS,), fresh=False)
 
     def stop(self) -> None:
-        """Finish what is being worked on and return from `run`."""
+        """Finish the active reconciles, and return from `run`."""
         self._stopped = True
         self._synced.set()
         self.queue.stop()
 
     async def reconcile(self, key: Key) -> Outcome:
-        """One look at one key."""
+        """Reconcile one key."""
         match key:
             case (kind, namespace, name) if kind == TOPIC:
                 outcome = await self._topic_reconciler.reconcile((namespace, name))
@@ -194,7 +195,7 @@ class Controllers:
         return outcome
 
     async def _announce(self) -> None:
-        """Record the Events of fleets and groups, on the object that owns their children."""
+        """Record the Events of fleets and groups on the object that owns their children."""
         while self._announcements:
             item = self._announcements.pop(0)
             await self._context.ports.cluster.event(
@@ -207,19 +208,19 @@ class Controllers:
                 item.message,
             )
 
-    # Who is woken by whom
+    # Wake-ups
 
     def _wake(self, name: Name) -> None:
         self.queue.add((TOPIC, *name))
 
     def _wake_policies(self, namespace: str) -> None:
-        """Have the policies of a namespace looked at: whom they govern may have changed."""
+        """Wake the policies of a namespace, because the topics that they govern may have changed."""
         for kind in KINDS:
             for policy in self.policies.in_namespace(kind, namespace):
                 self.queue.add((POLICY, kind, *policy.name))
 
     def _policy_changed(self, kind: Kind, name: Name) -> None:
-        """A policy came, went or changed: it may have won topics from others of its kind, or lost them."""
+        """Wake everything that a policy may have won or lost when it was created, changed or deleted."""
         self.queue.add((POLICY, kind, *name))
         for other in self.policies.in_namespace(kind, name[0]):
             self.queue.add((POLICY, kind, *other.name))
@@ -228,7 +229,10 @@ class Controllers:
 
 
 def _older(new: TopicEntry | PolicyEntry, old: TopicEntry | PolicyEntry) -> bool:
-    """``new`` was read before ``old``. Versions are numbers in practice; where they are not, the newest message wins."""
+    """Return whether ``new`` was read before ``old``.
+
+    Resource versions are numbers in practice. If they are not, the newest message wins.
+    """
     try:
         return int(new.resource_version) < int(old.resource_version)
     except ValueError:

@@ -252,7 +252,9 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
             found = conditions(get("icebergtopic", "numbers", namespace))
             message = str(found.get("Reconciling", {}).get("message", ""))
             return (
-                message if f"pod {BROKERS}-2 keeps ending" in message and found["Ready"]["status"] == "True" else None
+                message
+                if f"pod {BROKERS}-2 keeps terminating" in message and found["Ready"]["status"] == "True"
+                else None
             )
 
         message = await_until("the topic is Ready and tells what holds up the roll", told)

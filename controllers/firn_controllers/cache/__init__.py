@@ -1,1 +1,1 @@
-"""What the watches last showed, indexed for the questions that reconcilers ask."""
+"""Caches of the resources that the watches last showed, indexed by the questions that reconcilers ask."""

@@ -7,7 +7,7 @@ CLIENT_PORT = 9092
 
 
 def bootstrap_servers(profile_name: str, profile: Profile, namespace: str) -> str:
-    """Where clients inside the cluster connect."""
+    """Return the addresses by which clients inside the cluster connect to a profile's brokers."""
     if isinstance(profile, KafkaProfile) and profile.bootstrap_servers:
         return profile.bootstrap_servers
     return f"{names.bootstrap(profile_name)}.{namespace}.svc:{CLIENT_PORT}"

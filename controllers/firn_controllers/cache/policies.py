@@ -1,4 +1,4 @@
-"""All policies as the watch last showed them, and which of them governs a topic."""
+"""Cache of all policies, as the watch last showed them. It answers which policy governs a topic."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,11 @@ _MISFITS_KEPT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """One policy. ``terms`` is None where it cannot be followed (``problem`` says why), ``resource`` too where it cannot be read."""
+    """A policy.
+
+    ``terms`` is None if the policy cannot be followed, and ``problem`` says why. ``resource`` is None if it cannot be
+    read.
+    """
 
     kind: Kind
     name: Name
@@ -41,18 +45,18 @@ class PolicyEntry:
     resource_version: str
     status: Mapping[str, Any]
     request: str | None
-    """Value of the annotation ``firn.dev/run-now``, as much of it as status keeps."""
+    """Value of the annotation ``firn.dev/run-now``, cut to the length that status keeps."""
     paused: bool
     """Reconciliation is paused by annotation."""
     resource: Policy | None
     terms: PolicyTerms | None
     problem: InvalidSpecError | None
     trigger: tuple[object, ...]
-    """What of the object, beside its status, a reconcile looks at."""
+    """The parts of the object, without its status, that a reconcile depends on."""
 
 
 def policy_entry(manifest: Manifest, config: Config) -> PolicyEntry:
-    """The entry for a live object."""
+    """Return the entry of a live object."""
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
     kind: Kind = manifest["kind"]
@@ -90,7 +94,10 @@ def policy_entry(manifest: Manifest, config: Config) -> PolicyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Which policy of a kind governs a topic. ``reason`` and ``message`` say why it is not followed, or why there is none that was named."""
+    """The policy of one kind that governs a topic.
+
+    ``reason`` and ``message`` say why it is not followed, or why a named one is missing.
+    """
 
     policy: PolicyEntry | None = None
     because: Literal["NamedByTopic", "Selected"] | None = None
@@ -99,26 +106,26 @@ class Resolution:
 
     @property
     def followed(self) -> bool:
-        """A policy governs, and can be followed for this topic."""
+        """A policy governs the topic, and fits it."""
         return self.policy is not None and self.reason is None
 
 
 class PolicyCache:
-    """Entries by kind and namespace. Use from one event loop."""
+    """Policies by kind and namespace. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._known: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
         self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
 
     def put(self, new: PolicyEntry) -> bool:
-        """Take in what the watch shows; whether it differs in more than its status."""
+        """Store a policy as the watch shows it. Returns whether it differs in more than its status."""
         policies = self._known[new.kind, new.name[0]]
         old = policies.get(new.name[1])
         policies[new.name[1]] = new
         return old is None or old.trigger != new.trigger
 
     def remove(self, kind: Kind, name: Name, uid: str) -> bool:
-        """The policy is gone; whether it was known."""
+        """Remove a policy that is gone. Returns whether the cache had it."""
         policies = self._known[kind, name[0]]
         old = policies.get(name[1])
         if old is None or old.uid != uid:
@@ -127,20 +134,23 @@ class PolicyCache:
         return True
 
     def get(self, kind: Kind, name: Name) -> PolicyEntry | None:
-        """The policy of this name."""
+        """Return the policy of this name."""
         return self._known[kind, name[0]].get(name[1])
 
     def in_namespace(self, kind: Kind, namespace: str) -> Iterable[PolicyEntry]:
-        """The policies of a namespace."""
+        """Return the policies of a namespace."""
         return self._known[kind, namespace].values()
 
     def all(self) -> Iterable[PolicyEntry]:
-        """Every policy."""
+        """Return all policies."""
         return [policy for policies in self._known.values() for policy in policies.values()]
 
     def resolve(self, kind: Kind, topic: TopicEntry) -> Resolution:
-        """The policy that governs ``topic``: the one that it names; else, of those whose selector fits, the highest priority, then the
-        older one, then the name."""
+        """Return the policy that governs ``topic``.
+
+        A policy that the topic names wins. Of the policies whose selector matches, the highest priority wins, then the
+        oldest, then the first name.
+        """
         if topic.resource is None:
             return Resolution()
         spec = topic.resource.spec
@@ -148,7 +158,7 @@ class PolicyCache:
         if reference is not None:
             named = self.get(kind, (topic.name[0], reference.name))
             if named is None:
-                message = f"{kind} {reference.name}, which the topic names, does not exist in namespace {topic.name[0]}"
+                message = f"{kind} {reference.name} does not exist in namespace {topic.name[0]}; create it, or correct the reference in the spec"
                 return Resolution(reason=Reason.POLICY_NOT_FOUND, message=message)
             return self._checked(Resolution(named, "NamedByTopic"), topic)
         labels = topic.resource.metadata.labels
@@ -164,7 +174,7 @@ class PolicyCache:
         return self._checked(Resolution(min(fitting, key=_precedence), "Selected"), topic)
 
     def _checked(self, resolution: Resolution, topic: TopicEntry) -> Resolution:
-        """``found``, or why its policy is not followed for this topic."""
+        """Return the resolution, or the reason why its policy is not followed for this topic."""
         policy = resolution.policy
         assert policy is not None
         problem = policy.problem or self._misfit(policy, topic)
@@ -175,7 +185,10 @@ class PolicyCache:
         )
 
     def _misfit(self, policy: PolicyEntry, topic: TopicEntry) -> InvalidSpecError | None:
-        """Why the policy does not fit this topic. Kept: asked for every topic at every look, it would be most of a reconcile."""
+        """Return why the policy does not fit this topic.
+
+        The answer is kept: computing it for every topic would be most of a reconcile.
+        """
         key = (policy.uid, policy.generation, topic.uid, topic.generation)
         if key not in self._misfits:
             if len(self._misfits) >= _MISFITS_KEPT:

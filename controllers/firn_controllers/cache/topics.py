@@ -1,6 +1,6 @@
-"""All IcebergTopics as the watch last showed them, and what they lay claim to.
+"""Cache of all IcebergTopics, as the watch last showed them, and of the topics and tables that they claim.
 
-Two resources may come out at one Kafka topic or one table: the older one has it (by creation time, then uid).
+Two resources may claim the same Kafka topic or the same table. The older one has it, by creation time and then by uid.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """One resource. ``resource`` is None where the object cannot be read as one (``problem`` says why)."""
+    """An IcebergTopic. ``resource`` is None if the object cannot be read as one, and ``problem`` says why."""
 
     name: Name
     uid: str
@@ -41,26 +41,26 @@ class TopicEntry:
     topic_claim: Claim | None
     table_claim: Claim | None
     trigger: tuple[object, ...]
-    """What of the object, beside its status, a reconcile looks at."""
+    """The parts of the object, without its status, that a reconcile depends on."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Topic and table, where they can be told."""
+        """The Kafka topic and the table that the resource claims, as far as its spec is valid."""
         return tuple(claim for claim in (self.topic_claim, self.table_claim) if claim is not None)
 
     @property
     def age(self) -> tuple[datetime, str]:
-        """Sorts older resources first."""
+        """Key that sorts older resources first."""
         return (self.created, self.uid)
 
     @property
     def policy_trigger(self) -> tuple[object, ...]:
-        """What of it policies look at."""
+        """The parts of the object that policies depend on."""
         return (self.trigger, (self.status.get("table") or {}).get("uuid"))
 
 
 def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
-    """The entry for a live object."""
+    """Return the entry of a live object."""
     metadata = manifest["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     annotations = metadata.get("annotations") or {}
@@ -109,7 +109,7 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
 
 
 class TopicCache:
-    """Entries by name, uid, claim, group and profile. Use from one event loop."""
+    """IcebergTopics by name, uid, claim and namespace. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._by_name: dict[Name, TopicEntry] = {}
@@ -122,7 +122,7 @@ class TopicCache:
         return len(self._by_name)
 
     def put(self, new: TopicEntry) -> set[Name]:
-        """Take in what the watch shows; the resources that have to be looked at for it."""
+        """Store a resource as the watch shows it. Returns the resources to reconcile because of it."""
         old = self._by_name.get(new.name)
         if old is not None and old.uid != new.uid:
             self._gone[new.name].add(old.uid)
@@ -141,7 +141,7 @@ class TopicCache:
         return affected
 
     def remove(self, name: Name, uid: str) -> set[Name]:
-        """The resource is gone; the resources that have to be looked at for it, itself among them."""
+        """Remove a resource that is gone. Returns the resources to reconcile because of it, itself included."""
         self._gone[name].add(uid)
         old = self._by_name.get(name)
         affected = {name}
@@ -155,39 +155,39 @@ class TopicCache:
         return affected
 
     def get(self, name: Name) -> TopicEntry | None:
-        """The resource of this name."""
+        """Return the resource of this name."""
         return self._by_name.get(name)
 
     def by_uid(self, uid: str) -> TopicEntry | None:
-        """The resource with this uid."""
+        """Return the resource with this uid."""
         name = self._by_uid.get(uid)
         return self._by_name.get(name) if name else None
 
     def all(self) -> Iterable[TopicEntry]:
-        """Every resource."""
+        """Return all resources."""
         return self._by_name.values()
 
     def in_namespace(self, namespace: str) -> Iterable[TopicEntry]:
-        """The resources of a namespace."""
+        """Return the resources of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
     def holder(self, claim: Claim) -> TopicEntry | None:
-        """The oldest resource that lays this claim."""
+        """Return the oldest resource with this claim."""
         entries = [self._by_name[name] for name in self._by_claim.get(claim, ())]
         return min(entries, key=lambda entry: entry.age, default=None)
 
     def deleted_uids(self, name: Name) -> frozenset[str]:
-        """Uids of resources of this name that were deleted and not yet cleared up."""
+        """Return the uids of deleted resources of this name that still have to be cleaned up."""
         return frozenset(self._gone.get(name, ()))
 
     def clear_deleted(self, name: Name, uid: str) -> None:
-        """Nothing is left of the deleted resource ``uid``."""
+        """Note that the deleted resource ``uid`` is cleaned up."""
         self._gone[name].discard(uid)
         if not self._gone[name]:
             del self._gone[name]
 
     def group_in_use(self, group: str) -> bool:
-        """Some resource, perhaps on its way out, names this ingestion group."""
+        """Return whether any resource, deleting ones included, names this ingestion group."""
         return any(entry.group == group and entry.resource is not None for entry in self._by_name.values())
 
     def _leave(self, claim: Claim, name: Name) -> set[Name]:

@@ -1,1 +1,1 @@
-"""Texts that users read in conditions and Events: rendered the same way for every resource."""
+"""Texts that users read in conditions and Events, rendered in the same way for every resource."""

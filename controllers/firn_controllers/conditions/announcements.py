@@ -1,4 +1,7 @@
-"""Kubernetes Events: transitions only, each with one fixed reason. They are for people; nothing depends on them."""
+"""Kubernetes Events: one for each transition, each with a fixed reason.
+
+They are for people; no code depends on them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,16 +12,16 @@ from firn.model.conditions import ConditionType, Reason
 
 
 class EventReason(StrEnum):
-    """Every reason an Event of ours can have."""
+    """The reasons of all Events that the operator records."""
 
-    # An IcebergTopic: what was done
+    # IcebergTopics: steps that were made
     CREATED = "Created"
     ADOPTED = "Adopted"
     CHANGED = "Changed"
     DRIFT_REPAIRED = "DriftRepaired"
     DATA_DELETED = "DataDeleted"
     DATA_LEFT_BEHIND = "DataLeftBehind"
-    # An IcebergTopic: what its conditions came to
+    # IcebergTopics: transitions of conditions
     READY = "Ready"
     NOT_READY = "NotReady"
     SPEC_REFUSED = "SpecRefused"
@@ -48,7 +51,7 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One Event to record."""
+    """An Event to record."""
 
     type: Literal["Normal", "Warning"]
     reason: EventReason
@@ -76,7 +79,10 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ann
 def _turns(
     kind: ConditionType, status: str, type_: Literal["Normal", "Warning"], reason: EventReason, *, only_from: str = ""
 ) -> Rule:
-    """Announce that the condition gets this status, with the condition's message. ``only_from``: the status that it had."""
+    """Announce that the condition gets this status, with the condition's message.
+
+    ``only_from``: the status that it had.
+    """
 
     def rule(old: Conditions, new: Conditions) -> Announcement | None:
         now, earlier = new.get(kind), old.get(kind, {}).get("status")
@@ -108,7 +114,7 @@ def _halted(old: Conditions, new: Conditions) -> Announcement | None:
 def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:
     if ConditionType.PAUSED not in old or ConditionType.PAUSED in new:
         return None
-    return Announcement("Normal", EventReason.UNPAUSED, "reconciliation goes on")
+    return Announcement("Normal", EventReason.UNPAUSED, "reconciliation continues")
 
 
 def _overdue(old: Conditions, new: Conditions) -> Announcement | None:
@@ -132,8 +138,11 @@ _RULES: tuple[Rule, ...] = (
 
 
 def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
-    """What to announce of a maintenance run that ended (``run`` as status has it): that it failed, and what it did all the same, as its
-    parts do not depend on each other; nothing where there was nothing to do."""
+    """Return the Events of a maintenance run that ended. ``run`` is the run as status shows it.
+
+    The parts of a run do not depend on each other, so a failed run may have done some of its work: both are announced.
+    A run without work is not announced.
+    """
     announcements: list[Announcement] = []
     name = f"run {run['name']}"
     if run["result"] == "Failed":
@@ -158,11 +167,14 @@ def run_ended(run: Mapping[str, Any]) -> list[Announcement]:
 
 
 def _compacted(run: Mapping[str, Any]) -> str:
-    """What a compaction that committed something did. Others write to the table meanwhile, so that counts differ says nothing alone."""
+    """Describe the work of a compaction that committed something.
+
+    Other writers commit at the same time, so a difference between counts of files alone proves nothing.
+    """
     parts = []
     manifests = run.get("manifestsBefore", 0), run.get("manifestsAfter", 0)
     if run["bytesRewritten"]:
-        # A run that failed may not have come to count what is there after it.
+        # A failed run may end before it counts the files after it.
         counted = run["filesAfter"] or manifests[1]
         files = f"{run['filesBefore']} data files became {run['filesAfter']}, " if counted else ""
         parts.append(f"{files}{run['bytesRewritten']} bytes rewritten")

@@ -1,4 +1,4 @@
-"""How something is that many topics depend on: brokers, a catalog, an ingestion group."""
+"""Health of a dependency that many topics share: brokers, a catalog, an ingestion group."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,11 @@ from firn.model.conditions import Reason
 
 @dataclass(frozen=True, slots=True)
 class DependencyHealth:
-    """``problem`` is None while it serves topics; ``stalled`` where time alone does not end the problem; ``rolling`` while its pods are
-    replaced. Equal healths wake nobody."""
+    """Health of a dependency. A reconciler wakes the topics only if the health differs from the last one.
+
+    ``problem`` is None while the dependency serves topics. ``stalled``: waiting does not solve the problem.
+    ``rolling``: its pods are being replaced.
+    """
 
     problem: Reason | None = None
     message: str = ""

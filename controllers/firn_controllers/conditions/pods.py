@@ -1,7 +1,7 @@
-"""Why pods do not run, in words that stay the same from one look to the next.
+"""Reasons why pods do not run, in texts that stay the same while the cause does.
 
-Kubelet's and the scheduler's own messages hold back-off times, counts and uids; repeated in a condition they would rewrite it
-every few seconds. Here they come out as a closed set of troubles and a message made of names only.
+Messages of kubelet and scheduler contain back-off times, counts and uids. A condition that repeated them would change
+every few seconds. So they become one of a closed set of troubles, and a message made of names only.
 """
 
 import re
@@ -22,12 +22,12 @@ IMAGE_REASONS = frozenset(
 CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 OUT_OF_MEMORY_EXIT = 137
 FAST_FAILURES = 5
-"""So many restarts without becoming ready count as a failure that time alone does not cure."""
+"""So many restarts without becoming ready count as a failure that waiting does not solve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod is not ready: ``reason`` in the vocabulary of conditions, ``stalled`` where somebody has to act."""
+    """Reason why a pod is not ready. ``stalled``: a user has to act."""
 
     reason: Reason
     message: str
@@ -35,7 +35,7 @@ class Trouble:
 
 
 def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
-    """What keeps ``pod`` from being ready, or None when it is ready, on its way, or asked to go."""
+    """Return why ``pod`` is not ready. None if it is ready, starting or being deleted."""
     if pod.ready or pod.deleting:
         return None
     pending = _pending(pod, image, f"pod {pod.name}", f"kubectl -n {namespace} describe pod {pod.name}")
@@ -45,30 +45,36 @@ def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
     stalled = pod.restarts >= FAST_FAILURES
     match pod.last_exit_code, pod.last_exit_reason:
         case _, "OOMKilled":
-            return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed for want of memory: give it more", stalled)
+            return Trouble(
+                Reason.OUT_OF_MEMORY, f"pod {pod.name} ran out of memory and was killed; raise its memory", stalled
+            )
         case code, _ if code == OUT_OF_MEMORY_EXIT:
-            return Trouble(Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed, most likely for want of memory", stalled)
+            return Trouble(
+                Reason.OUT_OF_MEMORY,
+                f"pod {pod.name} was killed, most likely because it ran out of memory; raise its memory",
+                stalled,
+            )
         case ExitCode.OUT_OF_MEMORY, _:
-            what = f"the heap of Spark's JVM in pod {pod.name} was exhausted: raise heap, and memory by as much"
+            what = f"Spark's JVM in pod {pod.name} ran out of heap; raise heap, and memory by the same amount"
             return Trouble(Reason.OUT_OF_MEMORY, what, stalled)
         case ExitCode.CONFIGURATION, _:
-            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} refuses its configuration; {logs}", stalled=True)
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} rejected its configuration; {logs}", stalled=True)
         case ExitCode.FENCED, _:
             return Trouble(
                 Reason.FENCED, f"pod {pod.name} gave way to a newer writer of the same tables; {logs}", stalled
             )
         case ExitCode.CORRUPT, _:
-            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} read data that cannot be true; {logs}", stalled=True)
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} read corrupt data; {logs}", stalled=True)
         case None, _:
             return None
         case ((0 | ExitCode.TEMPORARY), _) if pod.waiting_reason != "CrashLoopBackOff":
             return None
         case _:
-            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} keeps ending; {logs}", stalled)
+            return Trouble(Reason.BACKING_OFF, f"pod {pod.name} keeps terminating; {logs}", stalled)
 
 
 def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | None:
-    """What keeps ``pod``, which a message calls ``subject``, from being started."""
+    """Return why ``pod`` is not started. A message calls the pod ``subject`` and advises the command ``look``."""
     if pod.unschedulable is not None:
         causes = scheduler_causes(pod.unschedulable)
         return Trouble(Reason.UNSCHEDULABLE, f"no node can take {subject}: {causes}; see {look}")
@@ -77,15 +83,18 @@ def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | No
     if pod.waiting_reason in CONFIG_REASONS:
         return Trouble(
             Reason.BACKING_OFF,
-            f"{subject} cannot start ({pod.waiting_reason}), such as for want of a Secret or ConfigMap; see {look}",
+            f"{subject} cannot start ({pod.waiting_reason}); a Secret or ConfigMap may be missing; see {look}",
             stalled=True,
         )
     return None
 
 
 def executor_trouble(pods: Sequence[PodState], image: str, namespace: str, group: str) -> Trouble | None:
-    """Why none of a group's Spark executors runs; None where one does. Spark makes pods with new names again and again, so no message has
-    one; and it deletes those that end, so of those the driver tells."""
+    """Return why none of a group's Spark executors runs, or None if one does.
+
+    Spark creates pods with new names again and again, so no message contains a name. Spark deletes executors that
+    terminate; the driver reports on those.
+    """
     kept = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.name)
     if any(pod.running for pod in kept):
         return None
@@ -96,13 +105,15 @@ def executor_trouble(pods: Sequence[PodState], image: str, namespace: str, group
 
 
 def worst_trouble(pods: Sequence[PodState], image: str, namespace: str) -> Trouble | None:
-    """The trouble of the first pod (by name) that has one."""
+    """Return the trouble of the first pod, by name, that has one."""
     troubles = (pod_trouble(pod, image, namespace) for pod in sorted(pods, key=lambda pod: pod.name))
     return next((item for item in troubles if item is not None), None)
 
 
 def scheduler_causes(message: str) -> str:
-    """The causes in a scheduler's message, without counts: ``0/3 nodes are available: 1 Insufficient memory, ...``."""
+    """Return the causes in a scheduler's message without counts: ``0/3 nodes are available: 1 Insufficient memory,
+    ...``.
+    """
     _, _, causes = message.partition(": ")
     causes = (causes or message).split(". ")[0].rstrip(".")
     parts = {re.sub(r"^\d+ ", "", part.strip()) for part in causes.split(", ")}

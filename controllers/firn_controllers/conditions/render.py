@@ -13,7 +13,7 @@ Status = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a condition says."""
+    """Status, reason and message of a condition."""
 
     status: Status
     reason: Reason
@@ -23,7 +23,7 @@ class Verdict:
 def rendered(
     verdicts: Mapping[ConditionType, Verdict], previous: Mapping[str, Any], generation: int, now: datetime
 ) -> list[Manifest]:
-    """The list of conditions, in the order of `ConditionType`."""
+    """Return the list of conditions, in the order of `ConditionType`."""
     before = {item["type"]: item for item in previous.get("conditions") or []}
     conditions = []
     for kind in ConditionType:
@@ -46,7 +46,7 @@ def rendered(
 
 
 def paused_over(previous: Mapping[str, Any], generation: int, message: str, now: datetime) -> Manifest:
-    """``previous`` with the condition Paused."""
+    """Return the previous status with the condition Paused added."""
     verdict = Verdict("True", Reason.PAUSED_BY_ANNOTATION, message)
     mine = rendered({ConditionType.PAUSED: verdict}, previous, generation, now)
     others = [item for item in previous.get("conditions") or [] if item["type"] != ConditionType.PAUSED]
@@ -56,5 +56,5 @@ def paused_over(previous: Mapping[str, Any], generation: int, message: str, now:
 
 
 def timestamp(moment: datetime) -> str:
-    """As Kubernetes writes times: UTC, whole seconds."""
+    """Return a time as Kubernetes writes it: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

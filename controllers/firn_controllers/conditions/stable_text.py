@@ -1,4 +1,4 @@
-"""Error texts as conditions may show them: the same failure reads the same each time, and never without end."""
+"""Error texts for conditions: the same failure has the same text each time, of limited length."""
 
 import re
 
@@ -13,6 +13,8 @@ LONGEST = 1024
 
 
 def steady(text: str) -> str:
-    """``text`` on one line, cut to `LONGEST`, with ids, times and attempt numbers taken out: they would rewrite status each time."""
+    """Return ``text`` on one line, cut to `LONGEST`, without ids, times and attempt numbers, which would change status
+    each time.
+    """
     line = " ".join(_CHANGING.sub("…", text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

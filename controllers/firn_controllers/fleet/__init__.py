@@ -1,1 +1,1 @@
-"""The brokers of a profile: a fleet that the operator launches (`kafka` or `diskless`), or a Kafka that exists and is only looked at."""
+"""The brokers of a profile: a fleet that the operator runs (`kafka` or `diskless`), or an existing Kafka that it only checks."""

@@ -12,19 +12,24 @@ POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
 def config_map_name(fleet: Fleet, read_at_start: Mapping[str, str]) -> str:
-    """``firn-broker-P-HASH``: another one for every content, named by the pod template. So a broker that restarts while a change is
-    rolled out starts from what it ran with before, until it is its turn."""
+    """Return the name ``firn-broker-P-HASH``, which differs for every content and which the pod template contains.
+
+    A broker that restarts during a roll-out starts from its old configuration until it is replaced.
+    """
     return f"{fleet.service}-{children.digest(dict(read_at_start))[:8]}"
 
 
 def config_map(fleet: Fleet, read_at_start: Mapping[str, str], **others: str) -> Manifest:
-    """The ConfigMap. ``others`` are files that are not part of its name."""
+    """Build the ConfigMap that brokers start from. ``others`` are files that are not part of its name."""
     data = {**read_at_start, **others}
     return children.child_object("v1", "ConfigMap", config_map_name(fleet, read_at_start), **fleet.meta(), data=data)
 
 
 def headless_service(fleet: Fleet) -> Manifest:
-    """``firn-broker-P``: a DNS name for each broker, also before it is ready, as the quorum forms by these names."""
+    """Build the headless Service ``firn-broker-P``.
+
+    Brokers have a DNS name before they are ready, because the quorum forms by these names.
+    """
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -35,7 +40,7 @@ def headless_service(fleet: Fleet) -> Manifest:
 
 
 def bootstrap_service(fleet: Fleet) -> Manifest:
-    """``firn-broker-P-bootstrap``: any ready broker."""
+    """Build the Service ``firn-broker-P-bootstrap``, which leads to any ready broker."""
     spec = {
         "type": "ClusterIP",
         "selector": fleet.labels,
@@ -45,7 +50,7 @@ def bootstrap_service(fleet: Fleet) -> Manifest:
 
 
 def external_services(fleet: Fleet) -> list[Manifest]:
-    """Services for clients outside the cluster: one to bootstrap from and one for each broker; none without ``external``."""
+    """Build the Services for clients outside: one to bootstrap from and one for each broker; none without ``external``."""
     settings = fleet.profile.external
     if settings is None:
         return []
@@ -68,11 +73,11 @@ def external_services(fleet: Fleet) -> list[Manifest]:
 
 
 def external_prefix(fleet: Fleet) -> str:
-    """What the names of all Services for clients outside the cluster begin with."""
+    """Return the prefix of the names of all Services for clients outside."""
     return f"{fleet.service}-external"
 
 
 def disruption_budget(fleet: Fleet) -> Manifest:
-    """The PodDisruptionBudget ``firn-broker-P``: a drain may take away one broker at a time."""
+    """Build the PodDisruptionBudget ``firn-broker-P``: a drain may take away one broker at a time."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": fleet.labels}}
     return children.child_object("policy/v1", "PodDisruptionBudget", fleet.service, **fleet.meta(), spec=spec)

@@ -1,4 +1,4 @@
-"""What topics need to know of a fleet, from its pods and from an admin client."""
+"""The health of a fleet, as its topics need it: from its pods and from an admin client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from firn_controllers.ports import FleetState, PodState
 
 @dataclass(frozen=True, slots=True)
 class FleetHealth(DependencyHealth):
-    """``degraded`` says what somebody has to look at although topics can be managed."""
+    """Health of a fleet. ``degraded`` says what a user has to look at although topics can be managed."""
 
     degraded: str = ""
 
 
-UNSEEN = FleetHealth(Reason.BROKER_STARTING, "the brokers have not been looked at yet")
+UNSEEN = FleetHealth(Reason.BROKER_STARTING, "the operator has not checked the brokers yet")
 
 
 def fleet_health(
@@ -30,8 +30,11 @@ def fleet_health(
     rolling: bool = False,
     wrong: str | None = None,
 ) -> FleetHealth:
-    """The health of profile ``profile``; ``fleet`` is None for a Kafka that is not ours. ``wrong``: why what is asked for cannot be
-    brought into force, such as a metadata version (see ``metadata_version.failure``)."""
+    """Return the health of profile ``profile``. ``fleet`` is None for a Kafka that the operator does not run.
+
+    ``wrong``: why a part of the configuration cannot come into force, such as a metadata version
+    (``metadata_version.failure``).
+    """
     what = f"profile {profile}"
     if isinstance(admin, AccessDeniedError):
         return FleetHealth(Reason.ACCESS_DENIED, f"{what}: {admin}")
@@ -41,11 +44,11 @@ def fleet_health(
         return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}")
     trouble = pod_troubles.worst_trouble(pods, fleet.image.image, fleet.owner.namespace)
     ready = sum(pod.ready for pod in pods)
-    # With fewer brokers than a write needs, what the others say of the cluster is of no use.
+    # With fewer brokers than a write needs, the answers of the others do not help.
     if isinstance(admin, FleetState) and ready >= fleet.least_ready:
         degraded = wrong
         if trouble is not None:
-            degraded = trouble.message + ("; the other brokers keep what they run until it is ready" if rolling else "")
+            degraded = trouble.message + ("; the other brokers are replaced when it is ready" if rolling else "")
         return FleetHealth(rolling=rolling, degraded=f"{what}: {degraded}" if degraded else "")
     if trouble is not None:
         return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: {trouble.message}", rolling, trouble.stalled)

@@ -1,4 +1,4 @@
-"""Fleets by the kind of their profile, and what renders the objects in which kinds differ."""
+"""Fleets by the kind of their profile, and the builders of the objects in which the kinds differ."""
 
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ AnyFleet: TypeAlias = KafkaFleet | DisklessFleet
 
 
 def managed_fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None) -> AnyFleet:
-    """The fleet of the managed profile ``name``, given its StatefulSet as it is now."""
+    """Return the fleet of the managed profile ``name``, given its live StatefulSet."""
     match config.profiles[name]:
         case KafkaProfile() as profile:
             return KafkaFleet.from_profile(config, name, profile, owner, live)
@@ -26,21 +26,24 @@ def managed_fleet(config: Config, name: str, owner: Owner, live: StatefulSetStat
 
 
 def refuse_other_kind(fleet: AnyFleet, live: StatefulSetState | None) -> None:
-    """Raises InvalidSpecError where the StatefulSet that lives is of the other kind: Kubernetes would not change it, and brokers of both kinds
-    behind one address would be two clusters."""
+    """Refuse to replace brokers of one kind by brokers of another.
+
+    Raises InvalidSpecError if the live StatefulSet is of the other kind. Kubernetes would not change it, and brokers of
+    both kinds behind one address would be two clusters.
+    """
     if live is None:
         return
     keeps = bool(live.manifest.get("spec", {}).get("volumeClaimTemplates"))
     if keeps != isinstance(fleet, KafkaFleet):
         kind = "Kafka" if keeps else "Diskless"
         raise InvalidSpecError(
-            f"configuration profiles.{fleet.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot become another"
-            " one; name a new profile, or delete the StatefulSet when nobody needs its topics any more"
+            f"configuration profiles.{fleet.name}.kind: the brokers of StatefulSet {live.name} are of kind {kind}, which cannot change; add"
+            " a new profile, or delete the StatefulSet when its topics are no longer needed"
         )
 
 
 def config_map(fleet: AnyFleet) -> Manifest:
-    """What its brokers start from."""
+    """Build the ConfigMap that the brokers start from."""
     match fleet:
         case KafkaFleet():
             return kafka_config_map.build(fleet)
@@ -49,7 +52,7 @@ def config_map(fleet: AnyFleet) -> Manifest:
 
 
 def stateful_set(fleet: AnyFleet, partition: int) -> Manifest:
-    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     match fleet:
         case KafkaFleet():
             return kafka_stateful_set.build(fleet, partition)

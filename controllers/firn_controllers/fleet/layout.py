@@ -1,4 +1,4 @@
-"""What the objects of one fleet agree on, whatever its brokers are: names, labels, ports."""
+"""Names, labels and ports that all objects of one fleet share, whatever its brokers are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ EXTERNAL_PORT = 9094
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One managed fleet. ``replicas`` takes what is live into account where brokers hold data."""
+    """A managed fleet. ``replicas`` is never below the live number if brokers hold data."""
 
     name: str
     profile: Profile
@@ -25,33 +25,33 @@ class Fleet:
 
     @property
     def service(self) -> str:
-        """StatefulSet, headless Service and PodDisruptionBudget; ConfigMaps begin with it."""
+        """Name of StatefulSet, headless Service and PodDisruptionBudget. Names of ConfigMaps begin with it."""
         return names.fleet(self.name)
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of every object of the fleet; they select its pods, so they never change."""
+        """Labels of every object of the fleet. They select its pods, so they never change."""
         return {COMPONENT: "broker", names.LABEL_PROFILE: self.name}
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The brokers' ports inside the cluster, by name."""
+        """Ports of the brokers inside the cluster, by name."""
         return {"kafka": CLIENT_PORT}
 
     @property
     def least_ready(self) -> int:
-        """With fewer ready brokers than this, nothing can be written."""
+        """Number of ready brokers below which no record can be written."""
         return 1
 
     @property
     def domain(self) -> str:
-        """DNS name below which each broker's pod has its own."""
+        """Domain of the DNS names of the brokers' pods."""
         return f"{self.service}.{self.owner.namespace}.svc"
 
     def host(self, ordinal: int) -> str:
-        """DNS name of one broker's pod."""
+        """Return the DNS name of a broker's pod."""
         return f"{self.service}-{ordinal}.{self.domain}"
 
     def meta(self, **more: Any) -> dict[str, Any]:
-        """Arguments of ``children.child`` that all objects of the fleet share."""
+        """Return the arguments of ``children.child_object`` that all objects of the fleet share."""
         return {"owner": self.owner, "labels": self.labels, **more}

@@ -1,4 +1,6 @@
-"""How a broker knows what clients outside the cluster reach it by: variables of its pod, and the lines of its start script that read them."""
+"""The addresses by which clients outside the cluster reach a broker: variables of its pod, and the lines of its start
+script.
+"""
 
 from typing import Any
 
@@ -14,11 +16,11 @@ elif [ -n "${{FIRN_EXTERNAL_PORT:-}}" ]; then
   external="${{FIRN_EXTERNAL_HOST:-$NODE_IP}}:$((FIRN_EXTERNAL_PORT + 1 + ordinal))"
 fi
 """
-"""Shell: sets ``external`` to the HOST:PORT that broker ``$ordinal`` is advertised by, or to nothing."""
+"""Shell script that sets ``external`` to the HOST:PORT that broker ``$ordinal`` advertises, or to nothing."""
 
 
 def variables(fleet: Fleet) -> list[dict[str, Any]]:
-    """The environment that `ADDRESS` reads; none without ``external``."""
+    """Return the environment that `ADDRESS` reads; none without ``external``."""
     external = fleet.profile.external
     if external is None:
         return []
@@ -32,11 +34,15 @@ def variables(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def load_balancer_hosts(fleet: Fleet) -> list[str]:
-    """The advertised name of each broker behind load balancers. Raises InvalidSpecError where the configuration lacks one."""
+    """Return the advertised name of each broker behind load balancers.
+
+    Raises InvalidSpecError if the configuration lacks one.
+    """
     settings = fleet.profile.external
     hosts = settings.hosts if settings else []
     if len(hosts) < fleet.replicas:
         raise InvalidSpecError(
-            f"configuration profiles.{fleet.name}.external.hosts: {fleet.replicas} brokers need as many names, {len(hosts)} are given"
+            f"configuration profiles.{fleet.name}.external.hosts: {fleet.replicas} brokers need {fleet.replicas} host names,"
+            f" and the list has {len(hosts)}"
         )
     return hosts

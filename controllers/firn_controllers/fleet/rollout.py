@@ -1,7 +1,7 @@
 """Rolling updates, one broker at a time behind a health gate.
 
-A StatefulSet replaces the pods at or above ``partition``, highest first. A new template is applied together with a partition above
-all pods, so that nothing moves; then each reconcile may lower it by one.
+A StatefulSet replaces the pods at or above ``partition``, highest first. A new template is applied together with a
+partition above all pods, so that nothing moves; then each reconcile may lower it by one.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,24 @@ from firn_controllers.ports import FleetState, PodState, StatefulSetState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The ``partition`` to apply with the template, and what the next broker ``waits`` for, if it has to wait."""
+    """The ``partition`` to apply with the template, and the condition that the next broker ``waits`` for, if any."""
 
     partition: int
     waits: str | None = None
 
 
 def ordinal(pod: PodState) -> int:
-    """The number at the end of a StatefulSet pod's name."""
+    """Return the number at the end of the name of a StatefulSet's pod."""
     return int(pod.name.rsplit("-", 1)[1])
 
 
 def step(
     wanted: str, live: StatefulSetState | None, pods: Sequence[PodState], admin: FleetState | None, replicas: int
 ) -> Step:
-    """How far the template whose hash is ``wanted`` may go now. ``admin`` is None while the brokers do not answer."""
+    """Return how far the template whose hash is ``wanted`` may be rolled out now.
+
+    ``admin`` is None while the brokers do not answer.
+    """
     if live is None:
         return Step(0)
     if live.template_hash != wanted:
@@ -42,7 +45,7 @@ def step(
     following = by_ordinal.get(here - 1)
     if following is None:
         return Step(here, f"until pod {live.name}-{here - 1} is there")
-    # A broker that is down already loses nothing by being replaced; it may be what the new template repairs.
+    # Replacing a broker that is down costs nothing, and the new template may repair it.
     if not following.ready or following.template_hash == wanted or replicas == 1:
         return Step(here - 1)
     waits = blocked(pods, admin, replicas)
@@ -50,7 +53,10 @@ def step(
 
 
 def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -> str | None:
-    """What keeps one more broker from going away; None when every broker is up and every partition has all its replicas in sync."""
+    """Return why no further broker may be taken away.
+
+    None if every broker is ready and every partition has all its replicas in sync.
+    """
     if admin is None:
         return "until the brokers answer"
     up = sum(pod.ready and not pod.deleting for pod in pods)
@@ -64,12 +70,12 @@ def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -
 
 
 def complete(wanted: str, pods: Sequence[PodState], replicas: int) -> bool:
-    """Every pod is ready and made from the template whose hash is ``wanted``."""
+    """Return whether every pod is ready and made from the template whose hash is ``wanted``."""
     return len(pods) == replicas and all(pod.ready and pod.template_hash == wanted for pod in pods)
 
 
 def under_way(wanted: str, live: StatefulSetState | None, pods: Sequence[PodState]) -> bool:
-    """Pods are still to be replaced, or the last one replaced has not become ready yet."""
+    """Return whether pods are still to be replaced, or the last one replaced is not ready yet."""
     return live is not None and (
         any(pod.template_hash != wanted for pod in pods) or live.current_revision != live.update_revision
     )

@@ -1,4 +1,4 @@
-"""A fleet's StatefulSet, as far as it is the same whatever the brokers are."""
+"""The parts of a fleet's StatefulSet that do not depend on the kind of its brokers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ def build(
     annotations: Mapping[str, str] | None = None,
     claims: Sequence[Manifest] = (),
 ) -> Manifest:
-    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     spec: dict[str, Any] = {
         "serviceName": fleet.service,
         "replicas": fleet.replicas,
-        # Parallel: a quorum cannot form one ready pod at a time, and a pod that never became ready does not block its repair.
+        # Parallel: a quorum cannot form if pods start one by one, and a pod that never became ready must not block its repair.
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}},
         "selector": {"matchLabels": fleet.labels},
@@ -36,7 +36,7 @@ def build(
 def pod(
     fleet: Fleet, uid: int, grace_seconds: int, container: Mapping[str, Any], volumes: Sequence[Manifest]
 ) -> dict[str, Any]:
-    """The spec of a broker's pod."""
+    """Build the spec of a broker's pod."""
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -59,7 +59,7 @@ def pod(
 
 
 def container_ports(fleet: Fleet) -> list[dict[str, Any]]:
-    """The ports of a broker's container."""
+    """Return the ports of a broker's container."""
     ports = [{"name": name, "containerPort": port} for name, port in fleet.ports.items()]
     if fleet.profile.external is not None:
         ports.append({"name": "external", "containerPort": EXTERNAL_PORT})
@@ -67,5 +67,5 @@ def container_ports(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def resources(settings: Resources) -> dict[str, Any]:
-    """Requests and limits of a container; only those that are set."""
+    """Return requests and limits of a container; only those that are set."""
     return {key: value for key, value in (("requests", settings.requests), ("limits", settings.limits)) if value}

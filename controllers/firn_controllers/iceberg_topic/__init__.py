@@ -1,1 +1,1 @@
-"""One IcebergTopic: gather -> checks -> plan -> apply -> status."""
+"""Decisions about an IcebergTopic: which check refuses it, which steps it needs, its status. Pure."""

@@ -1,6 +1,6 @@
-"""Ordered, named, pure checks of a spec. The first that fails is the reason of SpecValid False; none does any I/O.
+"""Ordered, named, pure checks of a spec. The first that fails is the reason of SpecValid False.
 
-What only the broker or the catalog can judge (values of topic configs, a table that exists already) comes later, from them.
+Brokers and catalogs judge later what only they know: values of topic configs, a table that exists already.
 """
 
 import re
@@ -18,7 +18,9 @@ from firn_controllers.specs.columns import check_term
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a spec is refused: a reason of SpecValid False, and a sentence that names the field and the way out."""
+    """The reason why a spec is refused: a reason of SpecValid False, and a message that names the field and the next
+    step.
+    """
 
     reason: Reason
     message: str
@@ -28,40 +30,43 @@ Check = Callable[[ObservedTopic], Failure | None]
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
+_KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog"}
+"""Sections of the operator's configuration, and what a message calls their members."""
 
 
 def profile_exists(observed: ObservedTopic) -> Failure | None:
     """spec.profile names a profile of the configuration."""
-    return _known(observed.entry.profile, observed.config.profiles, "profile", Reason.PROFILE_NOT_FOUND)
+    return _known("spec.profile", observed.entry.profile, observed.config.profiles, Reason.PROFILE_NOT_FOUND)
 
 
 def group_exists(observed: ObservedTopic) -> Failure | None:
     """spec.ingestion.group names an ingestion group of the configuration."""
-    return _known(observed.entry.group, observed.config.groups, "ingestion group", Reason.GROUP_NOT_FOUND)
+    return _known("spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND)
 
 
 def catalog_exists(observed: ObservedTopic) -> Failure | None:
     """spec.table.catalog names a catalog of the configuration."""
     if isinstance(observed.target, InvalidSpecError):
         return None
-    return _known(observed.target.catalog, observed.config.catalogs, "catalog", Reason.CATALOG_NOT_FOUND)
+    return _known("spec.table.catalog", observed.target.catalog, observed.config.catalogs, Reason.CATALOG_NOT_FOUND)
 
 
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
-    """The configuration lets this namespace use the profile, the group and the catalog."""
+    """The configuration allows this namespace to use the profile, the group and the catalog."""
     namespace = observed.entry.name[0]
     config = observed.config
     used = [
-        ("profile", observed.entry.profile, config.profiles[observed.entry.profile].namespaces),
-        ("ingestion group", observed.entry.group, config.groups[observed.entry.group].namespaces),
+        ("profiles", observed.entry.profile, config.profiles[observed.entry.profile].namespaces),
+        ("groups", observed.entry.group, config.groups[observed.entry.group].namespaces),
     ]
     if isinstance(observed.target, TableTarget):
-        used.append(("catalog", observed.target.catalog, config.catalogs[observed.target.catalog].namespaces))
-    for kind, name, namespaces in used:
+        used.append(("catalogs", observed.target.catalog, config.catalogs[observed.target.catalog].namespaces))
+    for section, name, namespaces in used:
         if namespaces and namespace not in namespaces:
             return Failure(
                 Reason.NOT_ALLOWED,
-                f"namespace {namespace} may not use {kind} {name}; whoever runs Firn lists namespaces in its configuration",
+                f"namespace {namespace} may not use {_KINDS[section]} {name}; the operator's configuration lists the namespaces"
+                f" that may in {section}.{name}.namespaces",
             )
     return None
 
@@ -95,21 +100,23 @@ def table_is_ours(observed: ObservedTopic) -> Failure | None:
 
 
 def config_keys_valid(observed: ObservedTopic) -> Failure | None:
-    """Topic configs have names that Kafka's could have, and values."""
+    """Topic configs have valid names and have values."""
     for key, value in observed.resource.spec.config.items():
         if not _CONFIG_KEY.fullmatch(key):
             return Failure(
-                Reason.BAD_TOPIC_CONFIG, f"spec.config: {key!r} is not the name of a topic config, such as retention.ms"
+                Reason.BAD_TOPIC_CONFIG,
+                f"spec.config: {key!r} is not a valid name of a topic config; use one such as retention.ms",
             )
         if not value.strip():
             return Failure(
-                Reason.BAD_TOPIC_CONFIG, f"spec.config: {key} has no value; leave it out for the broker's default"
+                Reason.BAD_TOPIC_CONFIG,
+                f"spec.config: {key} has no value; set one, or remove {key} to use the broker's default",
             )
     return None
 
 
 def schema_evolves(observed: ObservedTopic) -> Failure | None:
-    """The schema can follow the one that ingestion runs under."""
+    """The schema is an allowed change of the schema that ingestion runs with."""
     if observed.job is None or isinstance(observed.schema, InvalidSpecError):
         return None
     problems = evolution.problems(observed.job.job.record_schema, observed.schema)
@@ -117,7 +124,8 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         return None
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,
-        f"spec.schema: {'; '.join(problems)}; ingestion goes on under the schema it had; put it back, or write to a new table",
+        f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore it; or delete this resource with"
+        " deletionPolicy Retain, and create it again with another table.name",
     )
 
 
@@ -138,15 +146,17 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
         if term.field_name in names:
             return Failure(
                 Reason.BAD_TRANSFORM,
-                f"{field} and {names[term.field_name]!r} both make the partition field {term.field_name}",
+                f"{field} and {names[term.field_name]!r} both produce the partition field {term.field_name}; remove one of them",
             )
         if term.transform != "identity" and any(column.name == term.field_name for column in columns):
             return Failure(
-                Reason.BAD_TRANSFORM, f"{field} makes the partition field {term.field_name}, which is a column's name"
+                Reason.BAD_TRANSFORM,
+                f"{field} produces the partition field {term.field_name}, but a column has this name; rename the column or use another transform",
             )
         if term.transform in _TIMES and term.column in timed:
             return Failure(
-                Reason.BAD_TRANSFORM, f"{field} and {timed[term.column]!r} are both times of {term.column}: keep one"
+                Reason.BAD_TRANSFORM,
+                f"{field} and {timed[term.column]!r} both partition by the time of {term.column}; keep one of them",
             )
         names[term.field_name] = text
         if term.transform in _TIMES:
@@ -184,20 +194,20 @@ CHECKS: tuple[Check, ...] = (
 
 
 def first_failure(observed: ObservedTopic) -> Failure | None:
-    """Why the spec is refused, or None."""
+    """Return why the spec is refused, or None."""
     return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
 
 
-def _known(name: str, configured: Mapping[str, object], kind: str, reason: Reason) -> Failure | None:
+def _known(field: str, name: str, configured: Mapping[str, object], reason: Reason) -> Failure | None:
     if name in configured:
         return None
     choice = ", ".join(sorted(configured))
-    return Failure(reason, f"{kind} {name} is not in the operator's configuration, which has {choice}")
+    return Failure(reason, f"{field}: {name} is not in the operator's configuration; choose one of {choice}")
 
 
 def _conflict(what: str, rival: TopicEntry) -> Failure:
     namespace, name = rival.name
     return Failure(
         Reason.RESOURCE_CONFLICT,
-        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of them, or name another topic and table",
+        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two, or choose another topicName and table.name",
     )

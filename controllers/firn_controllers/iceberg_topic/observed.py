@@ -1,4 +1,4 @@
-"""Everything that a decision about one IcebergTopic rests on, gathered first, in one value."""
+"""Everything that a decision about one IcebergTopic rests on, observed first, in one frozen value."""
 
 import json
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from firn_controllers.policies.outcome import TopicMaintenance
 from firn_controllers.ports import Manifest
 
 OWNED_CONFIG = f"{names.GROUP}/topic-config"
-"""Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one can be unset."""
+"""Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one is unset."""
 SEEN_RESUME = f"{names.GROUP}/resume-seen"
-"""Annotation of a job ConfigMap: the resume annotation that has been acted upon."""
+"""Annotation of a job ConfigMap: the value of ``firn.dev/resume`` that has been acted upon."""
 POLICY_CONFIG = f"{names.GROUP}/topic-config-of-policy"
 """Annotation of a job ConfigMap: names of the topic configs that a RetentionPolicy has set."""
 TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
@@ -34,19 +34,22 @@ TABLE_ORIGIN = f"{names.GROUP}/table-origin"
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """The job contract in force, and what the operator remembers beside it."""
+    """The job contract in force, and what the operator remembers in its annotations."""
 
     job: IngestJob
     owned_config: frozenset[str] = frozenset()
     seen_resume: str | None = None
     topic_origin: str | None = None
-    """``Created`` or ``Adopted``: how this resource came by its Kafka topic."""
+    """``Created`` or ``Adopted``: the origin of the Kafka topic."""
     table_origin: str | None = None
     policy_config: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, config_map: Manifest | None) -> "LiveJob | None":
-        """The contract in a ConfigMap; None where there is none, or none that can be read (it is then written afresh)."""
+        """Return the contract in a ConfigMap.
+
+        None if it is missing or cannot be read; the operator then writes it again.
+        """
         if config_map is None:
             return None
         annotations = config_map["metadata"].get("annotations") or {}
@@ -67,7 +70,7 @@ class LiveJob:
 
 
 def schema_of(resource: IcebergTopic) -> RecordSchema | InvalidSpecError:
-    """Return the schema of the spec, or why it is none."""
+    """Return the schema of the spec, or the error in it."""
     try:
         return resource.record_schema()
     except InvalidSpecError as error:
@@ -75,7 +78,7 @@ def schema_of(resource: IcebergTopic) -> RecordSchema | InvalidSpecError:
 
 
 def target_of(resource: IcebergTopic, default_catalog: str) -> TableTarget | InvalidSpecError:
-    """Return the table of the spec, or why it is none."""
+    """Return the table of the spec, or the error in it."""
     try:
         return resource.table_target(default_catalog)
     except InvalidSpecError as error:
@@ -84,7 +87,10 @@ def target_of(resource: IcebergTopic, default_catalog: str) -> TableTarget | Inv
 
 @dataclass(frozen=True, slots=True)
 class ObservedTopic:
-    """One IcebergTopic and what surrounds it, at one moment. ``schema`` and ``target`` are the errors where they cannot be told."""
+    """An IcebergTopic and its dependencies at one moment.
+
+    ``schema`` and ``target`` are errors if the spec is wrong there.
+    """
 
     config: Config
     entry: TopicEntry
@@ -92,9 +98,9 @@ class ObservedTopic:
     schema: RecordSchema | InvalidSpecError
     target: TableTarget | InvalidSpecError
     topic_rival: TopicEntry | None
-    """An older resource that has the Kafka topic."""
+    """The older resource that has the Kafka topic."""
     table_rival: TopicEntry | None
-    """An older resource that has the table."""
+    """The older resource that has the table."""
     fleet: FleetHealth
     catalog: DependencyHealth
     group: GroupHealth
@@ -102,7 +108,7 @@ class ObservedTopic:
     job: LiveJob | None
     now: datetime
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
-    """Policies that govern it, and what its table waits for."""
+    """The policies that govern the topic, and the maintenance debt of its table."""
 
     @property
     def profile_dependency(self) -> str:
@@ -116,34 +122,34 @@ class ObservedTopic:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The resource's annotations."""
+        """Annotations of the resource."""
         return self.resource.metadata.annotations
 
     @property
     def log_retention(self) -> LogRetention:
-        """What a RetentionPolicy says of the Kafka topic's configs."""
+        """The topic configs that a RetentionPolicy asks for."""
         return log_retention(self.maintenance)
 
     @property
     def owned_config(self) -> frozenset[str]:
-        """Topic configs that are unset unless spec or policy want them."""
+        """Names of the topic configs that are unset unless spec or policy want them."""
         if self.job is None:
             return frozenset()
         return self.job.owned_config | (frozenset() if self.log_retention.held else self.job.policy_config)
 
     @property
     def paused(self) -> bool:
-        """Reconciliation is paused by annotation."""
+        """An annotation pauses reconciliation."""
         return self.annotations.get(names.PAUSE) == "true"
 
     @property
     def deleting(self) -> bool:
-        """The resource is on its way out."""
+        """The resource is being deleted."""
         return self.resource.metadata.deletion_timestamp is not None
 
     @property
     def halted_at(self) -> HaltedAt | None:
-        """The record at which ingestion stopped, as the driver says, or else as status remembers."""
+        """The record at which ingestion stopped, as the driver reports it, or else as status shows it."""
         if self.progress is not None:
             return self.progress.halted_at if self.progress.state == "Halted" else None
         remembered: Any = (self.entry.status.get("ingestion") or {}).get("haltedAt")

@@ -1,4 +1,7 @@
-"""What to do for one IcebergTopic, decided from what was observed. Pure: `controller` carries it out."""
+"""Plans the steps for one IcebergTopic from what was observed.
+
+Pure: `firn_controllers.reconcilers.topic` makes the steps.
+"""
 
 import json
 import re
@@ -25,7 +28,7 @@ _SKIP_AT = re.compile(RESUME)
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """The topic does not exist."""
+    """Create the Kafka topic."""
 
     partitions: int
     configs: Mapping[str, str]
@@ -33,14 +36,14 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class GrowTopic:
-    """The topic has fewer partitions than the spec asks for. More than that is never undone, but reported."""
+    """Add partitions. A topic with more partitions than the spec asks for stays as it is, and its status reports it."""
 
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """Configs differ from the spec, or were in it before and are not any more."""
+    """Set configs that differ from the spec, and unset configs that the spec no longer has."""
 
     put: Mapping[str, str]
     remove: tuple[str, ...]
@@ -56,7 +59,10 @@ def topic(
     configs: Mapping[str, str],
     owned: frozenset[str],
 ) -> tuple[TopicStep, ...]:
-    """Steps that make the live topic agree with the spec. Configs that neither the spec has nor had (``owned``) are left alone."""
+    """Return the steps that make the live topic match the spec.
+
+    Configs that the spec neither has nor had (``owned``) are left alone.
+    """
     if live is None:
         return (CreateTopic(partitions or default_partitions, configs),)
     steps: list[TopicStep] = []
@@ -70,7 +76,7 @@ def topic(
 
 
 def _same(live: str | None, wanted: str) -> bool:
-    """Kafka parses a config and describes what it parsed: lists without blanks, numbers and booleans in one form."""
+    """Compare two values as Kafka parses them: lists without blanks, numbers and booleans in one form."""
     return live is not None and _canonical(live) == _canonical(wanted)
 
 
@@ -88,7 +94,7 @@ def _canonical_part(text: str) -> object:
 
 
 def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:
-    """The topic once the steps are done: brokers may describe it as it was for a moment longer."""
+    """Return the topic after the steps. Brokers may describe its old state for a moment longer."""
     for step in steps:
         match step:
             case CreateTopic():
@@ -102,7 +108,7 @@ def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:
 
 
 def finalizers(observed: ObservedTopic) -> tuple[str, ...]:
-    """The resource's finalizers: ours is among them exactly while deleting the resource deletes data."""
+    """Return the wanted finalizers. Ours is among them exactly if deleting the resource deletes data."""
     others = tuple(it for it in observed.resource.metadata.finalizers if it != names.FINALIZER)
     policy = observed.resource.spec.deletion_policy
     deletes = "Delete" in (policy.topic, policy.table)
@@ -110,11 +116,11 @@ def finalizers(observed: ObservedTopic) -> tuple[str, ...]:
 
 
 def resume(observed: ObservedTopic) -> tuple[str | None, str | None]:
-    """The contract's ``resume``, and the annotation that has been acted upon.
+    """Return the contract's ``resume``, and the annotation that has been acted upon.
 
-    An annotation acts once, when it changes, on the record at which the topic is halted then: ``skip`` is bound to that record.
-    It does nothing while the topic is not halted. To skip the next one, set ``skip:PARTITION:OFFSET``, as the condition's
-    message says.
+    An annotation acts once, when it changes, on the record at which the topic is halted at that time. It does nothing
+    while the topic is not halted. To skip the next record, a user sets ``skip:PARTITION:OFFSET``, as the message of the
+    condition says.
     """
     wanted = observed.annotations.get(names.RESUME)
     if wanted is None:
@@ -137,10 +143,10 @@ def contract(
     topic_origin: str | None,
     table_origin: str | None,
 ) -> LiveJob | None:
-    """The job contract to have in force, or None where there can be none yet.
+    """Return the job contract to put into force, or None if there can be none yet.
 
-    It follows the spec only as far as topic and table do (``topic_id``, ``table_agreed``): until then, and while the spec is
-    refused, ingestion goes on under the contract it has, but suspending, resuming and restarting are obeyed.
+    The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). Until then, and while the
+    spec is refused, ingestion continues under the contract in force, but obeys suspend, resume and restart.
     """
     live = observed.job
     marked, seen = resume(observed)
@@ -182,7 +188,7 @@ def contract(
 
 
 def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
-    """The ConfigMap ``firn-job-<uid>`` that carries the contract."""
+    """Build the ConfigMap ``firn-job-<uid>`` that carries the contract."""
     job = live.job
     labels = {
         names.LABEL_JOB: job.uid,

@@ -1,7 +1,8 @@
-"""The status document of one IcebergTopic, computed whole from what was observed and found, and when it is worth writing.
+"""The status document of one IcebergTopic, computed whole from what was observed and found.
 
-Every condition says the generation it is about; ``lastTransitionTime`` moves only when ``status`` flips; messages hold no counts,
-times or ids of attempts. So a second look at an unchanged world comes out at the same document, which is not written again.
+Every condition names the generation that it is about. ``lastTransitionTime`` moves only when ``status`` flips. Messages
+contain no counts, times or ids of attempts. So a second reconcile of an unchanged world computes the same document,
+which is not written again.
 """
 
 from collections.abc import Mapping
@@ -32,15 +33,15 @@ from firn_controllers.ports import Manifest, TableState, TopicState
 
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
-"""A topic that fell behind is within its freshness again below this share of it, so that it does not flap around the limit."""
+"""Share of its freshness below which a topic that fell behind is fresh again, so that the condition does not flap."""
 
 PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
-"""States in which a driver has looked at the tables since it started or took up a spec, and made them as that says."""
+"""States in which a driver has checked the tables since it started or received a spec, and made them match."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """What this visit found out by acting. None: not tried, because something before it stood in the way."""
+    """The results of the steps of one reconcile. None: not tried, because an earlier step failed."""
 
     failure: Failure | None = None
     topic: TopicState | FirnError | None = None
@@ -48,16 +49,16 @@ class TopicFindings:
     table: TableState | FirnError | None = None
     table_origin: Reason | None = None
     table_missing: bool = False
-    """The table will be created by the driver (format version 3)."""
+    """The driver will create the table, because its format version is 3."""
     job: LiveJob | None = None
     blocked: Verdict | None = None
-    """Why a deletion waits."""
+    """The reason why a deletion waits."""
     announcements: tuple[Announcement, ...] = ()
-    """Events of what was done."""
+    """Events of the steps that were made."""
 
 
 def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
-    """The whole status."""
+    """Compute the whole status."""
     verdicts = conditions(observed, findings)
     previous = observed.entry.status
     generation = observed.entry.generation
@@ -77,7 +78,7 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
 
 
 def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
-    """What each condition says; those that exist only while True are there only then."""
+    """Compute each condition. Some exist only while they are True."""
     spec = _spec_valid(observed, findings)
     parts = {
         ConditionType.SPEC_VALID: spec,
@@ -101,16 +102,19 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
 
 
 def paused(observed: ObservedTopic) -> Manifest:
-    """The status while reconciliation is paused: as it was, and that it is paused. ``observedGeneration`` stays too: what the rest says is of
-    that one, and who asks whether a newer spec is followed (kstatus) has to hear that it is not."""
-    message = f"nothing is looked at or changed while annotation {names.PAUSE} is true"
+    """Compute the status while reconciliation is paused: unchanged, with the condition Paused.
+
+    ``observedGeneration`` is unchanged, too: the other conditions are about that generation. A client that waits for a
+    newer spec (kstatus) must see that the operator has not followed it.
+    """
+    message = f"reconciliation is paused while annotation {names.PAUSE} is true; remove the annotation to continue"
     if observed.deleting:
-        message += "; the deletion waits for it too"
+        message += "; the deletion waits, too"
     return paused_over(observed.entry.status, observed.entry.generation, message, observed.now)
 
 
 def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpecError, now: datetime) -> Manifest:
-    """The status of an object that cannot be read as an IcebergTopic (stored under another version of the CRD)."""
+    """Compute the status of an object that cannot be read as an IcebergTopic, stored under another version of the CRD."""
     message = steady(str(problem))
     verdicts = {
         ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
@@ -125,7 +129,9 @@ def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpe
 
 
 def significant(status: Mapping[str, Any]) -> Manifest:
-    """What of a status is written at once when it changes: everything but times, counts, and Running against CaughtUp."""
+    """Return the parts of a status that are written as soon as they change: all but times, counts, and Running against
+    CaughtUp.
+    """
     copy = dict(status)
     ingestion = dict(copy.get("ingestion") or {})
     ingestion.pop("lastCommitTime", None)
@@ -137,7 +143,10 @@ def significant(status: Mapping[str, Any]) -> Manifest:
 
 
 def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, ...]:
-    """What of a topic's progress can change a condition: only when this changes is the topic looked at again for it."""
+    """Return the parts of a topic's progress that can change a condition.
+
+    The topic is reconciled again only if they change.
+    """
     lag = progress.lag_seconds
     limit = freshness_ms / 1000
     return (
@@ -170,12 +179,12 @@ def _spec_valid(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         return as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
     if findings.failure is not None:
         return Verdict("False", findings.failure.reason, steady(findings.failure.message))
-    return Verdict("True", Reason.VALID, "the spec can be followed")
+    return Verdict("True", Reason.VALID, "the spec is valid")
 
 
 def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.entry.profile not in observed.config.profiles:
-        return _pending("waits for a profile that exists")
+        return _pending("waiting for spec.profile to name a configured profile")
     if observed.fleet.problem is not None:
         return Verdict("False", observed.fleet.problem, steady(observed.fleet.message))
     match findings.topic:
@@ -185,23 +194,23 @@ def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
                 return Verdict(
                     "False",
                     Reason.PARTITION_DECREASE_REFUSED,
-                    f"topic {live.name} has {live.partitions} partitions, and Kafka cannot go down to {wanted}: set spec.partitions to"
-                    f" {live.partitions} or more, or leave it out",
+                    f"Kafka topic {live.name} has {live.partitions} partitions, and Kafka cannot reduce them to {wanted}; set spec.partitions"
+                    f" to {live.partitions} or more, or remove it",
                 )
-            return Verdict("True", findings.topic_origin or Reason.ADOPTED, f"topic {live.name} is as the spec says")
+            return Verdict("True", findings.topic_origin or Reason.ADOPTED, f"Kafka topic {live.name} matches the spec")
         case AccessDeniedError() as error:
             return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
         case NotReadyError() as error:
             return Verdict("False", Reason.BROKER_STARTING, steady(str(error)))
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.BROKER_UNREACHABLE, steady(str(error)))
-    return as_before(observed, ConditionType.TOPIC_READY) or _pending("waits for a spec that can be followed")
+    return as_before(observed, ConditionType.TOPIC_READY) or _pending("waiting for a valid spec")
 
 
 def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     target = observed.target
     if not isinstance(target, TableTarget) or target.catalog not in observed.config.catalogs:
-        return _pending("waits for a catalog and a name that exist")
+        return _pending("waiting for a configured catalog and a valid table name")
     if observed.catalog.problem is not None:
         return Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
     match findings.table:
@@ -209,7 +218,7 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
             return _table_of_driver(observed, findings, target)
         case TableState():
             return Verdict(
-                "True", findings.table_origin or Reason.ADOPTED, f"table {target.identifier} is as the spec says"
+                "True", findings.table_origin or Reason.ADOPTED, f"table {target.identifier} matches the spec"
             )
         case InvalidSpecError() as error if error.reason == Reason.SCHEMA_INCOMPATIBLE:
             return Verdict("False", Reason.SCHEMA_INCOMPATIBLE, steady(str(error)))
@@ -219,11 +228,11 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
             return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
     if findings.table_missing:
         return _table_of_driver(observed, findings, target)
-    return as_before(observed, ConditionType.TABLE_READY) or _pending("waits for topic and spec")
+    return as_before(observed, ConditionType.TABLE_READY) or _pending("waiting for the Kafka topic and a valid spec")
 
 
 def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: TableTarget) -> Verdict:
-    """A table that only the driver can write: it is as the spec says once a driver that took up this very spec says so."""
+    """Report a table that only the driver can write. It matches once a driver that has this spec reports so."""
     progress = observed.progress if observed.group.heard else None
     if progress is not None and progress.generation == observed.entry.generation:
         reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
@@ -231,76 +240,84 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
             return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
         if progress.table_ready and progress.state in PREPARED:
             origin = findings.table_origin or Reason.CREATED
-            return Verdict("True", origin, f"table {target.identifier} is as the spec says")
+            return Verdict("True", origin, f"table {target.identifier} matches the spec")
     before = _condition(observed.entry.status, ConditionType.TABLE_READY)
     if before is not None and before["status"] == "True" and before["observedGeneration"] == observed.entry.generation:
         return Verdict("True", Reason(before["reason"]), before["message"])
-    done = "created" if findings.table_missing else "brought up to the spec"
+    verb = "create" if findings.table_missing else "update"
     return Verdict(
         "False",
         Reason.WAITING_FOR_DRIVER,
-        f"table {target.identifier} of format version 3 is {done} by the ingestion driver",
+        f"waiting for the ingestion driver to {verb} table {target.identifier} of format version 3",
     )
 
 
 def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.deleting:
-        return _pending("stops, as the resource is being deleted")
+        return _pending("ingestion stops because the resource is being deleted")
     if observed.resource.spec.suspend:
-        return Verdict("False", Reason.SUSPENDED, "spec.suspend is true: records wait in the topic")
+        return Verdict(
+            "False", Reason.SUSPENDED, "spec.suspend is true: records wait in the Kafka topic until it is false"
+        )
     if findings.job is None:
         if findings.failure is not None:
-            return _pending("waits for a spec that can be followed")
-        return Verdict("False", Reason.STARTING, "starts when topic and table are there")
+            return _pending("waiting for a valid spec")
+        return Verdict("False", Reason.STARTING, "waiting for the Kafka topic and the table")
     if observed.group.problem is not None:
         return Verdict("False", observed.group.problem, steady(observed.group.message))
     progress = observed.progress
     if progress is None:
-        return Verdict("False", Reason.STARTING, "the ingestion driver has not taken up the topic yet")
+        return Verdict("False", Reason.STARTING, "waiting for the ingestion driver to start on the topic")
     match progress.state:
         case "Running":
-            return Verdict("True", Reason.RUNNING, "records are landing")
+            return Verdict("True", Reason.RUNNING, "records are landing in the table")
         case "CaughtUp":
-            return Verdict("True", Reason.CAUGHT_UP, "records are landing")
+            return Verdict("True", Reason.CAUGHT_UP, "records are landing in the table")
         case "Halted":
             return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress))
         case "Fenced":
             return Verdict(
                 "False",
                 Reason.FENCED,
-                steady(progress.message) or "another ingestion driver with a newer epoch writes the table",
+                steady(progress.message)
+                or "another ingestion driver with a newer epoch writes the table; make sure that only one Firn serves this topic",
             )
         case "BackingOff":
             reason = Reason.OUT_OF_MEMORY if progress.reason == Reason.OUT_OF_MEMORY else Reason.BACKING_OFF
-            return Verdict("False", reason, steady(progress.message) or "landing failed and is tried again")
+            return Verdict(
+                "False", reason, steady(progress.message) or "landing records failed; the ingestion driver retries"
+            )
         case _:
-            return Verdict("False", Reason.STARTING, "the ingestion driver takes up the topic")
+            return Verdict("False", Reason.STARTING, "the ingestion driver is starting on the topic")
 
 
 def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     at = progress.halted_at
     if at is None:
-        return "stopped at a record that does not fit"
+        return "ingestion stopped at a record that does not fit the schema"
     namespace, name = observed.entry.name
     why = steady(": ".join(part for part in (at.code, at.detail) if part))[:300]
+    command = (
+        f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
+    )
     return (
-        f"stopped at partition {at.partition}, offset {at.offset}{f' ({why})' if why else ''}; correct the spec, or send that record to"
-        f" the dead letters: kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
+        f"ingestion stopped at partition {at.partition}, offset {at.offset}{f' ({why})' if why else ''}; correct the schema if the"
+        f" record is valid, or send the record to the dead letters: {command}"
     )
 
 
 def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     progress = observed.progress
     if progress is None or findings.job is None or not observed.group.heard:
-        return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver does not tell")
+        return Verdict("Unknown", Reason.UNKNOWN, "no progress report from the ingestion driver yet")
     if observed.resource.spec.suspend:
         return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
     if progress.lag_records is None:
         return Verdict(
-            "Unknown", Reason.UNKNOWN, "the ingestion driver does not know yet what has landed and what waits"
+            "Unknown", Reason.UNKNOWN, "the ingestion driver has not compared the Kafka topic with the table yet"
         )
     if progress.last_commit is None and not progress.lag_records:
-        return Verdict("Unknown", Reason.NO_RECORDS, "no record has been written yet")
+        return Verdict("Unknown", Reason.NO_RECORDS, "no record has been produced yet")
     freshness = observed.resource.spec.ingestion.freshness
     lag = progress.lag_seconds or 0.0
     limit = observed.resource.freshness_ms / 1000
@@ -308,14 +325,19 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if before is not None and before["status"] == "False":
         limit *= BACK_IN_TIME
     if lag <= limit:
-        return Verdict("True", Reason.WITHIN_TARGET, f"records are in the table within {freshness}")
+        return Verdict("True", Reason.WITHIN_TARGET, f"records reach the table within {freshness}")
     if progress.backfilling:
-        return Verdict("False", Reason.BACKFILLING, "records that were there before are being landed")
-    return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness}")
+        return Verdict(
+            "False", Reason.BACKFILLING, "the ingestion driver is landing records that are older than the resource"
+        )
+    return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness} before they reach the table")
 
 
 def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
-    """What is said of policies: only as long as one governs, or should, is there a word on whether its runs succeed."""
+    """Return the conditions about policies.
+
+    MaintenanceHealthy exists only while a policy governs the topic, or should.
+    """
     verdicts = {}
     resolved = policies_resolved(observed.maintenance)
     if resolved is not None:
@@ -350,13 +372,13 @@ def _ready(observed: ObservedTopic, parts: Mapping[ConditionType, Verdict], stal
             if part.status == wanted:
                 reason = Reason.NOT_READY if wanted == "False" else Reason.PENDING
                 return Verdict(part.status, reason, f"{kind} is {part.status}, {part.reason}: {part.message}")
-    return Verdict("True", Reason.ALL_READY, "topic, table and ingestion are ready")
+    return Verdict("True", Reason.ALL_READY, "Kafka topic, table and ingestion are ready")
 
 
 def _stalled(
     observed: ObservedTopic, findings: TopicFindings, parts: Mapping[ConditionType, Verdict]
 ) -> Verdict | None:
-    """Somebody has to act: trying again does not help."""
+    """Return why retries do not help and a user has to act, or None."""
     if observed.deleting:
         return None
     for kind in (ConditionType.SPEC_VALID, ConditionType.TOPIC_READY, ConditionType.TABLE_READY):
@@ -388,7 +410,7 @@ def _reconciling(
             return Verdict("True", Reason.ROLLING_OUT, steady(observed.fleet.degraded))
         progress = observed.progress
         if findings.job is not None and progress is not None and progress.generation != findings.job.job.generation:
-            return Verdict("True", Reason.ROLLING_OUT, "the ingestion driver takes up the new spec")
+            return Verdict("True", Reason.ROLLING_OUT, "the ingestion driver is switching to the new spec")
         return None
     ingestion = parts[ConditionType.INGESTION_READY]
     if ingestion.reason == Reason.BAD_RECORD_HALT and all(
@@ -405,7 +427,7 @@ def _pending(message: str) -> Verdict:
 
 
 def as_before(observed: ObservedTopic, kind: ConditionType) -> Verdict | None:
-    """What the condition said before, if it said anything."""
+    """Return the condition's earlier verdict, unless it was Unknown."""
     before = _condition(observed.entry.status, kind)
     if before is None or before["status"] == "Unknown":
         return None
@@ -417,7 +439,7 @@ def _condition(status: Mapping[str, Any], kind: ConditionType) -> Manifest | Non
 
 
 def origin_before(status: Mapping[str, Any], kind: ConditionType) -> Reason | None:
-    """``Created`` or ``Adopted``, as the condition has it."""
+    """Return ``Created`` or ``Adopted``, as the condition has it."""
     before = _condition(status, kind)
     return Reason(before["reason"]) if before and before["reason"] in ORIGINS else None
 
@@ -429,7 +451,7 @@ def _coarse(condition: Mapping[str, Any]) -> Manifest:
     return copy
 
 
-# The rest of the document. What cannot be told now is as it was.
+# The rest of the document. Values that are unknown now stay as they were.
 
 
 def _topic(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:
@@ -471,7 +493,7 @@ def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mappi
     if progress is not None:
         if progress.last_commit is not None:
             section["lastCommitTime"] = timestamp(datetime.fromtimestamp(progress.last_commit, UTC))
-        # A driver that has not looked at the tables yet counts from 0.
+        # A driver that has not checked the tables yet counts from 0.
         if progress.state in PREPARED or progress.dead_letters or "deadLetters" not in section:
             section["deadLetters"] = progress.dead_letters
     halted = observed.halted_at

@@ -26,12 +26,12 @@ class GroupHealth(DependencyHealth):
         return self.problem is None or self.executors
 
 
-UNSEEN = GroupHealth(Reason.STARTING, "the ingestion application has not been looked at yet")
+UNSEEN = GroupHealth(Reason.STARTING, "the operator has not checked the ingestion driver yet")
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """One ingestion group, as its pods and its driver show it."""
+    """An ingestion group, as its pods and its driver show it."""
 
     name: str
     namespace: str
@@ -81,8 +81,8 @@ def released(
 ) -> bool:
     """Return whether no driver lands records any more of the topic ``uid``, whose contract was removed at ``since``.
 
-    That is so if no driver runs, because a driver that starts reads the contracts again. It is also so if the driver reported,
-    ``grace`` after the removal or later, that it does not have the topic.
+    That is so if no driver runs, because a driver that starts reads the contracts again. It is also so if the driver
+    reported, ``grace`` after the removal or later, that it does not have the topic.
     """
     if not any(pod.running for pod in pods):
         return True

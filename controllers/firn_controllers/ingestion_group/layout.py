@@ -4,9 +4,9 @@ from firn.model import names
 from firn_controllers.children import COMPONENT
 
 INGESTION_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, COMPONENT: "ingestion"}
-"""Labels that all objects of all groups have, and no job contract."""
+"""Labels that all objects of all groups have, and no job contract has."""
 
 
 def group_labels(group: str) -> dict[str, str]:
-    """Labels of a group's objects; they select its pod, so they never change."""
+    """Return the labels of a group's objects. They select its pod, so they never change."""
     return {COMPONENT: "ingestion", names.LABEL_GROUP: group}

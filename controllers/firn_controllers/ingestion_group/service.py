@@ -1,4 +1,4 @@
-"""The driver's headless Service: where the operator reads progress, and where executors find the driver."""
+"""The driver's headless Service. The operator reads progress through it, and executors find the driver by it."""
 
 from firn.model import names
 from firn_controllers import children
@@ -10,7 +10,10 @@ BLOCK_MANAGER_PORT = 7079
 
 
 def build(group: str, owner: children.Owner, labels: dict[str, str]) -> Manifest:
-    """The Service ``firn-ingest-G``. It has addresses before the driver is ready, as executors are asked for before that."""
+    """Build the Service ``firn-ingest-G``.
+
+    It has addresses before the driver is ready, because executors need them earlier.
+    """
     ports = (("progress", PROGRESS_PORT), ("driver", DRIVER_PORT), ("block-manager", BLOCK_MANAGER_PORT))
     spec = {
         "clusterIP": "None",

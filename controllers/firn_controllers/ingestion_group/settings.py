@@ -1,4 +1,4 @@
-"""What a driver is started with: `firn.model.jobs.GroupSettings`, from the configuration."""
+"""The settings that a driver starts with (`firn.model.jobs.GroupSettings`), from the configuration."""
 
 from firn.model import names, quantities
 from firn.model.config import Catalog, Config, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
@@ -8,20 +8,22 @@ from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
-"""Bytes that the Python side of a driver needs beside the JVM's heap; Spark's own least overhead."""
+"""Bytes that the driver's Python needs beside the JVM's heap. This is Spark's own lowest overhead."""
 DRIVER_BESIDE_HEAP = 512 * 2**20
-"""A driver's JVM outside its heap, and its own Python process."""
+"""Bytes of a driver's JVM outside its heap, and of its Python process."""
 EXECUTOR_BESIDE_HEAP = 256 * 2**20
 TASK_AT_LEAST = 160 * 2**20
-"""A Python worker with its libraries and compiled decoders, before it holds a row."""
+"""Bytes of a Python worker with its libraries and compiled decoders, before it holds a row."""
 TASK_COPIES = 3.2
-"""What a task holds at the most for each byte of its buffer: rows, a sorted copy by partition, the file being written. Measured."""
+"""Bytes that a task holds at most for each byte of its buffer: rows, a copy sorted by partition, the file being
+written. Measured.
+"""
 BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
-"""Less makes files too small; more makes none better."""
+"""Limits of a buffer in bytes. A smaller buffer makes files too small; a larger one does not make them better."""
 
 
 def group_settings(config: Config, group: str) -> GroupSettings:
-    """Settings of ``group``."""
+    """Return the settings of ``group``."""
     configured = config.groups[group]
     image = configured.image or config.images.spark
     return GroupSettings(
@@ -43,7 +45,9 @@ def group_settings(config: Config, group: str) -> GroupSettings:
 
 
 def buffer_bytes(group: IngestionGroup) -> int:
-    """Decoded rows that one of the group's tasks may hold, so that all that run at once fit the pod's memory beside the JVM."""
+    """Return the bytes of decoded rows that a task of the group may hold, so that all parallel tasks fit into the pod's
+    memory.
+    """
     if group.executors is None:
         room = quantities.size(group.memory) - quantities.heap(group.heap) - DRIVER_BESIDE_HEAP
         tasks = group.cores
@@ -54,15 +58,21 @@ def buffer_bytes(group: IngestionGroup) -> int:
 
 
 def memory_hint(group: IngestionGroup) -> str:
-    """What to say beside "out of memory" where arithmetic alone explains it: nobody but us adds up heap and Python in client mode."""
+    """Return a hint for "out of memory" if the memory cannot hold heap and Python.
+
+    In client mode Spark does not add them up.
+    """
     needed = quantities.heap(group.heap) + PYTHON_AT_LEAST
     if needed <= quantities.size(group.memory):
         return ""
-    return f"; memory {group.memory} holds no heap of {group.heap} and 384Mi for Python"
+    return f"; memory {group.memory} has no room for a heap of {group.heap} and 384Mi for Python"
 
 
 def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnection:
-    """How to reach the brokers of a profile. A fleet of our own is reached in the clear, inside the cluster."""
+    """Return the connection to the brokers of a profile.
+
+    A managed fleet is reached without encryption, inside the cluster.
+    """
     security = KafkaSecurity()
     if isinstance(profile, KafkaProfile) and not profile.managed:
         security = profile.security
@@ -81,7 +91,7 @@ def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnec
 
 
 def catalog_connection(configured: Catalog) -> CatalogConnection:
-    """How to reach a catalog."""
+    """Return the connection to a catalog."""
     return CatalogConnection(
         type=configured.type,
         uri=configured.uri,
@@ -92,6 +102,6 @@ def catalog_connection(configured: Catalog) -> CatalogConnection:
 
 
 def build(settings: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
-    """The ConfigMap ``firn-ingest-G``."""
+    """Build the ConfigMap ``firn-ingest-G``."""
     data = {"group.json": settings.model_dump_json(indent=2)}
     return children.child_object("v1", "ConfigMap", names.ingestion(settings.group), owner, labels, data=data)

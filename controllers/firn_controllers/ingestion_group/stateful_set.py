@@ -1,7 +1,8 @@
-"""The driver's StatefulSet: one pod by one name, so that there is at most one; never a second beside it while rolling.
+"""The driver's StatefulSet: at most one pod, because it has one name; a roll-out never runs a second one.
 
-What is read at run time (job contracts) is no part of the template, so topics come and go without a restart. The settings are
-read at start: their hash is in the template. Image contract: an entry point that runs its arguments, with ``firn-ingest`` on PATH.
+Job contracts are read at run time and are no part of the template, so topics come and go without a restart. The
+settings are read at start, so their hash is in the template. Image contract: an entry point that runs its arguments,
+with ``firn-ingest`` on PATH.
 """
 
 from typing import Any
@@ -21,12 +22,12 @@ GRACE_SECONDS = 120
 def build(
     config: Config, settings: GroupSettings, owner: children.Owner, labels: dict[str, str], *, in_use: bool
 ) -> Manifest:
-    """The StatefulSet ``firn-ingest-G``: one pod while any topic uses the group, none otherwise."""
+    """Build the StatefulSet ``firn-ingest-G``: one pod while any topic uses the group, else none."""
     name = names.ingestion(settings.group)
     spec = {
         "serviceName": name,
         "replicas": 1 if in_use else 0,
-        # Parallel: a pod that never became ready does not block the template that repairs it. One pod: nothing runs beside it.
+        # Parallel: a pod that never became ready must not block the template that repairs it. There is only one pod.
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
         "selector": {"matchLabels": labels},

@@ -1,1 +1,1 @@
-"""CompactionPolicy and RetentionPolicy: whom they govern, when their tables are due, the runs that are started, what came of them."""
+"""Decisions about policies: when tables are due, which runs they need, what the runs did, both statuses. Pure."""

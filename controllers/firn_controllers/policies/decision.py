@@ -1,4 +1,4 @@
-"""What a policy means for its topics now: which tables are due, which are late, and what became of its runs. Pure."""
+"""Decisions about one policy: which tables are due, which are overdue, and what its runs did. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,10 @@ def decide(observed: ObservedPolicy) -> PolicyDecision:
 def planned_runs(
     observed: ObservedPolicy, decision: PolicyDecision, making: frozenset[str], config: Config
 ) -> list[PlannedRun]:
-    """Choose the runs to start now, within the limits of the policy and of the configuration. ``making``: names of runs being made."""
+    """Choose the runs to start now, within the limits of the policy and of the configuration.
+
+    ``making``: names of runs being made.
+    """
     terms = observed.policy.terms
     if terms is None or not decision.due:
         return []
@@ -88,9 +91,9 @@ def planned_runs(
 def is_unwanted(policy: PolicyEntry, run: PolicyRun, workable: frozenset[str]) -> bool:
     """Return whether the policy does not want this active run of its own any more.
 
-    Deleting data needs an explicit spec. So a run that deletes is stopped as soon as the spec wants something else deleted, or no
-    longer governs all tables of the run. Its other tables have not failed: they are due at once. ``workable``: uids of the topics
-    that the policy governs and whose tables runs may work on.
+    Deleting data needs an explicit spec. So a run that deletes is stopped as soon as the spec wants something else
+    deleted, or no longer governs all tables of the run. Its other tables have not failed: they are due at once.
+    ``workable``: uids of the topics that the policy governs and whose tables runs may work on.
     """
     if policy.terms is not None and policy.terms.suspended:
         return True
@@ -116,7 +119,10 @@ def _decide_topic(
     own: frozenset[str],
     busy: frozenset[str],
 ) -> TopicDecision:
-    """Decide about one topic. ``own`` and ``busy``: uids of topics that a run of this policy, or any run, has not finished with."""
+    """Decide about one topic.
+
+    ``own`` and ``busy``: uids of topics that a run of this policy, or any run, has not finished with.
+    """
     policy, uid, now = observed.policy, topic.entry.uid, observed.now
     history = _history(policy, topic, now)
     for run in ended:
@@ -132,8 +138,8 @@ def _decide_topic(
     deadline = since + policy.terms.deadline
     late = now > deadline
     if late:
-        cause = "other runs hold the table" if held else "more run.maxConcurrent may help"
-        outcome = replace(outcome, overdue=f"a run is due, and has not started within run.deadline: {cause}")
+        cause = "other runs hold the table" if held else "raise spec.run.maxConcurrent"
+        outcome = replace(outcome, overdue=f"a run is due and has not started within spec.run.deadline: {cause}")
     return TopicDecision(
         topic,
         outcome,

@@ -1,11 +1,13 @@
-"""When a table is due under a policy. Pure.
+"""Rules for when a table is due under a policy. Pure.
 
-What a person asks for (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say; after a run
-for it that failed it is tried again like all else. A slot of the schedule stays due until a run has answered it: one that nobody was there
-for is made up for, once. Slots that were past when policy or schedule took the topic over are nobody's
-(`firn_controllers.policies.runs.RunHistory.governed_by`). Triggers wait for ``minInterval`` from the end of the last run. After a failure, all of
-them wait, each time twice as long, unless the policy is another one since. What a run left unfinished waits for nothing but the policy of
-the other kind, which may want the table too.
+- A request (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. If a
+  run for it fails, it is retried like any other run.
+- A slot of the schedule stays due until a run has answered it. A slot that was missed is made up once. Slots that were
+  past when policy or schedule took the topic over are ignored
+  (`firn_controllers.policies.runs.RunHistory.governed_by`).
+- Triggers wait for ``minInterval`` from the end of the last run.
+- After a failure all of these wait, each time twice as long, until the policy's spec changes.
+- The rest of an unfinished run waits only for a policy of the other kind, which may need the table, too.
 """
 
 from collections.abc import Mapping
@@ -19,16 +21,19 @@ from firn_controllers.specs.terms import PolicyTerms, TriggerTerms
 FIRST_RETRY = timedelta(minutes=1)
 LONGEST_RETRY = timedelta(hours=6)
 BUSY_RETRY = timedelta(seconds=30)
-"""Another run, perhaps of a process that is gone, has the table's lease."""
+"""Another run holds the table's lease, perhaps one of a process that ended."""
 TURN = timedelta(seconds=15)
-"""After a run that was left unfinished, the table is free for so long: who waits for it looks more often than that
-(`firn_controllers.reconcilers.policy.reconciler.BLOCKED`). Otherwise work that is never done would keep it for ever."""
+"""The table stays free for so long after an unfinished run.
+
+A policy that waits for the table looks more often than that (`firn_controllers.reconcilers.policy.reconciler.BLOCKED`).
+Otherwise a run that never finishes would keep the table.
+"""
 _PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A run is due: ``since`` when, as far as can be told, and why."""
+    """A run is due, ``since`` when and why, as far as is known."""
 
     since: datetime
     why: str
@@ -37,13 +42,13 @@ class Due:
 
     @property
     def everything(self) -> bool:
-        """By the schedule or on demand, not by a trigger: Sort and ZOrder take in all files."""
+        """The run is due by schedule or by request. Sort and ZOrder then rewrite all files."""
         return self.slot is not None or bool(self.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class TableDecision:
-    """``due`` now, or ``next`` at the earliest, as far as can be told."""
+    """A run is ``due`` now, or ``next`` at the earliest, as far as is known."""
 
     due: Due | None = None
     next: datetime | None = None
@@ -58,7 +63,10 @@ def decide_table(
     debt: TableDebt | None,
     requests: Mapping[str, str],
 ) -> TableDecision:
-    """Whether a table is due. ``generation``: of the policy's spec; ``requests``: values of run-now of topic and policy."""
+    """Return when a table is due.
+
+    ``generation`` is that of the policy's spec. ``requests`` are the values of ``run-now`` of topic and policy.
+    """
     if terms.idle or terms.suspended:
         return TableDecision()
     asked = {source: value for source, value in requests.items() if value != history.requests.get(source)}
@@ -87,7 +95,9 @@ def decide_table(
 
 
 def _unanswered_slot(terms: PolicyTerms, history: RunHistory, now: datetime) -> datetime | None:
-    """Return the newest slot of the schedule, unless a run has answered it or it was past when the schedule took the topic over."""
+    """Return the newest slot of the schedule, unless a run has answered it or it was past when the schedule took the
+    topic over.
+    """
     slot = terms.slots.last(now) if terms.slots is not None else None
     return slot if slot is not None and history.slot is not None and slot > history.slot else None
 

@@ -1,7 +1,7 @@
-"""What a RetentionPolicy's ``log`` means for a Kafka topic: which configs are set on the broker, and what a dry run says of them.
+"""The configs of a Kafka topic that a RetentionPolicy's ``log`` sets, and what a dry run proposes.
 
-The topic's own ``spec.config`` goes before the policy. Records are deleted by a lower retention and kept by a higher one, so nothing is
-taken back on a doubt: where the policy cannot be followed, is suspended or only tries, what it set before stays as it is.
+The topic's own ``spec.config`` takes precedence. A lower retention deletes records and a higher one keeps them. So
+while the policy cannot be followed, is suspended or is a dry run, the configs that it set before stay.
 """
 
 from collections.abc import Mapping
@@ -16,25 +16,25 @@ AGE, BYTES = "retention.ms", "retention.bytes"
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """The policy's say in a topic's configs."""
+    """The configs that the policy asks for."""
 
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Set on the broker where ``spec.config`` says nothing of them."""
+    """Configs to set on the broker, unless ``spec.config`` sets them."""
     proposed: Mapping[str, str] = field(default_factory=dict)
-    """Would be, if the policy were enforced."""
+    """Configs that the policy would set if it were enforced."""
     held: bool = False
-    """What the policy set before stays."""
+    """Configs that the policy set before stay."""
 
     def over(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The configs in force: those of the spec, and the policy's where it says nothing."""
+        """Return the configs in force: those of the spec, and the policy's where the spec has none."""
         return {**self.configs, **config}
 
     def owned(self, config: Mapping[str, str], before: frozenset[str]) -> frozenset[str]:
-        """Names of the configs that are on the broker for the policy's sake, given those that were ``before``."""
+        """Return the names of the configs that the policy has set on the broker, given those of ``before``."""
         return (before if self.held else frozenset(self.configs)) - config.keys()
 
     def proposal(self, config: Mapping[str, str], live: Mapping[str, str]) -> str:
-        """What enforcing would change of the ``live`` configs; empty for nothing."""
+        """Describe how enforcing would change the ``live`` configs; empty if it would not."""
         differing = [
             f"{key} {value} ({'now ' + live[key] if key in live else 'not set now'})"
             for key, value in sorted(self.proposed.items())
@@ -44,7 +44,7 @@ class LogRetention:
 
 
 def log_retention(maintenance: TopicMaintenance) -> LogRetention:
-    """What the policy that governs has to say."""
+    """Return what the governing RetentionPolicy asks for."""
     binding = maintenance.bindings.get("RetentionPolicy")
     if binding is None or binding.resolution.reason is not None:
         return LogRetention(held=True)

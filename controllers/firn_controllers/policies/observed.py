@@ -21,7 +21,7 @@ class TargetTable:
 
 @dataclass(frozen=True, slots=True)
 class GovernedTopic:
-    """One topic that the policy governs."""
+    """A topic that the policy governs."""
 
     entry: TopicEntry
     because: str
@@ -40,7 +40,7 @@ class GovernedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ObservedPolicy:
-    """One policy, its topics and its runs, at one moment."""
+    """A policy, its topics and its runs, at one moment."""
 
     policy: PolicyEntry
     topics: tuple[GovernedTopic, ...]

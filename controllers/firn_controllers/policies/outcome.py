@@ -1,4 +1,4 @@
-"""What a policy's reconciler finds out of one topic, for the topic's own status; and that status."""
+"""The effect of policies on one topic, and the parts of the topic's status that show it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,23 +23,23 @@ FIGURES = (
     "oldestUncompactedTime",
 )
 """Keys of ``status.maintenance`` that are written at most once a minute."""
-UNFINISHED = "a run ended before all of its work was done; the rest is due again"
+UNFINISHED = "the last run ended before all of its work was done; the rest is due again"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
-    """One topic under one policy. Equal ones wake nobody."""
+    """The effect of a policy on one topic. A topic is woken only if it changes."""
 
     policy: str
     history: RunHistory = field(default_factory=RunHistory)
     next: datetime | None = None
     overdue: str = ""
-    """Why a run that is due has not started for too long."""
+    """The reason why a due run has not started within the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyBinding:
-    """The policy of one kind, as far as a topic is concerned. ``outcome`` is None until the policy has been looked at."""
+    """The policy of one kind that governs a topic. ``outcome`` is None until the policy has been reconciled."""
 
     resolution: Resolution = field(default_factory=Resolution)
     outcome: PolicyOutcome | None = None
@@ -47,14 +47,14 @@ class PolicyBinding:
 
 @dataclass(frozen=True, slots=True)
 class TopicMaintenance:
-    """What a topic's status says of its maintenance: by kind of policy, and the table's debt where it was measured."""
+    """The policies of a topic by kind, and the debt of its table if it was measured."""
 
     bindings: Mapping[Kind, PolicyBinding] = field(default_factory=dict)
     debt: TableDebt | None = None
 
 
 def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:
-    """``status.maintenance``."""
+    """Compute ``status.maintenance``."""
     status: Manifest = {key: previous[key] for key in FIGURES if key in previous}
     debt = maintenance.debt
     if debt is not None:
@@ -84,7 +84,7 @@ def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
     section: Manifest = {"policy": policy.name[1], "because": binding.resolution.because}
     outcome = binding.outcome
     if outcome is None or outcome.policy != policy.name[1]:
-        # Not looked at yet. What became of the table stays true, whichever policy it was under.
+        # The policy has not been reconciled yet. The history of the table stays true under any policy.
         kept = RunHistory.from_status(before).to_status()
         if "nextRunTime" in before and before.get("policy") == policy.name[1]:
             kept["nextRunTime"] = before["nextRunTime"]
@@ -96,13 +96,15 @@ def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
 
 
 def _next_text(moment: datetime) -> str:
-    """Whole minutes, rounded up: who reads it has no use for more, and status is written less often."""
+    """Return a time in whole minutes, rounded up. Users need no more, and status is written less often."""
     whole = moment.astimezone(UTC).replace(second=0, microsecond=0)
     return timestamp(whole if whole == moment else whole + timedelta(minutes=1))
 
 
 def significant_section(section: Mapping[str, Any]) -> Manifest:
-    """What of ``status.maintenance`` is written at once when it changes: everything but figures, and when a run is next due."""
+    """Return the parts of ``status.maintenance`` that are written as soon as they change: all but figures and the time
+    of the next run.
+    """
     return {
         key: {name: it for name, it in value.items() if name != "nextRunTime"} if isinstance(value, Mapping) else value
         for key, value in section.items()
@@ -111,14 +113,14 @@ def significant_section(section: Mapping[str, Any]) -> Manifest:
 
 
 def awaits_policy(maintenance: TopicMaintenance) -> bool:
-    """A policy governs that has not been looked at yet, or nothing is known of policies at all."""
+    """Return whether a governing policy has not been reconciled yet, or nothing is known of policies at all."""
     return not maintenance.bindings or any(
         it.resolution.followed and it.outcome is None for it in maintenance.bindings.values()
     )
 
 
 def policies_resolved(maintenance: TopicMaintenance) -> Verdict | None:
-    """What PoliciesResolved says; None while nothing is known."""
+    """Return the verdict of PoliciesResolved; None while nothing is known."""
     if not maintenance.bindings:
         return None
     resolutions = [maintenance.bindings[kind].resolution for kind in KINDS]
@@ -128,11 +130,13 @@ def policies_resolved(maintenance: TopicMaintenance) -> Verdict | None:
     governing = [found.policy for found in resolutions if found.policy is not None]
     if not governing:
         return Verdict("True", Reason.NO_POLICY, "no policy names or selects the topic")
-    return Verdict("True", Reason.RESOLVED, " and ".join(f"{it.kind} {it.name[1]}" for it in governing) + " governs")
+    verb = "governs" if len(governing) == 1 else "govern"
+    policies = " and ".join(f"{policy.kind} {policy.name[1]}" for policy in governing)
+    return Verdict("True", Reason.RESOLVED, f"{policies} {verb} the topic")
 
 
 def maintenance_healthy(maintenance: TopicMaintenance) -> Verdict | None:
-    """What MaintenanceHealthy says; None where no policy governs, or nothing is known yet."""
+    """Return the verdict of MaintenanceHealthy; None if no policy governs the topic, or nothing is known yet."""
     followed = {kind: it for kind, it in maintenance.bindings.items() if it.resolution.followed}
     if not followed or awaits_policy(maintenance):
         return None

@@ -1,4 +1,4 @@
-"""Which tables share a run, and the run's ConfigMap and Job. Pure.
+"""Packs due tables into runs, and builds the ConfigMap and Job of a run. Pure.
 
 Image contract: an entry point that runs its arguments, with ``firn-maintain FILE`` on PATH.
 """
@@ -27,7 +27,7 @@ from firn_controllers.ports import Manifest, TableDebt
 
 LARGE = "large"
 GRACE_SECONDS = 60
-"""Beyond ``run.deadline``, from when the run was made, before Kubernetes ends a run that has not ended itself."""
+"""Seconds after ``run.deadline``, from the creation of the run, until Kubernetes ends a run that has not ended itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,22 @@ class DueTable:
     debt: TableDebt | None
     due: Due
     last_run: str
-    """Name of the table's last run; empty where there was none."""
+    """Name of the table's last run; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """The tables of one run, and the size of its pod."""
+    """The tables of a run, and the size of its pod."""
 
     tables: tuple[DueTable, ...]
     size: str
 
 
 def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Config, free: int) -> list[PlannedRun]:
-    """At most ``free`` runs: who was asked for first, then who has waited longest. Small tables share one, a large one has its own."""
+    """Pack due tables into at most ``free`` runs: requested tables first, then those that have waited longest.
+
+    Small tables share a run. A large table has its own.
+    """
     assert policy.terms is not None
     maintenance = config.maintenance
     limit = quantities.size(maintenance.large_table)
@@ -76,7 +79,7 @@ def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Confi
 
 
 def _bytes(policy: PolicyEntry, table: DueTable) -> int:
-    """What a run has to read of it, at most."""
+    """Return the bytes that a run has to read of the table at most."""
     if table.debt is None:
         return 0
     resource = policy.resource
@@ -87,8 +90,11 @@ def _bytes(policy: PolicyEntry, table: DueTable) -> int:
 
 
 def run_name(policy: PolicyEntry, batch: PlannedRun) -> str:
-    """Name of the run: the same for the same tables, slot and requests after the same runs, so that none is made twice. With another
-    work it is another run: the one that was stopped may not be gone yet."""
+    """Return the name of a run, which is the same for the same tables, slot and requests after the same runs.
+
+    So no run is created twice. A run with other work has another name, because the run that was stopped may still
+    exist.
+    """
     tables = sorted(
         (table.topic.uid, str(table.due.slot), sorted(table.due.requests.items()), table.last_run)
         for table in batch.tables
@@ -97,8 +103,11 @@ def run_name(policy: PolicyEntry, batch: PlannedRun) -> str:
 
 
 def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: datetime) -> MaintenanceRun:
-    """What the run, made ``now``, is to do. All of its attempts, and what each waits for node and image, share one deadline, as they do in
-    the Job: one that began with a deadline of its own would be ended by Kubernetes before it could report."""
+    """Return the contract of a run that is created ``now``.
+
+    All attempts share one deadline, waiting for node and image included, as they do in the Job. Kubernetes would end an
+    attempt with a later deadline before it could report.
+    """
     resource, terms = policy.resource, policy.terms
     assert resource is not None
     assert terms is not None
@@ -143,8 +152,11 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
 
 
 def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork | None:
-    """What the policy wants of one table. How many metadata files stay is a property of the table, which a run sets: where the topic's
-    spec sets it, the operator would set it back, so the topic goes before."""
+    """Return the work of a RetentionPolicy on one table.
+
+    The number of metadata files is a property of the table, which a run sets. If the topic's spec sets it, the spec
+    takes precedence, because the operator would set it back.
+    """
     work = resource.work()
     if work is not None and {table_properties.CLEAN, table_properties.KEEP} & target.properties.keys():
         return work.model_copy(update={"metadata_keep": None})
@@ -152,13 +164,13 @@ def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork 
 
 
 def policy_labels(policy: PolicyEntry) -> dict[str, str]:
-    """Labels of the runs of a policy of this name, whatever its uid."""
+    """Return the labels of the runs of a policy of this name, whatever its uid."""
     namespace, named = policy.name
     return run_labels(policy.kind, namespace, named)
 
 
 def run_labels(kind: str, namespace: str, named: str) -> dict[str, str]:
-    """Labels of the runs of a policy."""
+    """Return the labels of the runs of a policy."""
     return {
         children.COMPONENT: COMPONENT_RUN,
         names.LABEL_POLICY_KIND: kind,
@@ -168,19 +180,19 @@ def run_labels(kind: str, namespace: str, named: str) -> dict[str, str]:
 
 
 def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: children.Owner) -> Manifest:
-    """The ConfigMap with the run's contract."""
+    """Build the ConfigMap with the run's contract."""
     labels = {**policy_labels(policy), names.LABEL_RUN: run.name}
     data = {names.RUN_PATH.rsplit("/", 1)[1]: run.model_dump_json()}
     return children.child_object("v1", "ConfigMap", run.name, owner, labels, data=data)
 
 
 def run_mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
-    """Whether the policy's runs delete anything; None where that is not the question."""
+    """Return the mode of the policy's runs; None for a CompactionPolicy, whose runs delete no data."""
     return policy.resource.spec.mode if isinstance(policy.resource, RetentionPolicy) else None
 
 
 def work_hash(policy: PolicyEntry) -> str:
-    """Hash of what runs of a RetentionPolicy may delete; empty for those of a CompactionPolicy, which delete nothing."""
+    """Return a hash of the data that runs of a RetentionPolicy may delete; empty for a CompactionPolicy."""
     if not isinstance(policy.resource, RetentionPolicy):
         return ""
     wanted = policy.resource.work()
@@ -188,7 +200,7 @@ def work_hash(policy: PolicyEntry) -> str:
 
 
 def run_mark(policy: PolicyEntry, batch: PlannedRun) -> RunMark:
-    """What the Job says of the run."""
+    """Return the annotation by which the operator recognises the run later."""
     return RunMark(
         kind=policy.kind,
         mode=run_mode(policy),
@@ -202,7 +214,11 @@ def run_mark(policy: PolicyEntry, batch: PlannedRun) -> RunMark:
 
 
 def job(policy: PolicyEntry, batch: PlannedRun, run: MaintenanceRun, config: Config, owner: children.Owner) -> Manifest:
-    """The run's Job. A pod that ends with an exit code that no repetition cures ends it; one that a node lost does not count."""
+    """Build the run's Job.
+
+    A pod that ends with an exit code that no retry cures fails the Job. A pod that is lost with its node does not
+    count.
+    """
     terms = policy.terms
     assert terms is not None
     labels = {**policy_labels(policy), names.LABEL_RUN: run.name, names.LABEL_POLICY_UID: policy.uid}
@@ -243,7 +259,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
             "requests": {"cpu": size.cpu, "memory": size.memory},
             "limits": {"memory": size.memory},
         },
-        # A run that could not pack a report has its last lines of log there.
+        # A run that cannot pack a report leaves the last lines of its log there.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": children.container_security(),
         "volumeMounts": [
@@ -280,7 +296,7 @@ def _environment(more: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def run_requests(policy: PolicyEntry, topic: TopicEntry) -> dict[str, str]:
-    """Values of the annotation run-now that concern a topic."""
+    """Return the values of ``firn.dev/run-now`` that concern a topic."""
     mine = topic.resource.metadata.annotations.get(names.RUN_NOW) if topic.resource else None
     given = {"topic": mine[:LONGEST_REQUEST] if mine else None, "policy": policy.request}
     return {who: value for who, value in given.items() if value}

@@ -1,7 +1,7 @@
-"""Runs as their Jobs and pods show them, and a table's history, into which what came of a run is folded.
+"""Runs as their Jobs and pods show them, and the history of a table, into which the results of runs are folded.
 
-A Job carries, in one annotation, all that has to be known of its run later: so nothing is remembered elsewhere, and an operator that
-starts again knows which tables are being worked on and what has been answered.
+An annotation of the Job carries everything that the operator has to know about its run later. So an operator that
+starts finds the tables that runs work on and the requests that they answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from firn_controllers.ports import JobState, Manifest, PodState
 MARK = f"{names.GROUP}/run"
 """Annotation of a run's Job: a `RunMark`."""
 COMPONENT_RUN = "maintenance"
-"""Label ``app.kubernetes.io/component`` of runs."""
+"""Value of the label ``app.kubernetes.io/component`` of runs."""
 REPORT_GRACE = timedelta(seconds=15)
 """So long after a Job ended its pod's report may still be on its way."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -29,7 +29,7 @@ _SETTLED = ("Done", "Nothing", "Gone")
 
 
 class MarkedTable(Contract):
-    """One table of a run: which slot of the schedule and which requests the run answers for it."""
+    """A table of a run, and the slot and requests that the run answers for it."""
 
     uid: str
     slot: datetime | None = None
@@ -37,33 +37,33 @@ class MarkedTable(Contract):
 
 
 class RunMark(Contract):
-    """What a run's Job says of itself."""
+    """The annotation of a run's Job."""
 
     kind: str
     mode: Literal["DryRun", "Enforce"] | None = None
     work: str = ""
-    """Hash of what a run of retention may delete: one whose policy says something else by now is stopped."""
+    """Hash of the data that a run of retention may delete. A run whose policy has another hash is stopped."""
     generation: int = 0
-    """Of the policy's spec that it was made for."""
+    """Generation of the policy's spec that the run was created for."""
     tables: tuple[MarkedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """A run of some policy."""
+    """A run of any policy."""
 
     job: JobState
     mark: RunMark
     reports: Mapping[str, TableReport] = field(default_factory=dict)
-    """By uid of the topic; those that the run could tell of."""
+    """Reports by uid of the topic, for the tables that the run reported on."""
     reported: bool = False
-    """The run's last word is here, or will not come any more."""
+    """The run's report is here, or will not come any more."""
     last_words: str = ""
-    """What a pod that left no report said last."""
+    """Last line of the log of a pod that left no report."""
     uids: frozenset[str] = frozenset()
-    """Topics whose tables it is for."""
+    """Uids of the topics whose tables the run works on."""
     trouble: str = ""
-    """Why its pod does not run."""
+    """The reason why the run's pod does not start."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class PolicyRun:
 
     @property
     def active(self) -> bool:
-        """It works, or may still."""
+        """The run has not ended."""
         return self.job.finished is None
 
     def settled(self, now: datetime) -> bool:
@@ -81,18 +81,23 @@ class PolicyRun:
         return ended is not None and (self.reported or now >= ended + REPORT_GRACE)
 
     def table_report(self, uid: str) -> TableReport:
-        """What came of one table. Unfinished is one that there is nothing wrong with: some of its work was committed, or the run was
-        at work on others until it ended. One that was begun in vain, or of which no report tells, has failed, and so have all
-        where the run came to none: it would come to none again."""
+        """Return the report on one table.
+
+        A table is Unfinished if some of its work was committed, or if the run worked on other tables until it ended. It
+        has failed if the run began it and committed nothing, or did not report on it. All tables have failed if the run
+        began none, because the next run would begin none, either.
+        """
         report = self.reports.get(uid)
         if report is None:
             return TableReport(uid=uid, outcome="Failed", message=self._silent())
         if report.outcome != "Unfinished":
             return report
         if report.commits:
-            message = f"{report.commits} commits were made before the run ended ({report.message}); it is due again"
+            message = (
+                f"the run made {report.commits} commits before it ended ({report.message}); the table is due again"
+            )
         elif not report.begun and any(other.begun for other in self.reports.values()):
-            message = "the run ended before it came to this table; it is due again"
+            message = "the run ended before it reached this table; the table is due again"
         else:
             message = report.message or self._silent()
             return report.model_copy(update={"outcome": "Failed", "message": message})
@@ -100,19 +105,19 @@ class PolicyRun:
 
     def _silent(self) -> str:
         if self.job.succeeded:
-            return "the run's report does not tell of this table: see the Job's log"
+            return "the run's report lacks this table; see the Job's log"
         why = {
             "DeadlineExceeded": "it took longer than spec.run.deadline",
             "BackoffLimitExceeded": "it failed more often than spec.run.retries allows",
-            "PodFailurePolicy": "it refuses its configuration or what it read",
+            "PodFailurePolicy": "it rejected its configuration or the data that it read",
         }.get(self.job.failure, self.job.failure or "its pods are gone")
-        return f"the run ended without a word of this table: {why}" + (
+        return f"the run ended without a report on this table: {why}" + (
             f" ({self.last_words})" if self.last_words else ""
         )
 
 
 def read_run(job: JobState, pods: Iterable[PodState]) -> PolicyRun | None:
-    """The run of a Job, with the reports of its pods, oldest first; None where it is not one of ours."""
+    """Return the run of a Job with the reports of its pods, oldest first. None if the Job is not one of ours."""
     try:
         mark = RunMark.model_validate_json(job.annotations[MARK])
     except (KeyError, ValidationError):
@@ -140,8 +145,11 @@ def read_run(job: JobState, pods: Iterable[PodState]) -> PolicyRun | None:
 
 
 def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
-    """A later attempt's word counts, but for tables that an earlier one has done and that it found nothing to do with, or did not
-    come to."""
+    """Merge the report of a later attempt.
+
+    The later report on a table counts, unless the earlier attempt finished the table and the later one had nothing to
+    do, or did not begin it.
+    """
     for table in report.tables:
         before = reports.get(table.uid)
         done_before = before is not None and before.outcome in _SETTLED
@@ -153,26 +161,26 @@ def _merge(reports: dict[str, TableReport], report: RunReport) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """What has become of one topic under the policies of one kind, as its status keeps it."""
+    """The history of one topic under the policies of one kind, as its status keeps it."""
 
     last: Manifest | None = None
-    """The last run, as ``status`` has it (`firn.api.v1alpha1.policy.RunStatus`)."""
+    """The last run, as ``status`` shows it (`firn.api.v1alpha1.policy.RunStatus`)."""
     failures: int = 0
     generation: int = 0
-    """Of the policy's spec, under which it failed. A corrected one is tried at once."""
+    """Generation of the policy's spec under which runs failed. A corrected policy is tried at once."""
     slot: datetime | None = None
     """The last slot of ``schedule`` that a run has answered, or that was past when the schedule took the topic over."""
     requests: Mapping[str, str] = field(default_factory=dict)
-    """Values of run-now that are answered."""
+    """Values of ``run-now`` that are answered."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Values that runs were made for which failed, since one succeeded."""
+    """Values of ``run-now`` whose runs failed since the last success."""
     policy: str = ""
-    """Uid of the policy that governs: failures, slot and its request are of this one."""
+    """Uid of the governing policy, to which failures, slot and request belong."""
     schedule: str = ""
 
     @classmethod
     def from_status(cls, section: Mapping[str, Any]) -> "RunHistory":
-        """The history in ``status.maintenance.compaction`` or ``.retention``."""
+        """Return the history in ``status.maintenance.compaction`` or ``.retention``."""
         slot = section.get("lastScheduleTime")
         return cls(
             section.get("lastRun"),
@@ -187,25 +195,28 @@ class RunHistory:
 
     @property
     def finished(self) -> datetime | None:
-        """When the last run ended."""
+        """End of the last run."""
         text = (self.last or {}).get("finishTime")
         return datetime.fromisoformat(text) if text else None
 
     @property
     def result(self) -> str | None:
-        """What came of the last run: Succeeded, Failed, Unfinished or Busy."""
+        """Result of the last run: Succeeded, Failed, Unfinished or Busy."""
         result: str | None = (self.last or {}).get("result")
         return result
 
     @property
     def message(self) -> str:
-        """What the last run says."""
+        """Message of the last run."""
         message: str = (self.last or {}).get("message", "")
         return message
 
     def governed_by(self, policy: str, schedule: str, past: datetime | None, answered: str | None) -> "RunHistory":
-        """The history as it counts under the policy of this uid, with this schedule, whose slot ``past`` is behind. To a topic that it has
-        just taken over, past slots and what it has ``answered`` for all before are nothing that is owed; a changed schedule begins anew."""
+        """Return the history as it counts under a policy and its schedule, of which slot ``past`` is over.
+
+        A topic that the policy has just taken over ignores past slots, and a request that the policy has ``answered``
+        for all topics before. A changed schedule starts at its next slot.
+        """
         history = self
         if history.policy != policy:
             theirs = {who: value for who, value in history.requests.items() if who != "policy"}
@@ -216,7 +227,7 @@ class RunHistory:
         return history
 
     def after_run(self, run: PolicyRun, uid: str) -> "RunHistory":
-        """The history once this run of the table has ended. The same run again changes nothing, and neither does an older one."""
+        """Return the history after a run of the table has ended. The same or an older run changes nothing."""
         finished = run.job.finished
         if finished is None:
             return self
@@ -231,23 +242,23 @@ class RunHistory:
         if last["result"] == "Busy":
             return history
         if last["result"] == "Unfinished":
-            # What it was to answer is not answered yet.
+            # The slot and the requests of the run are not answered yet.
             return history.without_failures() if report.commits else history
         if last["result"] == "Failed":
             before = self.failures if self.generation == run.mark.generation else 0
             failed = {**self.failed, **marked.requests}
             return replace(history, failures=before + 1, generation=run.mark.generation, failed=failed)
-        # A run of an earlier schedule answers none of the slots of this one that came later.
+        # A run of an earlier schedule does not answer later slots of this schedule.
         slots = (marked.slot, self.slot) if self.schedule else ()
         slot = max((it for it in slots if it is not None), default=None)
         return replace(history.without_failures(), slot=slot, requests={**self.requests, **marked.requests})
 
     def without_failures(self) -> "RunHistory":
-        """The same without the failures."""
+        """Return the history without the failures."""
         return replace(self, failures=0, generation=0, failed={})
 
     def to_status(self) -> Manifest:
-        """As ``status`` keeps it."""
+        """Return the history as ``status`` keeps it."""
         section: Manifest = {}
         if self.last is not None:
             section["lastRun"] = self.last
@@ -268,7 +279,7 @@ class RunHistory:
 
 
 def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
-    """A run as ``status`` has it, summed over these tables."""
+    """Return a run as ``status`` shows it, summed over these tables."""
     failed = [report for report in reports if report.outcome == "Failed"]
     unfinished = [report for report in reports if report.outcome == "Unfinished"]
     status: Manifest = {"name": run.name, "startTime": timestamp(run.job.created)}

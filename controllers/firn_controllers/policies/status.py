@@ -1,4 +1,7 @@
-"""The status document of one policy, computed whole from what was observed and decided. It is written only when it says something new."""
+"""The status document of one policy, computed whole from what was observed and decided.
+
+It is written only when it says something new.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +71,7 @@ def policy_status(report: PolicyReport) -> Manifest:
 
 def paused_status(policy: PolicyEntry, now: datetime) -> Manifest:
     """Compute the status while reconciliation is paused: unchanged, with the condition Paused."""
-    message = f"nothing is looked at or started while annotation {names.PAUSE} is true"
+    message = f"reconciliation is paused while annotation {names.PAUSE} is true, and no run starts; remove the annotation to continue"
     return paused_over(policy.status, policy.generation, message, now)
 
 
@@ -92,13 +95,20 @@ def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
             ConditionType.SPEC_VALID: Verdict("False", reason, message),
             ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
         }
-    verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec can be followed")}
+    verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec is valid")}
     if policy.terms is not None and policy.terms.suspended:
         verdicts[ConditionType.READY] = Verdict("False", Reason.SUSPENDED, "spec.suspend is true: no run starts")
     else:
-        verdicts[ConditionType.READY] = Verdict("True", Reason.ALL_READY, "the policy is followed")
+        verdicts[ConditionType.READY] = Verdict("True", Reason.ALL_READY, _followed(report))
     verdicts[ConditionType.MAINTENANCE_HEALTHY] = _maintenance_healthy(report)
     return verdicts
+
+
+def _followed(report: PolicyReport) -> str:
+    refused = sorted("/".join(topic.entry.name) for topic in report.observed.topics if not topic.followed)
+    if not refused:
+        return "the policy is followed"
+    return f"the policy is followed, but does not fit {_named(refused)}; PoliciesResolved of such a topic says why"
 
 
 def _topics(report: PolicyReport) -> Manifest:
@@ -113,8 +123,8 @@ def _topics(report: PolicyReport) -> Manifest:
 def _answered_request(report: PolicyReport) -> str | None:
     """Return the last value of ``firn.dev/run-now`` that was answered for every topic governed at that time.
 
-    A topic that comes later has no part in it. A request made while the policy governed no topic waits for the first topic,
-    because a policy may be created before its topics.
+    A topic that comes later has no part in it. A request made while the policy governed no topic waits for the first
+    topic, because a policy may be created before its topics.
     """
     policy = report.policy
     answers = {outcome.history.requests.get("policy") for outcome in report.outcomes.values()}

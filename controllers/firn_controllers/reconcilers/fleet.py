@@ -1,4 +1,6 @@
-"""One profile: applies its fleet's objects, rolls it one broker at a time, and tells the board whether topics can be managed."""
+"""Reconciles a profile: applies the objects of its fleet, replaces brokers one at a time, and puts its health on the
+board.
+"""
 
 import logging
 from dataclasses import replace
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 INTERVAL_BUSY = 3.0
-"""Seconds between looks while the fleet rolls, is being upgraded, or has a problem."""
+"""Seconds between looks while brokers are being replaced or upgraded, or have a problem."""
 
 
 class FleetReconciler:
@@ -37,12 +39,15 @@ class FleetReconciler:
         self._scale_downs_refused: set[tuple[str, int]] = set()
         self._waits_logged: dict[str, str | None] = {}
         self._pruned: set[str] = set()
-        """Profiles whose old configurations this process has removed. It makes no others: its own configuration never changes."""
+        """Profiles whose old configurations this process has removed.
+
+        It makes no others: its own configuration never changes.
+        """
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
     async def reconcile(self, profile: str) -> Outcome:
-        """Look, apply, tell."""
+        """Apply the objects of one fleet and publish its health."""
         if not self._config.profiles[profile].managed:
             fleet_health, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
@@ -51,7 +56,7 @@ class FleetReconciler:
         return Outcome(after=INTERVAL_BUSY if busy or fleet_health.problem else INTERVAL)
 
     async def _fleet(self, profile: str) -> tuple[FleetHealth, bool]:
-        """Its health, and whether something is under way that the next look may take further."""
+        """Return the health of a managed fleet, and whether the next look may continue a roll-out or upgrade."""
         cluster = self._cluster
         live = await cluster.stateful_set(names.fleet(profile))
         fleet = kinds.managed_fleet(self._config, profile, self._owner, live)
@@ -69,7 +74,7 @@ class FleetReconciler:
                 fleet, version, failure = await self._finalised(fleet, settled)
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
-            # Nothing was applied: brokers that run keep what they run, and topics can be managed.
+            # Nothing was applied, so running brokers stay as they are, and topics can be managed.
             fleet_health = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
             if fleet_health.problem is not None:
                 fleet_health = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
@@ -80,7 +85,10 @@ class FleetReconciler:
         return fleet_health, rolling or (version is not None and failure is None)
 
     async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
-        """The fleet with the metadata version that is in force by now; the one that is still to be, if any; why it cannot be, if so."""
+        """Finalise the metadata version.
+
+        Returns the fleet with the version in force, the version that is still to be finalised, and why that failed.
+        """
         cluster = self._cluster
         version = metadata_version.pending(fleet)
         if version is None or not settled:
@@ -91,7 +99,7 @@ class FleetReconciler:
             await cluster.apply(metadata_version.build(fleet, version))
             return fleet, version, None
         if metadata_version.succeeded(job):
-            text = f"brokers of profile {fleet.name} have metadata version {version}: there is no way back to an older Kafka"
+            text = f"brokers of profile {fleet.name} have metadata version {version}; a downgrade to an older Kafka is no longer possible"
             self._context.announce(Announcement("Normal", EventReason.FINALISED, text))
             return replace(fleet, metadata_version=version), None, None
         return fleet, version, metadata_version.failure(job, version)
@@ -110,7 +118,7 @@ class FleetReconciler:
                 log.info("replacing brokers of profile %s waits %s", fleet.name, step.waits)
 
     async def _apply_external(self, fleet: Fleet) -> None:
-        """Services for clients outside: those of the configuration, and no others. A way in that was taken out of it is closed at once."""
+        """Apply the configured Services for clients outside, and delete all others at once."""
         cluster, wanted = self._cluster, builders.external_services(fleet)
         for service in wanted:
             await cluster.apply(service)
@@ -120,11 +128,11 @@ class FleetReconciler:
         for name in await cluster.list_names("v1", "Service", fleet.labels):
             if name.startswith(builders.external_prefix(fleet)) and name not in kept:
                 await cluster.delete("v1", "Service", self._owner.namespace, name)
-                log.info("removed Service %s: profile %s is not to be reached from outside by it", name, fleet.name)
+                log.info("removed Service %s: profile %s no longer configures it for clients outside", name, fleet.name)
         self._closed.add(fleet.name)
 
     async def _prune(self, fleet: AnyFleet) -> None:
-        """Remove the configurations that no broker starts from any more."""
+        """Delete the configurations that no broker starts from any more."""
         if fleet.name in self._pruned:
             return
         kept, cluster = kinds.config_map(fleet)["metadata"]["name"], self._cluster
@@ -154,12 +162,14 @@ class FleetReconciler:
         if fleet_health.degraded and fleet_health.degraded != was_degraded:
             self._context.announce(Announcement("Warning", EventReason.DEGRADED, fleet_health.degraded))
         elif was_degraded and not fleet_health.degraded and fleet_health.problem is None:
-            self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"{what} are all well again"))
+            self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"{what} have recovered"))
         was_rolling = before is not None and before.rolling
         if fleet_health.rolling and not was_rolling:
-            self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are replaced one by one"))
+            self._context.announce(
+                Announcement("Normal", EventReason.ROLLING_OUT, f"{what} are being replaced one by one")
+            )
         elif was_rolling and not fleet_health.rolling:
-            self._context.announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} are all replaced"))
+            self._context.announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} have all been replaced"))
 
     def _refuse_scale_down(self, fleet: Fleet) -> None:
         asked = fleet.profile.replicas
@@ -169,8 +179,8 @@ class FleetReconciler:
                 Announcement(
                     "Warning",
                     EventReason.SCALE_DOWN_REFUSED,
-                    f"profile {fleet.name} has {fleet.replicas} brokers and stays so, though replicas is {asked}: the partitions on them would be"
-                    " lost",
+                    f"profile {fleet.name} keeps its {fleet.replicas} brokers although replicas is {asked}, because the partitions on them would be"
+                    f" lost; set replicas to {fleet.replicas}",
                 )
             )
 

@@ -1,4 +1,4 @@
-"""One ingestion group: applies the driver's objects, and tells the board how it is and what it says of each topic."""
+"""Reconciles an ingestion group: applies the driver's objects, and puts its health and its progress on the board."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +18,9 @@ from firn_controllers.reconcilers.context import Context
 
 
 class GroupReconciler:
-    """Reconciles groups: keeps their health and their driver's report on the board, and wakes the topics that either concerns."""
+    """Reconciles groups: keeps their health and their driver's report on the board, and wakes the topics that either
+    concerns.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -33,7 +35,7 @@ class GroupReconciler:
         self._digests: dict[str, dict[str, tuple[object, ...]]] = {}
 
     async def reconcile(self, group: str) -> Outcome:
-        """Look, apply, tell."""
+        """Apply the objects of one group, and publish its health and progress."""
         cluster = self._ports.cluster
         labels = group_labels(group)
         live = await cluster.stateful_set(names.ingestion(group))
@@ -75,12 +77,12 @@ class GroupReconciler:
         return Outcome(after=self._interval)
 
     def _first_reading_due(self, pods: Sequence[PodState]) -> bool:
-        """This process has only just started, and the driver is there: its word is waited for before anything is report of it."""
+        """Return whether this process started a moment ago and waits for the first report of a running driver."""
         young = self._ports.clock.monotonic() - self._started < self._stale_after.total_seconds()
         return young and any(pod.ready for pod in pods)
 
     def _publish_progress(self, group: str, report: DriverReport | None) -> None:
-        """Keep what the driver says; wake the topics of which it says something new."""
+        """Store the driver's report, and wake the topics about which it says something new."""
         topics: dict[str, TopicProgress] = {item.uid: item for item in report[0].topics} if report else {}
         earlier = self._board.progress.get(group, {})
         self._board.progress[group] = topics
@@ -115,7 +117,9 @@ class GroupReconciler:
         ):
             self._context.announce(Announcement("Warning", EventReason.UNAVAILABLE, group_health.message))
         if group_health.rolling and not (before is not None and before.rolling):
-            self._context.announce(Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is replaced"))
+            self._context.announce(
+                Announcement("Normal", EventReason.ROLLING_OUT, f"{what}: the driver is being replaced")
+            )
 
 
 def _counts(progress: TopicProgress) -> tuple[object, ...]:

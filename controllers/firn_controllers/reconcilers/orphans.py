@@ -1,7 +1,8 @@
 """Removes objects that nothing refers to any more.
 
-These are job contracts of resources that were deleted, without a finalizer, while no operator ran; contracts of maintenance runs whose
-Jobs are gone; and drivers of ingestion groups that the configuration no longer has. Fleets are never removed: they hold data.
+These are job contracts of resources that were deleted, without a finalizer, while no operator ran; contracts of
+maintenance runs whose Jobs are gone; and drivers of ingestion groups that the configuration no longer has. Fleets are
+never removed: they hold data.
 """
 
 import logging
@@ -17,7 +18,7 @@ from firn_controllers.reconcilers.policy.runs import PolicyRuns
 log = logging.getLogger(__name__)
 
 ENDING = 5.0
-"""Seconds between looks at drivers that have been told to end."""
+"""Seconds between looks at drivers that are terminating."""
 _GROUP_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "ConfigMap"))
 
 
@@ -38,10 +39,10 @@ class OrphanReconciler:
         return Outcome(after=ENDING if ending else self._context.resync_interval)
 
     async def _prune_groups(self) -> bool:
-        """Remove the drivers of groups that are not configured. Returns whether a driver has not ended yet.
+        """Delete the drivers of groups that are not configured. Returns whether a driver has not ended yet.
 
-        A driver is removed although topics may still name its group, because a driver that is told to end finishes its commits. Its
-        Service and settings are removed after it, because its executors find it by that Service until then.
+        A driver is deleted although topics may still name its group, because a terminating driver finishes its commits.
+        Its Service and settings are deleted after it, because its executors find it by that Service until then.
         """
         waits = False
         kept = {names.ingestion(group) for group in self._context.config.groups}
@@ -54,7 +55,7 @@ class OrphanReconciler:
                     waits = True
                     continue
                 await self._cluster.delete(api_version, kind, self._namespace, name)
-                log.info("removed %s %s: the configuration has no ingestion group %s any more", kind, name, group)
+                log.info("removed %s %s: the configuration no longer has ingestion group %s", kind, name, group)
         return waits
 
     async def _prune_job_contracts(self) -> None:

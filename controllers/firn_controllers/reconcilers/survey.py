@@ -1,6 +1,8 @@
-"""Keeps the board's debts true: measures the table of every topic again and again, under the policy that governs it.
+"""Measures the maintenance debt of every table again and again, under the policy that governs it, and puts it on the
+board.
 
-Beside the queue of reconciles, not in it: a measurement waits for catalog and object store, and must hold up nothing that a user asked for.
+The survey runs beside the work queue. A measurement waits for catalog and object store, and must not delay any
+reconcile.
 """
 
 import asyncio
@@ -23,25 +25,32 @@ from firn_controllers.ports import Debts, TableDebt
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""Measurements that are asked for at the same time: what a catalog can answer with one query. How many of them read objects at the same
-time is the adapter's to bound."""
+"""Parallel measurements: as many as a catalog can answer with one query.
+
+The adapter limits how many of them read objects at a time.
+"""
 GIVEN_UP = 5
-"""So many failures in a row, and a catalog's other tables are left for the next round: each might wait for a time-out."""
+"""After so many failures in a row, the other tables of a catalog wait for the next round, because each could run into a
+timeout.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was measured of a topic's table."""
+    """A measured debt of a topic's table."""
 
     name: Name
     target: TableTarget
     debt: TableDebt
     since: datetime | None
-    """When the CompactionPolicy was made that is followed: what is due will be done, and there is a lag. None without one."""
+    """When the governing CompactionPolicy was created. None without a policy."""
 
     def lag_seconds(self, now: datetime) -> float | None:
-        """Compaction lag: for how long files have been due by the governing policy, which owes nothing from before it was made. None
-        without a policy: nobody owes the work."""
+        """Return the compaction lag: for how long files have been due under the governing policy, counted from its
+        creation at the earliest.
+
+        None without a policy, because no compaction is planned.
+        """
         if self.since is None:
             return None
         oldest = self.debt.oldest_due
@@ -49,7 +58,7 @@ class Finding:
 
 
 class Survey:
-    """Measures; ``changed`` is told of each topic of which there is something new on the board."""
+    """Measures debts. ``changed`` is called with each topic whose debt changed."""
 
     def __init__(
         self,
@@ -71,10 +80,10 @@ class Survey:
         self._failures: dict[str, int] = {}
         self._failing: dict[str, str] = {}
         self.findings: dict[str, Finding] = {}
-        """By uid of the topic resource."""
+        """Findings by uid of the topic."""
 
     async def run(self) -> None:
-        """Measure everything, and again each interval, until cancelled."""
+        """Measure all tables in every interval, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             begun = loop.time()
@@ -86,7 +95,7 @@ class Survey:
         tables = list(self._tables())
         self._failures.clear()
         self._forget({entry.uid: target for entry, target in tables})
-        # Another one is first each time, so that none is always behind those that a catalog is given up for.
+        # Each round starts at another table, so that no table is always behind those for which a catalog is given up.
         self._first = (self._first + AT_ONCE) % max(1, len(tables))
         waiting = iter(tables[self._first :] + tables[: self._first])
 
@@ -125,7 +134,7 @@ class Survey:
             self._debts.forget(gone.target)
 
     def _work(self, entry: TopicEntry) -> tuple[CompactionWork, datetime | None]:
-        """The settings to measure by, and since when the policy has been there that is followed and gave them."""
+        """Return the settings to measure with, and when the policy was created that sets them."""
         resolution = self._policies.resolve("CompactionPolicy", entry)
         if resolution.followed and resolution.policy is not None:
             resource = resolution.policy.resource
@@ -142,8 +151,8 @@ class Survey:
             self._fail(entry, str(error))
             return
         except Exception:
-            # One table that cannot be read must not leave all others unmeasured.
-            log.exception("maintenance debt of topic %s/%s", *entry.name)
+            # A table that cannot be read must not keep the others from being measured.
+            log.exception("measuring the maintenance debt of topic %s/%s failed", *entry.name)
             return
         self._failures[target.catalog] = 0
         self._failing.pop(entry.uid, None)
@@ -159,7 +168,7 @@ class Survey:
             self._changed(entry.name)
 
     def _fail(self, entry: TopicEntry, problem: str) -> None:
-        """What was measured before stays. A problem is logged when it begins."""
+        """Keep the earlier measurement, and log a problem once, when it begins."""
         if self._failing.get(entry.uid) != problem:
             self._failing[entry.uid] = problem
             log.warning("%s", problem)

@@ -1,1 +1,1 @@
-"""What users wrote in specs, read into typed terms and checked against columns."""
+"""Specs of users, read into typed terms and checked against columns."""

@@ -1,7 +1,7 @@
-"""Times that a policy names: slots of its schedule, with time zone and jitter, and windows in which runs may start.
+"""The times in a policy: slots of its schedule, with time zone and jitter, and windows in which runs may start.
 
-Around changes of the clock a slot is where Debian's cron has it (library cronsim): one that the clock skips comes right after, one that
-the clock has twice comes once.
+When clocks change, a slot is where Debian's cron has it (library cronsim). A slot that the clock skips comes right
+after; a slot that the clock shows twice comes once.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ class CronExpression:
 
     @classmethod
     def parse(cls, expression: str, time_zone: str, field: str) -> "CronExpression":
-        """Raises InvalidSpecError that names the part of ``field``."""
+        """Parse and check an expression. Raises InvalidSpecError that names the part of ``field``."""
         try:
             zone = ZoneInfo(time_zone)
         except (OSError, ValueError, KeyError) as error:
-            message = f"{field}.timeZone: {time_zone!r} is not a zone of the IANA database, such as Europe/Berlin"
+            message = f"{field}.timeZone: {time_zone!r} is not a time zone of the IANA database; use one such as Europe/Berlin"
             raise InvalidSpecError(message) from error
         words = " ".join(expression.split())
         try:
@@ -42,23 +42,23 @@ class CronExpression:
 
     @property
     def text(self) -> str:
-        """Expression and zone: what slots depend on."""
+        """Expression and zone, on which the slots depend."""
         return f"{self.expression} {self.zone.key}"
 
     def last(self, at: datetime) -> datetime:
-        """The newest slot that is not after ``at``, in UTC."""
-        # cronsim leaves out the moment that it is given; it counts whole minutes.
+        """Return the newest slot that is not after ``at``, in UTC."""
+        # cronsim excludes the given time, and counts whole minutes.
         given = at.astimezone(self.zone).replace(microsecond=0) + timedelta(seconds=1)
         return next(CronSim(self.expression, given, reverse=True)).astimezone(UTC)
 
     def next(self, at: datetime) -> datetime:
-        """The oldest slot after ``at``, in UTC."""
+        """Return the oldest slot after ``at``, in UTC."""
         return next(CronSim(self.expression, at.astimezone(self.zone))).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """A schedule's slots. Each is due a little later, by a share of ``jitter`` that depends on slot and ``seed`` alone."""
+    """Slots of a schedule. Each is due a share of ``jitter`` later, which depends only on slot and ``seed``."""
 
     cron: CronExpression
     jitter: timedelta
@@ -71,25 +71,25 @@ class Slots:
         return cls(CronExpression.parse(schedule.cron, schedule.time_zone, "spec.schedule"), jitter, seed)
 
     def due(self, slot: datetime) -> datetime:
-        """When runs of this slot start."""
+        """Return when runs of this slot start."""
         text = f"{self.seed} {slot.timestamp():.0f}"
         share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
         return slot + timedelta(seconds=int(self.jitter.total_seconds() * share))
 
     def last(self, now: datetime) -> datetime:
-        """The newest slot that is due."""
+        """Return the newest slot that is due."""
         slot = self.cron.last(now)
         return slot if self.due(slot) <= now else self.cron.last(slot - timedelta(seconds=1))
 
     def next(self, now: datetime) -> datetime:
-        """When the next slot that is not due yet will be."""
+        """Return when the next slot will be due."""
         slot = self.cron.last(now)
         return self.due(slot) if self.due(slot) > now else self.due(self.cron.next(now))
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One window."""
+    """A window in which runs may start."""
 
     cron: CronExpression
     duration: timedelta
@@ -97,7 +97,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Times in which runs may start. None at all: any time."""
+    """The windows in which runs may start. Without windows runs may start at any time."""
 
     openings: tuple[Opening, ...] = ()
 
@@ -115,14 +115,14 @@ class Windows:
         )
 
     def opened(self, now: datetime) -> datetime | None:
-        """Since when runs may start, or None while they may not."""
+        """Return since when runs may start, or None while they may not."""
         if not self.openings:
             return datetime.min.replace(tzinfo=UTC)
         since = [slot for it in self.openings if now < (slot := it.cron.last(now)) + it.duration]
         return min(since, default=None)
 
     def first(self, at: datetime) -> datetime:
-        """The first time from ``at`` on at which runs may start."""
+        """Return the first time, from ``at`` on, at which runs may start."""
         if self.opened(at) is not None:
             return at
         return min(it.cron.next(at) for it in self.openings)

@@ -1,4 +1,4 @@
-"""Whether a table's columns bear what is wanted of them: names, types, transforms."""
+"""Checks columns that a spec names: the column exists, and its type suits the transform."""
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -7,32 +7,46 @@ from firn.tables import types
 from firn.tables.transforms import PartitionTerm
 from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
-_BUCKETS = frozenset(
-    {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"}
-)  # and decimal, fixed
-_TRUNCATES = frozenset({"int", "long", "string", "binary"})  # and decimal
+_BUCKETS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"})
+"""Primitive types of bucket, beside decimal and fixed."""
+_TRUNCATES = frozenset({"int", "long", "string", "binary"})
+"""Primitive types of truncate, beside decimal."""
+_TAKES = {
+    "identity": "a primitive type",
+    "void": "a primitive type",
+    "bucket": "int, long, decimal, date, time, timestamp, timestamptz, string, uuid, fixed or binary",
+    "truncate": "int, long, decimal, string or binary",
+    "year": "date, timestamp or timestamptz",
+    "month": "date, timestamp or timestamptz",
+    "day": "date, timestamp or timestamptz",
+    "hour": "timestamp or timestamptz",
+}
 
 
 def column_type(path: str, columns: tuple[Column, ...]) -> Type:
-    """The type of a column or of a member of a struct column. Raises InvalidSpecError (UnknownColumn)."""
+    """Return the type of a column or of a member of a struct column. Raises InvalidSpecError (UnknownColumn)."""
     first, *rest = path.split(".")
-    found = next((column for column in columns if column.name == first), None)
-    if found is None:
-        known = ", ".join(column.name for column in columns)
-        raise InvalidSpecError(f"{path!r} is no column of the table, which has {known}", reason=Reason.UNKNOWN_COLUMN)
-    kind = types.parse(found.type)
+    column = next((column for column in columns if column.name == first), None)
+    if column is None:
+        choice = ", ".join(column.name for column in columns)
+        raise InvalidSpecError(
+            f"{path!r} is not a column of the table; choose one of {choice}", reason=Reason.UNKNOWN_COLUMN
+        )
+    kind = types.parse(column.type)
     for member in rest:
         if not isinstance(kind, Struct) or member not in dict(kind.fields):
             raise InvalidSpecError(
-                f"{path!r} is no member of column {first} ({found.type})", reason=Reason.UNKNOWN_COLUMN
+                f"{path!r} is not a member of column {first}, whose type is {column.type}", reason=Reason.UNKNOWN_COLUMN
             )
         kind = dict(kind.fields)[member]
     return kind
 
 
 def check_term(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
-    """Raises InvalidSpecError where the column is unknown, or the transform is not defined for its type
-    (Iceberg spec, "Partition Transforms")."""
+    """Check a term by the Iceberg specification, "Partition Transforms".
+
+    Raises InvalidSpecError: UnknownColumn, or BadTransform if the transform does not take the column's type.
+    """
     kind = column_type(term.column, columns)
     nested = isinstance(kind, Struct | ListOf | MapOf)
     name = kind.name if isinstance(kind, Primitive) else ""
@@ -48,4 +62,5 @@ def check_term(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
         case "hour":
             fits = name in ("timestamp", "timestamptz")
     if not fits:
-        raise InvalidSpecError(f"{term}: {term.transform} is not defined for {kind}", reason=Reason.BAD_TRANSFORM)
+        message = f"{term}: {term.transform} takes {_TAKES[term.transform]}, and {term.column} is {kind}"
+        raise InvalidSpecError(message, reason=Reason.BAD_TRANSFORM)

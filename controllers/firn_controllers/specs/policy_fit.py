@@ -39,13 +39,13 @@ def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> No
 
 def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tuple[Column, ...]) -> None:
     if policy.spec.strategy == "Sort" and not policy.spec.columns and not topic.spec.table.sort_by:
-        raise InvalidSpecError("spec.columns: strategy Sort needs them where the topic's table has no sortBy")
+        raise InvalidSpecError("spec.columns: strategy Sort needs columns, because the topic's table has no sortBy")
     for column in policy.spec.columns:
         try:
             if policy.spec.strategy == "Sort":
                 check_term(transforms.parse_sort(column).term, columns)
             elif isinstance(_type_of("spec.columns", column, columns), Struct | ListOf | MapOf):
-                raise InvalidSpecError(f"{column} is no single value, which a Z-order needs")
+                raise InvalidSpecError(f"{column} is not a single value; ZOrder needs columns of primitive types")
         except InvalidSpecError as error:
             raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
 

@@ -1,4 +1,4 @@
-"""What a policy says, read once: checked against the configuration, its times and amounts as numbers."""
+"""The terms of a policy: its spec, checked against the configuration, with times and amounts as numbers."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ Policy = CompactionPolicy | RetentionPolicy
 
 @dataclass(frozen=True, slots=True)
 class TriggerTerms:
-    """What makes a table due by its debt."""
+    """Limits of debt from which a table is due."""
 
     small_files: int | None
     small_bytes: int | None
@@ -27,7 +27,7 @@ class TriggerTerms:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTerms:
-    """A policy that can be followed. `read` makes it."""
+    """The terms of a valid policy. `read_terms` makes them."""
 
     slots: Slots | None
     windows: Windows
@@ -38,17 +38,21 @@ class PolicyTerms:
     size: str
     suspended: bool
     idle: bool
-    """There is nothing that a run could do: only ``log`` is set."""
+    """A run would have nothing to do, because only ``log`` is set."""
 
 
 def read_terms(policy: Policy, uid: str, config: Config) -> PolicyTerms:
-    """Raises InvalidSpecError that names the field: InvalidSpec, BadTransform (columns), NotAllowed (below what the configuration allows)."""
+    """Read a policy.
+
+    Raises InvalidSpecError that names the field: InvalidSpec, BadTransform (columns), NotAllowed (below the
+    configuration's limit).
+    """
     spec = policy.spec
     maintenance = config.maintenance
     if spec.run.size not in maintenance.sizes:
         sizes = ", ".join(sorted(maintenance.sizes))
         raise InvalidSpecError(
-            f"spec.run.size: {spec.run.size} is not in the operator's configuration, which has {sizes}",
+            f"spec.run.size: {spec.run.size} is not in the operator's configuration; choose one of {sizes}",
             reason=Reason.NOT_ALLOWED,
         )
     triggers = None
@@ -101,6 +105,6 @@ def _check_floors(policy: RetentionPolicy, config: Config) -> None:
 def _check_floor(field: str, given: str, lowest: str) -> None:
     if durations.milliseconds(given) < durations.milliseconds(lowest):
         raise InvalidSpecError(
-            f"spec.{field}: {given} is less than the operator's configuration allows, which is {lowest}",
+            f"spec.{field}: {given} is below the operator's configuration, which allows {lowest} or more",
             reason=Reason.NOT_ALLOWED,
         )

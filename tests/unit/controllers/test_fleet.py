@@ -613,7 +613,7 @@ def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> Non
     found = [*pods("a"), crashed, gen.pod("firn-broker-classic-2")]
     well = health.fleet_health("classic", fleet(), found, FleetState(2, 3))
     assert well.problem is None
-    assert "firn-broker-classic-1 keeps ending" in well.degraded
+    assert "firn-broker-classic-1 keeps terminating" in well.degraded
     assert health.fleet_health("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
 
 

@@ -134,8 +134,12 @@ async def test_a_bad_policy_says_which_field_and_nothing_is_run_by_it(
 @pytest.mark.parametrize(
     ("kind", "spec", "words"),
     [
-        (COMPACTION, {"strategy": "ZOrder", "columns": ["carrier", "nowhere"]}, "spec.columns: 'nowhere' is no column"),
-        (COMPACTION, {"strategy": "ZOrder", "columns": ["place"]}, "place is no single value"),
+        (
+            COMPACTION,
+            {"strategy": "ZOrder", "columns": ["carrier", "nowhere"]},
+            "spec.columns: 'nowhere' is not a column",
+        ),
+        (COMPACTION, {"strategy": "ZOrder", "columns": ["place"]}, "place is not a single value"),
         (COMPACTION, {"strategy": "Sort", "columns": ["hour(carrier)"]}, "spec.columns: hour(carrier)"),
         (RETENTION, {"rows": {"column": "delay", "maxAge": "1d"}}, "spec.rows.column: delay is double"),
         (RETENTION, {"rows": {"column": "_kafka.timestamps", "maxAge": "1d"}}, "spec.rows.column: '_kafka.timestamps'"),
@@ -165,7 +169,7 @@ async def test_sorting_by_the_tables_own_order_needs_one() -> None:
     sort = gen.policy("s", strategy="Sort", **ALL)
     world = await world_with(sort, topics=(gen.topic(),))
     assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
-    assert "spec.columns: strategy Sort needs them" in world.message("PoliciesResolved")
+    assert "spec.columns: strategy Sort needs columns" in world.message("PoliciesResolved")
     world = await world_with(sort, topics=(gen.topic(table={"sortBy": ["id"]}),))
     assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
 

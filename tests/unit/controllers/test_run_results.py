@@ -51,7 +51,7 @@ async def test_a_failure_is_said_on_both_sides_tried_again_and_forgotten_when_it
     [
         ("DeadlineExceeded", None, "longer than spec.run.deadline"),
         ("BackoffLimitExceeded", "Traceback\n  ...\nMemoryError: out of it", "MemoryError: out of it"),
-        ("PodFailurePolicy", "", "refuses its configuration"),
+        ("PodFailurePolicy", "", "rejected its configuration"),
     ],
 )
 async def test_a_run_that_ends_without_a_report_has_failed_for_all_its_tables(
@@ -109,7 +109,7 @@ async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> Non
     await world.settle(seconds=120)
     assert len(world.maintainer.done) == 3
     assert (seen[1]["result"], seen[1]["rows"]["items"]) == ("Unfinished", 7)
-    assert seen[1]["message"] == "3 commits were made before the run ended (stopped: deadline); it is due again"
+    assert seen[1]["message"] == "the run made 3 commits before it ended (stopped: deadline); the table is due again"
     assert "failures" not in maintenance(world)["retention"]
     assert ("flights", "Deleted") in [(name, reason) for name, reason, _ in world.cluster.events]
     assert maintenance(world)["retention"]["lastScheduleTime"] == "2026-03-01T13:00:00Z"

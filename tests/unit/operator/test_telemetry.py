@@ -14,7 +14,7 @@ from firn_operator.process import telemetry
     [
         (None, 0, 0, 0),
         (FleetHealth(), 1, 0, 0),
-        (FleetHealth(rolling=True, degraded="pod firn-broker-a-2 keeps ending"), 1, 1, 1),
+        (FleetHealth(rolling=True, degraded="pod firn-broker-a-2 keeps terminating"), 1, 1, 1),
         (FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), 0, 0, 0),
     ],
     ids=["not looked at yet", "well", "a roll that is held up", "down"],

@@ -1,4 +1,6 @@
-"""The settings document that every broker of a fleet starts from (``firn_broker.settings``), and the script that adds what differs."""
+"""The settings document of all brokers of a fleet (``firn_broker.settings``), and the script that adds the settings of
+one broker.
+"""
 
 from typing import Any
 
@@ -28,7 +30,10 @@ exec firn-broker --config {CONFIG_PATH}/broker.yaml "$command"
 
 
 def settings(fleet: DisklessFleet) -> dict[str, Any]:
-    """The common part of the settings; the profile's ``config`` wins over ours, and has no key that says who a broker is."""
+    """Return the common part of the settings.
+
+    The profile's ``config`` wins over ours, and has no key for the identity of a broker.
+    """
     profile = fleet.profile
     coordinator: dict[str, Any] = {
         "type": "postgres",
@@ -66,7 +71,7 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """``theirs`` over ``ours``, key by key down to what is no mapping."""
+    """Merge ``theirs`` over ``ours``, key by key down to values that are not mappings."""
     both = dict(ours)
     for key, value in theirs.items():
         before = both.get(key)
@@ -75,12 +80,12 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def name(fleet: DisklessFleet) -> str:
-    """``firn-broker-P-HASH``."""
+    """Return the name ``firn-broker-P-HASH``."""
     return builders.config_map_name(fleet, _read_at_start(fleet))
 
 
 def build(fleet: DisklessFleet) -> Manifest:
-    """The ConfigMap."""
+    """Build the ConfigMap."""
     return builders.config_map(fleet, _read_at_start(fleet))
 
 

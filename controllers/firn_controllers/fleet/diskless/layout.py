@@ -1,4 +1,7 @@
-"""What the objects of a diskless fleet agree on. Nothing of it depends on what is live: its brokers come and go without moving data."""
+"""Names and settings that all objects of a diskless fleet share.
+
+Nothing here depends on live objects, because brokers come and go without moving data.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +17,24 @@ METRICS_PORT = 9090
 CONFIG_PATH = "/etc/firn/broker"
 UID = 65532
 DRAIN_SECONDS = 60
-"""What a broker has from being told to stop: a few seconds while new clients still come, then all that was taken is answered and stored."""
+"""Seconds from the signal to stop until the broker is killed.
+
+New clients still arrive for a few seconds; then the broker answers and stores everything that it has accepted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DisklessFleet(Fleet):
-    """As many brokers as the profile says, now."""
+    """A fleet with as many brokers as the profile says."""
 
     profile: DisklessProfile
 
     @classmethod
     def from_profile(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
-        """The fleet of profile ``name``. The configuration has an image for it, or it would not have been accepted."""
+        """Return the fleet of profile ``name``.
+
+        The configuration has an image for it, or it would not have been accepted.
+        """
         image = profile.image or config.images.broker
         assert image is not None
         return cls(
@@ -39,15 +48,15 @@ class DisklessFleet(Fleet):
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Clients', and that of metrics and probes."""
+        """Ports for clients, and for metrics and probes."""
         return {"kafka": CLIENT_PORT, "metrics": METRICS_PORT}
 
     @property
     def schema(self) -> str:
-        """The fleet's schema in the coordinator's database."""
+        """Schema of the fleet in the coordinator's database."""
         return f"firn_broker_{names.table_part(self.name)}"
 
     @property
     def url(self) -> str:
-        """Where the fleet's objects are."""
+        """URL below which the fleet's objects are stored."""
         return f"{self.profile.object_store.url.rstrip('/')}/{self.name}"

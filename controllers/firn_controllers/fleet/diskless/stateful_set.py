@@ -1,4 +1,7 @@
-"""The brokers' StatefulSet. Image contract: ``firn-broker`` on the path, a shell, any uid. No volume of a pod outlives it."""
+"""The brokers' StatefulSet.
+
+Image contract: ``firn-broker`` on the path, a shell, any uid. No volume outlives its pod.
+"""
 
 from typing import Any
 
@@ -10,7 +13,7 @@ from firn_controllers.ports import Manifest
 
 
 def build(fleet: DisklessFleet, partition: int) -> Manifest:
-    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     volumes, mounts = children.secret_volumes(fleet.profile.secret_names())
     volumes += [
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
@@ -34,11 +37,11 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
         "command": ["/bin/sh", f"{CONFIG_PATH}/start.sh"],
         "env": _environment(fleet),
         "ports": stateful_set.container_ports(fleet),
-        # Metrics and probes are served once the broker has joined its fleet, for which it may have to bring the database up to date.
+        # A broker serves metrics and probes after it has joined its fleet, which may include a migration of the database.
         "startupProbe": {**alive, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 300},
         "readinessProbe": {**ready, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**alive, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-        # Until every node knows that the pod goes, new clients still come by the Services.
+        # New clients arrive through the Services until every node knows that the pod terminates.
         "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
         "resources": stateful_set.resources(fleet.profile.resources),
         "securityContext": children.container_security(),
@@ -48,7 +51,7 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
 
 
 def _environment(fleet: DisklessFleet) -> list[dict[str, Any]]:
-    # Clusters that label pods with their node's zone (Kubernetes 1.35 does by itself) keep clients and brokers of a zone together.
+    # Kubernetes 1.35 labels pods with the zone of their node. With the label, clients use the brokers of their zone.
     zone = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
     return [
         *({"name": name, "value": value} for name, value in sorted(fleet.profile.environment.items())),

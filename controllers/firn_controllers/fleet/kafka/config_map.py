@@ -1,4 +1,4 @@
-"""The configuration that every broker of a fleet starts from, and the script that adds what differs from pod to pod."""
+"""The configuration of all brokers of a fleet, and the script that adds the settings of one broker."""
 
 from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.fleet import builders, outside
@@ -41,7 +41,10 @@ exec /opt/kafka/bin/kafka-server-start.sh "$config"
 
 
 def properties(fleet: KafkaFleet) -> dict[str, str]:
-    """The common part of ``server.properties``; the profile's ``config`` wins over ours, and has no key that says who a broker is."""
+    """Return the common part of ``server.properties``.
+
+    The profile's ``config`` wins over ours, and has no key for the identity of a broker.
+    """
     replication = str(fleet.replication_factor)
     in_sync = str(fleet.in_sync)
     protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
@@ -64,7 +67,7 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
         "transaction.state.log.min.isr": in_sync,
         "share.coordinator.state.topic.replication.factor": replication,
         "share.coordinator.state.topic.min.isr": in_sync,
-        # Kafka 4 refuses records more than an hour ahead; the time a record says is data, not for the broker to judge.
+        # Kafka 4 rejects records more than an hour ahead. The time of a record is data, which the broker must not judge.
         "log.message.timestamp.after.max.ms": LONGEST,
         "log.message.timestamp.before.max.ms": LONGEST,
     }
@@ -72,18 +75,18 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
 
 
 def text(fleet: KafkaFleet) -> str:
-    """``server.properties`` as a file, keys in order. Line ends and backslashes are escaped as java.util.Properties reads them."""
+    """Return ``server.properties`` as a file, with sorted keys, escaped as java.util.Properties reads it."""
     escape = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
     return "".join(f"{key}={value.translate(escape)}\n" for key, value in sorted(properties(fleet).items()))
 
 
 def name(fleet: KafkaFleet) -> str:
-    """``firn-broker-P-HASH``."""
+    """Return the name ``firn-broker-P-HASH``."""
     return builders.config_map_name(fleet, _read_at_start(fleet))
 
 
 def build(fleet: KafkaFleet) -> Manifest:
-    """The ConfigMap. ``release-version`` is not part of its name, as it matters only to a volume that is still empty."""
+    """Build the ConfigMap. ``release-version`` is not part of its name, because it matters only to an empty volume."""
     version = fleet.metadata_version or fleet.profile.metadata_version or ""
     return builders.config_map(fleet, _read_at_start(fleet), **{"release-version": version})
 

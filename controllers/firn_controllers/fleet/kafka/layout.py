@@ -1,4 +1,4 @@
-"""What the objects of a fleet of Apache Kafka agree on: the controller quorum, the volume in force, the cluster's id."""
+"""Names and settings that all objects of an Apache Kafka fleet share: controller quorum, volume, cluster id."""
 
 import base64
 import hashlib
@@ -18,15 +18,17 @@ DATA_PATH = "/var/lib/kafka/data"
 CONFIG_PATH = "/etc/firn/kafka"
 UID = 1000
 VOTERS = f"{names.GROUP}/controller-voters"
-"""Annotation of the StatefulSet: how many brokers were in the controller quorum when the fleet was created."""
+"""Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
-"""Annotation of the StatefulSet: the metadata version that a Job last finalised; missing where none has."""
+"""Annotation of the StatefulSet: the metadata version that a Job finalised last. Missing if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaFleet(Fleet):
-    """``replicas``, ``voters``, ``metadata_version`` and the volume take what is live into account: a fleet only grows, its quorum
-    and its volumes stay as they were created."""
+    """A fleet of Apache Kafka. Its replicas, voters, metadata version and volume depend on the live StatefulSet.
+
+    A fleet only grows. Its quorum and its volumes stay as they were created.
+    """
 
     profile: KafkaProfile
     voters: int
@@ -38,7 +40,7 @@ class KafkaFleet(Fleet):
     def from_profile(
         cls, config: Config, name: str, profile: KafkaProfile, owner: Owner, live: StatefulSetState | None
     ) -> Self:
-        """The fleet of profile ``name``, given its StatefulSet as it is now."""
+        """Return the fleet of profile ``name``, given its live StatefulSet."""
         size, storage_class = profile.storage.size, profile.storage.storage_class_name
         replicas = profile.replicas
         voters = 3 if replicas >= 3 else 1
@@ -66,32 +68,38 @@ class KafkaFleet(Fleet):
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Clients', and the controllers' own."""
+        """Ports for clients, and for the controllers."""
         return {"kafka": CLIENT_PORT, "controller": CONTROLLER_PORT}
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of new partitions."""
+        """Number of replicas of new partitions."""
         return min(3, self.replicas)
 
     @property
     def in_sync(self) -> int:
-        """Replicas that a write needs (``min.insync.replicas``)."""
+        """Number of replicas that a write needs (``min.insync.replicas``)."""
         return 2 if self.replication_factor >= 3 else 1
 
     @property
     def least_ready(self) -> int:
-        """With fewer ready brokers than this, nothing can be written."""
+        """Number of ready brokers below which no record can be written."""
         return self.in_sync
 
     @property
     def cluster_id(self) -> str:
-        """Kafka's cluster id: the same for ever for this namespace and profile, so that volumes found again fit."""
+        """Kafka's cluster id.
+
+        It never changes for a namespace and profile, so that volumes that are found again fit.
+        """
         return cluster_id(self.owner.namespace, self.name)
 
 
 def cluster_id(namespace: str, profile: str) -> str:
-    """16 bytes in URL-safe base64 without padding, as Kafka writes ids; never with a leading dash, which its tools take for an option."""
+    """Return 16 bytes in URL-safe base64 without padding, as Kafka writes ids.
+
+    The id never begins with a dash, which Kafka's tools take for an option.
+    """
     for attempt in range(256):
         seed = f"firn/{namespace}/{profile}/{attempt}".encode()
         text = base64.urlsafe_b64encode(hashlib.sha256(seed).digest()[:16]).decode().rstrip("=")

@@ -1,7 +1,7 @@
-"""Finalising a metadata version: the last step of a version upgrade, after which there is no way back to the older Kafka.
+"""Finalises a metadata version: the last step of an upgrade, after which a downgrade to the older Kafka is impossible.
 
-It runs as a Job from the brokers' own image, only when the configuration names a version, and only when all brokers are new. A
-cluster that has the version already, such as a new one, is left as it is by it.
+A Job from the brokers' own image does this, only if the configuration names a version, and only after all brokers are
+new. A cluster that already has the version stays as it is.
 """
 
 from typing import Any
@@ -24,23 +24,26 @@ for feature in $features; do
 done
 exec $tool upgrade "$@"
 """
-"""Finalises the features of a release as a cluster formatted with it has them. ``upgrade --release-version`` would take kraft.version
-along, after which a voter that lost its volume is not let into the quorum again by its node id."""
+"""Shell script that finalises the features of a release as a cluster that was formatted with it has them.
+
+``upgrade --release-version`` would include kraft.version. After that, a voter that lost its volume could not join the
+quorum again by its node id.
+"""
 
 
 def pending(fleet: KafkaFleet) -> str | None:
-    """The version that the configuration asks for and that is not finalised yet."""
+    """Return the version that the configuration asks for, if it is not finalised yet."""
     wanted = fleet.profile.metadata_version
     return wanted if wanted != fleet.metadata_version else None
 
 
 def job_name(fleet: KafkaFleet, version: str) -> str:
-    """One Job for each version and image."""
+    """Return the name of the Job, which differs for every version and image."""
     return f"{names.fleet(fleet.name)}-metadata-{children.digest([version, fleet.image.image])[:8]}"
 
 
 def build(fleet: KafkaFleet, version: str) -> Manifest:
-    """The Job that finalises ``version``."""
+    """Build the Job that finalises ``version``."""
     servers = bootstrap_servers(fleet.name, fleet.profile, fleet.owner.namespace)
     container = {
         "name": "upgrade",
@@ -63,7 +66,7 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
     }
     labels = {children.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
     spec = {
-        # Brokers that are busy for a moment are tried again; a version that they do not know does not become right by that.
+        # Retries help with brokers that are busy for a moment, but not with a version that they do not know.
         "backoffLimit": 3,
         "activeDeadlineSeconds": 900,
         "ttlSecondsAfterFinished": 86400,
@@ -73,19 +76,19 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
 
 
 def succeeded(job: Manifest) -> bool:
-    """The Job has its Complete condition."""
+    """Return whether the Job is complete."""
     return _condition(job, "Complete") is not None
 
 
 def failure(job: Manifest, version: str) -> str | None:
-    """Why the Job gave up, and the way out; None while it has not."""
+    """Return why the Job failed and how to continue, or None if it has not failed."""
     condition = _condition(job, "Failed")
     if condition is None:
         return None
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return (
         f"metadata version {version} was not finalised: Job {name} failed ({condition.get('reason', 'Failed')}), see kubectl -n {namespace}"
-        f" logs job/{name}; correct metadataVersion, or delete the Job to have it tried again"
+        f" logs job/{name}; correct metadataVersion, or delete the Job to retry"
     )
 
 

@@ -1,4 +1,7 @@
-"""The brokers' StatefulSet. Image contract: the official ``apache/kafka`` (tools under /opt/kafka/bin, a shell, uid 1000)."""
+"""The brokers' StatefulSet.
+
+Image contract: the official ``apache/kafka``, with tools under /opt/kafka/bin, a shell and uid 1000.
+"""
 
 from typing import Any
 
@@ -10,7 +13,7 @@ from firn_controllers.ports import Manifest
 
 
 def build(fleet: KafkaFleet, partition: int) -> Manifest:
-    """The StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep the template they have (see ``rollout``)."""
+    """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     marks = {VOTERS: str(fleet.voters)}
     if fleet.metadata_version is not None:
         marks[METADATA_VERSION] = fleet.metadata_version
@@ -31,7 +34,7 @@ def _container(fleet: KafkaFleet) -> Manifest:
         "command": ["/bin/sh", f"{CONFIG_PATH}/start.sh"],
         "env": _environment(fleet),
         "ports": stateful_set.container_ports(fleet),
-        # Recovering the logs after a crash can take long; only then does the port open.
+        # The port opens after the logs are recovered, which can take long after a crash.
         "startupProbe": {**probe, "periodSeconds": 2, "failureThreshold": 900},
         "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},

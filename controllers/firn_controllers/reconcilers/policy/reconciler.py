@@ -40,7 +40,7 @@ class PolicyReconciler:
         if policy is None:
             return await self._end(kind, name, runs)
         self._reports.note_policy(policy)
-        # Also while paused: a paused policy starts no run, and deletes nothing that its spec does not want deleted any more.
+        # A paused policy starts no run, but it still stops runs that delete data which its spec now wants to keep.
         runs = await self._stop_unwanted(policy, runs)
         if policy.paused:
             await self._reports.write(policy, paused_status(policy, self._context.ports.clock.now()))
@@ -151,7 +151,9 @@ class PolicyReconciler:
                 self._context.wake_topic(entry.name)
 
     def _release(self, kind: Kind, name: Name, uids: frozenset[str]) -> None:
-        """Forget topics that the policy governs no more, and remove their outcomes unless another policy has replaced them."""
+        """Forget topics that the policy governs no more, and remove their outcomes unless another policy has replaced
+        them.
+        """
         outcomes = self._context.board.outcomes
         released = self._governed.pop((kind, name), frozenset()) - uids
         self._forget_due(kind, released)
@@ -170,7 +172,7 @@ class PolicyReconciler:
         now = self._context.ports.clock.now()
         times = [self._context.resync().after or 0.0]
         if decision.next is not None:
-            # A little later than the very moment: clocks differ, and a look that comes too early is in vain.
+            # Clocks differ, so a reconcile at the exact time could be too early.
             times.append(max(0.0, (decision.next - now).total_seconds()) + 0.1)
         if blocked:
             times.append(BLOCKED)

@@ -58,7 +58,9 @@ class PolicyReports:
         self._counted.pop((kind, name), None)
 
     def _ended(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[Announcement]:
-        """Count the runs that ended since this process started, and return the Events of those that status does not show yet."""
+        """Count the runs that ended since this process started, and return the Events of those that status does not
+        show yet.
+        """
         shown = (policy.status.get("lastRun") or {}).get("finishTime", "")
         key = (policy.kind, policy.name)
         counted = self._counted.get(key, frozenset())

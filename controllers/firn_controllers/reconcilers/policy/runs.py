@@ -1,7 +1,7 @@
 """Maintenance runs of policies in Kubernetes: reads, starts and stops their Jobs.
 
-Runs are known by their Jobs alone. A run that an earlier process started is found among them, and the name of a run is the same for
-the same tables after the same runs. So no table is given to two runs, whatever happens to the operator.
+Runs are known by their Jobs alone. A run that an earlier process started is found among them, and the name of a run is
+the same for the same tables after the same runs. So no table is given to two runs, whatever happens to the operator.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ class PolicyRuns:
         context = self._context
         uids = {table.topic.uid for run in planned for table in run.tables}
         making = {plan.run_name(policy, run) for run in planned}
-        # Other policies are reconciled meanwhile: they must neither take these tables nor exceed the limit of all runs.
+        # While this awaits, reconciles of other policies must not use these tables or exceed the limit of all runs.
         self._claimed |= uids
         self._making |= making
         started = []

@@ -37,7 +37,10 @@ class TopicAgreement:
         self._contracts = contracts
 
     async def reach(self, observed: ObservedTopic, recalled: Recollection) -> TopicFindings | None:
-        """Agree as far as possible. None while the brokers do not describe a topic yet that was created a moment ago."""
+        """Agree as far as possible.
+
+        None while the brokers do not describe a topic yet that was created a moment ago.
+        """
         failure = checks.first_failure(observed)
         findings = TopicFindings(failure=failure, job=observed.job)
         if failure is None:
@@ -66,10 +69,12 @@ class TopicAgreement:
         except FirnError as error:
             return replace(findings, topic=error)
         uid, topic = observed.entry.uid, observed.resource.topic_name
-        if live is None:  # brokers hear of a new topic from their controller, a moment later
+        if live is None:  # brokers learn of a new topic from their controller, a moment later
             if self._memory.invisible_seconds(uid) < VISIBLE_WITHIN:
                 return None
-            unknown = NotReadyError(f"topic {topic} was created, and the brokers do not know it; see their logs")
+            unknown = NotReadyError(
+                f"Kafka topic {topic} was created, but the brokers do not describe it; see their logs"
+            )
             return replace(findings, topic=unknown)
         self._memory.note_visible(uid)
         done: list[Announcement] = []
@@ -77,13 +82,16 @@ class TopicAgreement:
             origin = Reason.CREATED
         elif origin is None:
             origin = Reason.ADOPTED
-            done.append(Announcement("Normal", EventReason.ADOPTED, f"took over Kafka topic {topic}, which was there"))
+            done.append(Announcement("Normal", EventReason.ADOPTED, f"adopted the existing Kafka topic {topic}"))
         done += _step_announcements(topic, steps, repaired=recalled.settled)
         done += _dry_run_announcements(observed, live)
         return replace(findings, topic=live, topic_origin=origin, announcements=(*findings.announcements, *done))
 
     async def _make_topic(self, observed: ObservedTopic) -> tuple[TopicState | None, tuple[TopicStep, ...]]:
-        """Create or change the Kafka topic. Returns it, or None if the brokers do not describe it yet, and the steps made."""
+        """Create or change the Kafka topic.
+
+        Returns it, or None if the brokers do not describe it yet, and the steps made.
+        """
         spec, topics = observed.resource.spec, self._context.ports.topics
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._context.config.profiles[profile].default_partitions
@@ -178,7 +186,7 @@ def _with_table(
         origin = Reason.CREATED
     elif origin is None:
         origin = Reason.ADOPTED
-        done.append(Announcement("Normal", EventReason.ADOPTED, f"took over {table}, which was there"))
+        done.append(Announcement("Normal", EventReason.ADOPTED, f"adopted the existing {table}"))
     if live.changed:
         done.append(Announcement("Normal", EventReason.CHANGED, f"{table}: {'; '.join(live.changed)}"))
     return replace(findings, table=live, table_origin=origin, announcements=(*findings.announcements, *done))
@@ -193,15 +201,15 @@ def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: b
                 text = f"created Kafka topic {topic} with {partitions} partitions"
                 done.append(Announcement("Normal", EventReason.CREATED, text))
             case plan.GrowTopic(partitions):
-                text = f"Kafka topic {topic} has {partitions} partitions now"
+                text = f"Kafka topic {topic} now has {partitions} partitions"
                 done.append(Announcement("Normal", EventReason.CHANGED, text))
             case plan.AlterConfigs(put, remove) if repaired:
                 keys = ", ".join(sorted({*put, *remove}))
-                text = f"Kafka topic {topic}: {keys} had been changed from outside and is as the spec says again"
+                text = f"Kafka topic {topic}: set {keys} back to the spec after a change from outside"
                 done.append(Announcement("Warning", EventReason.DRIFT_REPAIRED, text))
             case plan.AlterConfigs(put, remove):
                 keys = ", ".join(sorted({*put, *remove}))
-                done.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: {keys} set"))
+                done.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: changed {keys}"))
     return done
 
 

@@ -15,7 +15,10 @@ class JobContracts:
         self._in_force: dict[str, LiveJob] = {}
 
     async def read(self, uid: str, *, cached: bool) -> LiveJob | None:
-        """Return the contract in force, or None. ``cached`` trusts the contract that this process read or applied last."""
+        """Return the contract in force, or None.
+
+        ``cached`` trusts the contract that this process read or applied last.
+        """
         if cached and uid in self._in_force:
             return self._in_force[uid]
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))

@@ -1,7 +1,8 @@
-"""Deletes an IcebergTopic: stops ingestion, waits for its driver and its runs, deletes data if the spec says so, releases the finalizer.
+"""Deletes an IcebergTopic: stops ingestion, waits for its driver and its runs, deletes data if the spec says so,
+releases the finalizer.
 
-Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete what it should waits and says why in the
-condition DeletionBlocked. The annotation ``firn.dev/force-deletion`` ends the wait and leaves that data behind.
+Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete what it should waits and says why
+in the condition DeletionBlocked. The annotation ``firn.dev/force-deletion`` ends the wait and leaves that data behind.
 """
 
 from dataclasses import replace
@@ -71,17 +72,20 @@ class TopicDeletion:
         self._contract_removed.pop(uid, None)
 
     async def _delete_data(self, observed: ObservedTopic, done: list[Announcement]) -> Outcome | None:
-        """Delete what the spec says, once nothing works on it. Returns None when the finalizer may go, else when to look again."""
+        """Delete what the spec says, once nothing works on it.
+
+        Returns None when the finalizer may go, else when to look again.
+        """
         forced = observed.annotations.get(names.FORCE_DELETION) == "true"
         waited = observed.now - self._contract_removed[observed.entry.uid]
         if not await self._driver_released(observed) and not (forced and waited > GRACE):
-            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still has the topic")
+            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still works on the topic")
             before = status.as_before(observed, ConditionType.DELETION_BLOCKED)
             await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else before)
             return Outcome(after=POLL)
         deletes_table = observed.resource.spec.deletion_policy.table == "Delete"
         if deletes_table and not forced and await self._maintenance_runs(observed.entry.uid):
-            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still has the table")
+            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still works on the table")
             await self._report_blocked(observed, blocked)
             return Outcome(after=POLL)
         problem = await self._drop(observed, done)
@@ -90,7 +94,7 @@ class TopicDeletion:
         if not forced:
             await self._report_blocked(observed, problem, done)
             return Outcome(failed=True)
-        text = f"{names.FORCE_DELETION} is set: {problem.message}"
+        text = f"{names.FORCE_DELETION} is set, so data is left behind: {problem.message}"
         done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         return None
 
@@ -137,8 +141,8 @@ class TopicDeletion:
             return None
         if target.catalog not in self._context.config.catalogs:
             if "table" not in observed.entry.status:
-                return None  # no table was ever made
-            gone = f"catalog {target.catalog} is not in the configuration any more"
+                return None  # no table was ever created
+            gone = f"catalog {target.catalog} is no longer in the operator's configuration"
             return _blocked(observed, Reason.CATALOG_UNREACHABLE, gone)
         if observed.catalog.problem is not None:
             return _blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
@@ -156,8 +160,8 @@ class TopicDeletion:
         profile, topic = observed.entry.profile, observed.resource.topic_name
         if profile not in self._context.config.profiles:
             if "topicId" not in observed.entry.status:
-                return None  # no topic was ever made
-            gone = f"profile {profile} is not in the configuration any more"
+                return None  # no topic was ever created
+            gone = f"profile {profile} is no longer in the operator's configuration"
             return _blocked(observed, Reason.BROKER_UNREACHABLE, gone)
         if observed.fleet.problem is not None:
             return _blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
@@ -168,12 +172,15 @@ class TopicDeletion:
                 await topics.delete(profile, topic)
                 done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
         except FirnError as error:
-            return _blocked(observed, Reason.BROKER_UNREACHABLE, f"topic {topic}: {error}")
+            return _blocked(observed, Reason.BROKER_UNREACHABLE, f"Kafka topic {topic}: {error}")
         return None
 
 
 def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
-    """Return whether status names this topic. Without a topic in status, a valid spec would have created or adopted it."""
+    """Return whether status names this topic.
+
+    Without a topic in status, a valid spec would have created or adopted it.
+    """
     remembered = observed.entry.status.get("topicId")
     return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
 
@@ -181,4 +188,4 @@ def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
 def _blocked(observed: ObservedTopic, reason: Reason, problem: str) -> Verdict:
     namespace, name = observed.entry.name
     command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
-    return Verdict("True", reason, f"{steady(problem)}; to give up the data instead: {command}")
+    return Verdict("True", reason, f"{steady(problem)}; to leave the data behind instead: {command}")

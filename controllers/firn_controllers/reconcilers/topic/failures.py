@@ -1,7 +1,8 @@
 """Which topics a dependency fails, when they are retried, and which of them is the first to try.
 
-A dependency is the brokers of a profile or a catalog. The board only shows whether it answers at all. A catalog may answer while its
-object store does not, and a grant may be missing for one topic. So each topic retries on its own, but not many at a time.
+A dependency is the brokers of a profile or a catalog. The board only shows whether it answers at all. A catalog may
+answer while its object store does not, and a grant may be missing for one topic. So each topic retries on its own, but
+not many at a time.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ from firn_controllers.ports import TableState, TopicState
 from firn_controllers.queue import Outcome
 
 LONGEST_RETRY = 15.0
-"""Seconds after which a topic or table that a dependency failed is retried at the latest, so that Ready follows its recovery soon."""
+"""Seconds after which a topic or table that a dependency failed is retried at the latest, so that Ready follows its
+recovery soon.
+"""
 RETRIES_PER_SECOND = 20
 """Retries of all topics together. With more failed topics, each waits longer than `LONGEST_RETRY`."""
 
@@ -28,7 +31,9 @@ class DependencyFailures:
 
     @contextlib.contextmanager
     def turn(self, name: Name, dependency: str) -> Iterator[None]:
-        """Let one topic at a time retry a dependency that failed it. Raises the topic's earlier error while another one retries.
+        """Let one topic at a time retry a dependency that failed it.
+
+        Raises the topic's earlier error while another one retries.
 
         Without turns, a store that swallows requests would hold up every worker of the queue.
         """
@@ -47,8 +52,8 @@ class DependencyFailures:
     def settle(self, name: Name, results: Mapping[str, object]) -> Outcome | None:
         """Record the result of each dependency. Returns how the topic is retried, or None if no dependency failed it.
 
-        A topic that the spec's author has to repair is not retried: its next spec is an event. The first topic for which a
-        dependency recovers wakes the others that it failed.
+        A topic that the spec's author has to repair is not retried: its next spec is an event. The first topic for
+        which a dependency recovers wakes the others that it failed.
         """
         before = self._failing.pop(name, {})
         self._wake_failed_by({it for it in before if isinstance(results.get(it), TopicState | TableState)})

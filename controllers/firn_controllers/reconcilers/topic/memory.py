@@ -1,7 +1,8 @@
 """The operator's memory of its last visit to each topic.
 
-A complete visit found Kafka topic and table in agreement with the spec. Until the next resync, a reconcile of the same spec reuses
-these findings and asks neither brokers nor catalog. The memory is a cache: a process that starts has none, and looks again.
+A complete visit found Kafka topic and table in agreement with the spec. Until the next resync, a reconcile of the same
+spec reuses these findings and asks neither brokers nor catalog. The memory is a cache: a process that starts has none,
+and looks again.
 """
 
 from dataclasses import dataclass, replace
@@ -114,7 +115,9 @@ class TopicMemory:
         self._invisible.pop(uid, None)
 
     def invisible_seconds(self, uid: str) -> float:
-        """Return for how long the brokers have not described a Kafka topic that was created, from the first such call on."""
+        """Return for how long the brokers have not described a Kafka topic that was created, from the first such call
+        on.
+        """
         now = self._clock.monotonic()
         return now - self._invisible.setdefault(uid, now)
 

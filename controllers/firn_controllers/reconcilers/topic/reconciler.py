@@ -1,6 +1,7 @@
 """The reconcile of one IcebergTopic: observe -> check -> agree -> report, from the top each time.
 
-Every step may fail or be the last one that this process makes. The next reconcile, in this or another process, finds its result.
+Every step may fail or be the last one that this process makes. The next reconcile, in this or another process, finds
+its result.
 """
 
 from dataclasses import replace
@@ -91,7 +92,10 @@ class TopicReconciler:
     # Observe
 
     def _dependencies_known(self, entry: TopicEntry) -> bool:
-        """Return whether configured fleet and group have been reconciled once. The board wakes the topic when they are."""
+        """Return whether configured fleet and group have been reconciled once.
+
+        The board wakes the topic when they are.
+        """
         config, board = self._context.config, self._context.board
         fleet_known = entry.profile not in config.profiles or entry.profile in board.fleets
         group_known = entry.group not in config.groups or entry.group in board.groups
