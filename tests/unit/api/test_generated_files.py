@@ -38,7 +38,7 @@ def test_a_crd_reads_back_as_it_was_made(crd: crds.Manifest) -> None:
 def test_generate_writes_what_is_missing_or_stale_and_check_only_tells(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "firn", tmp_path / "firn", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "hack").mkdir()
-    for name in ("generate", "generate.py"):
+    for name in ("__init__.py", "generate", "generate.py"):
         shutil.copy(ROOT / "hack" / name, tmp_path / "hack" / name)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
