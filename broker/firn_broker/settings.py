@@ -95,7 +95,7 @@ class TopicSettings(Settings):
     """Defaults and limits of topics."""
 
     auto_create: bool = True
-    """Whether the broker creates topics that clients request by name (``auto.create.topics.enable``)."""
+    """If true, the broker creates topics that clients request by name (``auto.create.topics.enable``)."""
     partitions: int = Field(default=1, ge=1)
     """Partitions of a topic that is created without a number (``num.partitions``)."""
     compacted_partitions: int = Field(default=100, ge=0)
@@ -186,7 +186,7 @@ class DirectorySettings(Settings):
     type: Literal["directory"] = "directory"
     path: str
     flush: bool = True
-    """Whether the broker flushes an object to the disk before it commits it."""
+    """If true, the broker flushes an object to the disk before it commits it."""
 
 
 class BucketSettings(Settings):
