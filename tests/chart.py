@@ -39,8 +39,13 @@ def render(
     command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
     for file in files:
         command += ["--values", str(CHART / file)]
-    text = json.dumps(dict(values or {}), ensure_ascii=False)
-    done = subprocess.run([*command, "--values", "-"], input=text, capture_output=True, text=True)
+    return printed((*command, "--values", "-"), json.dumps(dict(values or {}), ensure_ascii=False))
+
+
+@functools.cache
+def printed(command: tuple[str, ...], values: str) -> str:
+    """Run Helm once for tests that render the same values."""
+    done = subprocess.run(command, input=values, capture_output=True, text=True)
     if done.returncode != 0:
         raise ChartError(done.stderr)
     return done.stdout
@@ -48,7 +53,7 @@ def render(
 
 def manifests(text: str) -> list[Manifest]:
     """The objects of a rendered chart."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def one(objects: list[Manifest], kind: str, name: str, namespace: str | None = None) -> Manifest:
