@@ -1,7 +1,8 @@
-"""Secrets as mounted files, which the kubelet replaces about a minute after a Secret has changed.
+"""Secrets as mounted files: reading them, noticing that they changed, and keeping them out of messages.
 
-Catalogs, their connection pools, Spark and its executors keep what they were given at the start. So new values are taken up in the
-simplest way that leaves nothing out: the process ends between two rounds, and its next start reads them.
+The kubelet replaces the files about a minute after a Secret changes. Catalogs, connection pools, Spark and its
+executors keep the values they got at the start. So the process ends between two rounds, and its next start reads the
+new values.
 """
 
 import hashlib
@@ -16,7 +17,8 @@ LOOK_SECONDS = 5.0
 
 
 class Credentials:
-    """The secret files of an application, as they were when this was made: before anything else reads them."""
+    """The secret files of an application, as they were when this object was made. Make it before anything reads the
+    files."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = sorted(set(paths))
@@ -24,8 +26,11 @@ class Credentials:
         self._looked = time.monotonic()
 
     def replaced(self) -> bool:
-        """True once the files hold something else, and a start with them can work: two looks have found the same, so that all Secrets of
-        one rotation are there, and none is missing that was there before. Cheap enough to be asked all the time."""
+        """Return True if the files have changed and a start with them can work.
+
+        Two checks have to find the same content, so that all Secrets of one rotation are there. No file that existed
+        before may be missing. The call is cheap: it reads the files at most every `LOOK_SECONDS`.
+        """
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return False
@@ -34,7 +39,7 @@ class Credentials:
         return self._seen == before and self._seen != self._used and not gone
 
     def _read(self) -> dict[str, bytes]:
-        """A digest of every file that can be read."""
+        """Return a digest of every readable file."""
         found = {}
         for path in self._paths:
             try:
@@ -45,7 +50,7 @@ class Credentials:
 
 
 def read_secret(path: str) -> str:
-    """The value in a mounted secret file. Raises NotReadyError naming the file, never the value."""
+    """Return the value in a mounted secret file. Raises NotReadyError, which names the file and never the value."""
     try:
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -55,6 +60,7 @@ def read_secret(path: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """``text`` with values of secret-looking ``key=value`` and ``user:password@`` parts taken out: for messages of foreign exceptions."""
+    """Mask the values of secret-looking ``key=value`` and ``user:password@`` parts, for messages of foreign
+    exceptions."""
     text = re.sub(r"://[^/@\s:]+:[^/@\s]+@", "://***@", text)
     return re.sub(r"(?i)((?:secret|password|token|access[-_.]?key)[\w.-]*\s*[=:]\s*)\S+", r"\1***", text)

@@ -1,8 +1,8 @@
-"""Named places where a test can make the driver die, stand still or fail. Off unless the environment variable ``FIRN_FAILPOINTS`` names some.
+"""Named places where a test can make the driver die, stand still or fail. Off unless ``FIRN_FAILPOINTS`` names some.
 
-``FIRN_FAILPOINTS=after-dlq-commit=kill:1,before-commit=raise:3`` kills the process (SIGKILL) the first time it comes to
-``after-dlq-commit`` and raises at the third passage of ``before-commit``. ``stop`` stops the process (SIGSTOP) until SIGCONT: what is
-done to it or around it meanwhile surely happens at that place.
+``FIRN_FAILPOINTS=after-dlq-commit=kill:1,before-commit=raise:3`` kills the process (SIGKILL) the first time it
+reaches ``after-dlq-commit``, and raises at the third passage of ``before-commit``. ``stop`` stops the process
+(SIGSTOP) until SIGCONT, so that a test can act while the process stands at that place.
 """
 
 import os
@@ -43,14 +43,15 @@ class FailpointError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Failpoint:
-    """What happens at a place, and at which passage (1 is the first)."""
+    """The action at a place, and the passage at which it happens (1 is the first)."""
 
     action: Action
     passage: int
 
 
 class Failpoints:
-    """The failpoints of a process, as ``text`` (the variable's value) sets them. Raises InvalidSpecError for a text it does not understand."""
+    """The failpoints of a process, parsed from the variable's value ``text``. Raises InvalidSpecError if it cannot be
+    parsed."""
 
     def __init__(self, text: str = "") -> None:
         self._points: dict[str, Failpoint] = {}
@@ -69,11 +70,11 @@ class Failpoints:
 
     @property
     def active(self) -> bool:
-        """True when any failpoint is set."""
+        """True if any failpoint is set."""
         return bool(self._points)
 
     def reach(self, name: Name) -> None:
-        """Marks a place. Does nothing unless a failpoint is set there. Raises FailpointError, or kills or stops the process."""
+        """Pass a place. Raises FailpointError, or kills or stops the process, if a failpoint is set there."""
         point = self._points.get(name)
         if point is None:
             return
@@ -89,5 +90,5 @@ class Failpoints:
 
 
 def from_environment() -> Failpoints:
-    """The failpoints that the process's environment sets."""
+    """Return the failpoints that the process's environment sets."""
     return Failpoints(os.environ.get(VARIABLE, ""))

@@ -1,7 +1,7 @@
-"""The one SparkSession of an application: its configuration from `GroupSettings` or a `MaintenanceRun`, and the Iceberg catalogs behind it.
+"""The one SparkSession of an application, configured from `GroupSettings` or a `MaintenanceRun`.
 
 Secrets are read from the files that the settings name. They reach Spark only as catalog properties whose names match
-``spark.redaction.regex``; nothing here logs a value.
+``spark.redaction.regex``. Nothing here logs a value.
 """
 
 import os
@@ -26,7 +26,7 @@ from firn_spark.tables.catalogs import catalog_conf
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
 EXECUTOR_LABEL = "firn.dev/attempt"
-# A volume of this name is what Spark keeps its local files in, whatever the driver's own are.
+# Spark keeps its local files in a volume of this name, whichever directories the driver uses.
 EXECUTOR_TEMPLATE = """\
 apiVersion: v1
 kind: Pod
@@ -46,35 +46,35 @@ spec:
         readOnlyRootFilesystem: true
         capabilities: {drop: [ALL]}
       volumeMounts:
-        # By this name Spark knows its local directory, and does not mount one of its own at SPARK_LOCAL_DIRS, which is /tmp too.
+        # Spark finds its local directory by this name. Otherwise it mounts one at SPARK_LOCAL_DIRS, which is /tmp too.
         - {name: spark-local-dir-1, mountPath: /tmp}
   volumes:
     - name: spark-local-dir-1
       emptyDir: {}
 """
 HEAP_EXHAUSTED_EXIT = 3
-"""What a JVM with ``-XX:+ExitOnOutOfMemoryError`` ends with."""
+"""Exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError`` that ran out of heap."""
 JVM_END_SECONDS = 10.0
-"""How long a JVM takes at most from its last answer to its end."""
+"""Longest time between the JVM's last answer and its end."""
 REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
 
 
 class Application(Protocol):
-    """What a session has to know of its application."""
+    """The settings of an application that its session needs."""
 
     @property
     def application(self) -> str:
-        """Its name; executors are named after it."""
+        """The application's name; its executors are named after it."""
         ...
 
     @property
     def driver_host(self) -> str | None:
-        """Where executors find the driver; None: at its pod's address."""
+        """The address at which executors reach the driver; None for the address of its pod."""
         ...
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """What tells its executors from others."""
+        """Labels that distinguish its executors from those of other applications."""
         ...
 
     @property
@@ -100,8 +100,11 @@ class Application(Protocol):
 
 
 def spark_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
-    """Spark's configuration for ``settings``. ``environment`` gives POD_NAME and POD_IP where executors are used; ``attempt`` names
-    this start of the driver. ``settings.spark_conf`` wins. Raises InvalidSpecError for what cannot work."""
+    """Return Spark's configuration for ``settings``.
+
+    ``environment`` holds POD_NAME and POD_IP if there are executors; ``attempt`` names this start of the driver.
+    ``settings.spark_conf`` takes precedence. Raises InvalidSpecError for settings that cannot work.
+    """
     conf = {
         "spark.app.name": settings.application,
         "spark.driver.memory": settings.heap,
@@ -159,13 +162,13 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
         **{f"spark.kubernetes.executor.label.{label}": value for label, value in settings.executor_labels.items()},
         f"spark.kubernetes.executor.label.{names.LABEL_MANAGED_BY}": names.MANAGED_BY,
         "spark.kubernetes.executor.terminationGracePeriodSeconds": "10s",
-        # The driver's account may touch pods, not ConfigMaps or volumes.
+        # The driver's account may change pods, not ConfigMaps or volumes.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
-        # Tasks carry passwords of brokers and keys of storage. The secret is Spark's own, another one at each start: its scheduler for
-        # Kubernetes makes it and gives it to executors in their environment.
+        # Tasks carry passwords of brokers and keys of storage. Spark's scheduler for Kubernetes makes a new secret at each start and
+        # passes it to executors in their environment.
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",
@@ -176,7 +179,7 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.executor.instances": str(executors.instances),
         "spark.executor.cores": str(executors.cores),
-        # What the scheduler sets aside; tasks may use more while nobody else does, as the driver's own threads do.
+        # The scheduler reserves this much. Tasks may use more while the node has more, as the driver's own threads do.
         "spark.kubernetes.executor.request.cores": executors.cpu,
         "spark.executor.memory": executors.memory,
         "spark.executor.memoryOverhead": executors.overhead,
@@ -193,9 +196,12 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
 
 
 def start(settings: Application, environment: Mapping[str, str] = os.environ) -> Any:
-    """The application's SparkSession. The heap has to be known before the JVM starts, so this has to come before any other use of Spark.
-    Raises InvalidSpecError as `spark_conf` does."""
-    # Spark's executors may outlive a container restart inside one pod: what carries another attempt's label is not ours.
+    """Start the application's SparkSession.
+
+    The heap has to be known before the JVM starts, so call this before any other use of Spark. Raises
+    InvalidSpecError as `spark_conf` does.
+    """
+    # Executors may survive a container restart inside one pod. The label tells those of other attempts from ours.
     attempt = secrets.token_hex(3)
     conf = spark_conf(settings, environment, attempt)
     catalogs = catalog_conf(settings)
@@ -207,7 +213,7 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-    # The builder starts the JVM with this configuration as its arguments, the heap among them.
+    # The builder starts the JVM with this configuration as its arguments, including the heap.
     spark = SparkSession.builder.config(conf=SparkConf(loadDefaults=False).setAll(list(conf.items()))).getOrCreate()
     for key, value in catalogs.items():
         spark.conf.set(key, value)
@@ -216,7 +222,7 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
 
 
 def delete_executors(settings: Application) -> None:
-    """Deletes the executor pods that earlier attempts of this application's driver left behind."""
+    """Delete the executor pods that earlier attempts of this application's driver left behind."""
     kube.load_incluster_config()
     client.CoreV1Api().delete_collection_namespaced_pod(
         settings.namespace,
@@ -227,7 +233,10 @@ def delete_executors(settings: Application) -> None:
 
 
 def heap_exhausted() -> bool:
-    """True where the JVM of this process, of which somebody knows that it ends, does so for want of heap (``ExitOnOutOfMemoryError``)."""
+    """Return True if this process's JVM ended because it ran out of heap (``ExitOnOutOfMemoryError``).
+
+    Call it only when the JVM has ended or is about to: it waits up to `JVM_END_SECONDS` for the end.
+    """
     process = getattr(SparkContext._gateway, "proc", None)
     try:
         return process is not None and process.wait(JVM_END_SECONDS) == HEAP_EXHAUSTED_EXIT
@@ -236,6 +245,6 @@ def heap_exhausted() -> bool:
 
 
 def running(spark: Any) -> bool:
-    """False once the JVM behind ``spark`` has ended (out of memory, for one): nothing can be done in this process any more."""
+    """Return False if the JVM behind ``spark`` has ended. The process cannot use Spark again then."""
     process = spark.sparkContext._gateway.proc
     return process is None or process.poll() is None

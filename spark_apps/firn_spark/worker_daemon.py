@@ -1,5 +1,7 @@
-"""The process that Spark forks its Python workers from (``spark.python.daemon.module``). Importing here what every task needs makes a
-worker ready in milliseconds, and its memory shared with its siblings."""
+"""The process from which Spark forks its Python workers (``spark.python.daemon.module``).
+
+It imports what every task needs, so that a worker is ready in milliseconds and shares this memory with its siblings.
+"""
 
 import pyarrow as pa
 from pyspark import daemon
@@ -10,5 +12,5 @@ from firn_spark.worker.formats.json import kernel
 
 if __name__ == "__main__":
     kernel.warm()
-    pa.set_cpu_count(1)  # a worker is one task, and has one core
+    pa.set_cpu_count(1)  # a worker runs one task on one core
     daemon.manager()  # type: ignore[no-untyped-call]

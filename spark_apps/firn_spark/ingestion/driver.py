@@ -1,4 +1,4 @@
-"""The ingestion driver's process: reads its settings, starts Spark, serves topics until it is told to stop."""
+"""The process of an ingestion driver: reads its settings, starts Spark, and serves topics until it is stopped."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class Driver:
-    """Everything of one ingestion application, on a session that is there already."""
+    """One ingestion application on a running Spark session: its loop, its rounds and its HTTP server."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Driver:
         points: failpoints.Failpoints | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``credentials``: as they were before ``spark`` was started."""
+        """``credentials`` must have been made before ``spark`` was started."""
         self.settings = settings
         self._spark = spark
         self._credentials = credentials or Credentials(settings.secret_files)
@@ -74,8 +74,11 @@ class Driver:
         self.server = Server(settings.listen, self.metrics, self.loop.progress, self.loop.ready, self.loop.alive)
 
     def kafka(self, profile: str) -> Kafka:
-        """The brokers of a profile. Raises InvalidSpecError for one that the settings do not know, NotReadyError where its secrets cannot be
-        read."""
+        """Return the client of a profile's brokers.
+
+        Raises InvalidSpecError if the settings do not name the profile, and NotReadyError if its secrets cannot be
+        read.
+        """
         with self._lock:
             if profile not in self._kafkas:
                 connection = self.settings.kafka.get(profile)
@@ -98,7 +101,7 @@ class Driver:
         return "secrets have changed" if self._credentials.replaced() else None
 
     def run(self) -> ExitCode:
-        """Serves until `Loop.stop`, until other drivers have taken every topic, or until Spark is gone or secrets have changed."""
+        """Serve until `Loop.stop`, until other drivers serve every topic, or until Spark ended or secrets changed."""
         self.server.start()
         try:
             code = self.loop.run()
@@ -109,7 +112,7 @@ class Driver:
 
 
 def job_source(settings: GroupSettings) -> JobSource:
-    """Where the settings say that job contracts come from."""
+    """Return the source of job contracts that the settings name."""
     if settings.jobs_directory is not None:
         return DirectoryJobs(settings.jobs_directory, settings.group)
     kube.load_incluster_config()
@@ -117,7 +120,7 @@ def job_source(settings: GroupSettings) -> JobSource:
 
 
 def load_settings(path: str) -> GroupSettings:
-    """The settings in the file at ``path``. Raises InvalidSpecError naming file and key."""
+    """Load the settings from the file at ``path``. Raises InvalidSpecError, which names the file and the key."""
     try:
         return GroupSettings.model_validate_json(Path(path).read_text())
     except OSError as error:
@@ -128,7 +131,7 @@ def load_settings(path: str) -> GroupSettings:
 
 
 def run(path: str) -> int:
-    """The whole life of the process; returns its exit code."""
+    """Run the process from start to end and return its exit code."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
         settings = load_settings(path)
@@ -153,7 +156,7 @@ def run(path: str) -> int:
     except Exception:
         log.exception("ended with an unexpected error")
     log.info("stopped", code=code.name)
-    # What still hangs in a dead connection must not keep the pod from ending; rounds have ended or been fenced here.
+    # A call that hangs in a dead connection must not keep the pod from ending. All rounds have ended or were fenced.
     sys.stderr.flush()
     os._exit(code)
 

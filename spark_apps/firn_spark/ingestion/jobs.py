@@ -1,7 +1,7 @@
-"""Where a driver learns which topics it serves: ConfigMaps in the operator's namespace, or a directory of JSON files.
+"""Sources of job contracts: ConfigMaps in the operator's namespace, or a directory of JSON files.
 
-Both are `JobSource`: they keep the current set of job contracts in memory and say when it changed. A contract that cannot be read
-is logged and left as it was, so that one bad document stops nobody.
+Both implement `JobSource`: they keep the current set of contracts in memory. A contract that cannot be parsed is
+logged, and its last valid version stays in force, so that it affects no other topic.
 """
 
 import threading
@@ -26,20 +26,20 @@ class JobSource(Protocol):
     """The job contracts of one group."""
 
     def start(self) -> None:
-        """Begins to follow the contracts; returns at once."""
+        """Start to follow the contracts. Returns at once."""
         ...
 
     def current(self) -> Mapping[str, IngestJob] | None:
-        """The contracts by uid; None before the first complete list is known."""
+        """Return the contracts by uid; None before the first complete list."""
         ...
 
     def stop(self) -> None:
-        """Ends following."""
+        """Stop following the contracts."""
         ...
 
 
 def parse(text: str, origin: str) -> IngestJob | None:
-    """The contract in ``text``; None, with a line in the log, where it cannot be read."""
+    """Parse a contract. Log the problems and return None if it is invalid."""
     try:
         return IngestJob.model_validate_json(text)
     except ValidationError as error:
@@ -49,7 +49,7 @@ def parse(text: str, origin: str) -> IngestJob | None:
 
 
 def of_group(jobs: Iterable[IngestJob | None], group: str) -> dict[str, IngestJob]:
-    """Those of ``jobs`` that are this group's, by uid: a topic may have moved on to another."""
+    """Return the jobs of one group by uid. A topic may have moved to another group."""
     return {job.uid: job for job in jobs if job is not None and job.group == group}
 
 
@@ -75,7 +75,8 @@ class _Follower:
 
 
 class DirectoryJobs(_Follower):
-    """Contracts as ``*.json`` files of a directory, looked at every ``interval`` seconds. Write a file under another name and rename it."""
+    """Contracts as ``*.json`` files of a directory, read every ``interval`` seconds. Write a file under another name
+    and rename it."""
 
     def __init__(self, directory: str, group: str, interval: float = 0.5) -> None:
         super().__init__(group)
@@ -119,7 +120,8 @@ class DirectoryJobs(_Follower):
 
 
 class KubernetesJobs(_Follower):
-    """Contracts as ConfigMaps labelled with the group, listed and watched; listed anew on every error and every ``resync`` seconds."""
+    """Contracts as ConfigMaps with the group's label: listed and watched, and listed again after each error and every
+    ``resync`` seconds."""
 
     def __init__(self, api: Any, namespace: str, group: str, resync: float = 300.0) -> None:
         super().__init__(group)
@@ -158,7 +160,7 @@ class KubernetesJobs(_Follower):
                         if self._stop.is_set():
                             return
             except Exception as error:
-                # 410 Gone, a server that went away, a refused grant: all are answered by listing again, a little later each time.
+                # 410 Gone, a lost connection, a missing grant: list again, with a longer pause after each failure.
                 log.warning(
                     "watching job contracts failed, listing again", error=f"{type(error).__name__}: {str(error)[:300]}"
                 )

@@ -1,8 +1,8 @@
-"""The ingestion loop: which topics are served, when each is due, and who works on it.
+"""The ingestion loop: decides which topics are served and when each is due, and gives due topics to workers.
 
-One thread decides (`Loop.run`), one thread per profile watches its brokers' offsets, a pool of workers prepares topics and runs rounds.
-A topic has one worker at a time. Topics that depend on the same brokers and catalog share rounds and a bounded number of workers,
-so that brokers or a catalog that hang hold up nobody else.
+One thread decides (`Loop.run`), one thread per profile follows its brokers' offsets, and a pool of workers prepares
+topics and runs rounds. A topic has one worker at a time. Topics on the same brokers and catalog share rounds and a
+bounded number of workers, so that hanging brokers or a hanging catalog delay no other topics.
 """
 
 import threading
@@ -31,11 +31,13 @@ TICK = 0.1
 SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
-"""How many of a key's rounds may be of large topics: a backlog, however many topics have one, leaves the others a way past it."""
+"""How many rounds of a key may read large topics, so that small topics always get a round, however many backlogs
+there are.
+"""
 PREPARATIONS_PER_KEY = 8
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
-"""How many commits' worth of bytes a round may take when its topic is the only one."""
+"""A round of the only active topic may read this many times `GroupSettings.bytes_per_commit`."""
 
 
 class Loop:
@@ -51,7 +53,8 @@ class Loop:
         unfit: Callable[[], str | None],
         version: str = "",
     ) -> None:
-        """``unfit`` is asked all the time: None, or why this process has to give way to its next start."""
+        """``unfit`` returns None, or the reason why this process should end and start again. The loop calls it all
+        the time."""
         self._settings = settings
         self._jobs = jobs
         self._metrics = metrics
@@ -72,19 +75,19 @@ class Loop:
         self._moved = time.monotonic()
         self._started = time.time()
 
-    # What others ask
+    # For other components
 
     def stop(self) -> None:
-        """Begins no round any more; `run` returns when those that run have ended."""
+        """Start no more rounds; `run` returns when the running ones have ended."""
         self._stopping.set()
 
     def round_bytes(self) -> int:
-        """How much one round may read: more where nobody else waits."""
+        """Return how many bytes one round may read: more if only one topic is active."""
         alone = sum(topic.active for topic in list(self._topics.values())) <= 1
         return self._settings.bytes_per_commit * (ALONE_FACTOR if alone else 1)
 
     def progress(self) -> GroupProgress:
-        """The `/progress` document; sets the lag metrics on the way."""
+        """Return the `/progress` document, and set the lag metrics."""
         now, wall = time.monotonic(), time.time()
         topics: list[TopicProgress] = []
         for topic in list(self._topics.values()):
@@ -98,27 +101,29 @@ class Loop:
         return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
 
     def ready(self) -> str | None:
-        """None, or why the application cannot serve topics yet."""
+        """Return None, or the reason why the application cannot serve topics yet."""
         if self._jobs.current() is None:
             return "the driver has not loaded its job contracts yet"
         return self.alive()
 
     def alive(self) -> str | None:
-        """None, or that the deciding thread has stopped moving."""
+        """Return None, or a message if the deciding thread no longer runs."""
         stuck = time.monotonic() - self._moved
         return f"the driver's loop has not run for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
 
     @property
     def fenced(self) -> bool:
-        """True when every topic that should be served has another writer: this process is not needed."""
+        """True if every topic that should be served has another writer. This process has nothing to do then."""
         topics = [topic for topic in self._topics.values() if not topic.job.suspended]
         return bool(topics) and all(topic.fenced for topic in topics)
 
     # Deciding
 
     def run(self) -> ExitCode:
-        """Serves until `stop` (DONE), until every topic is fenced (FENCED), or until the process is unfit (TEMPORARY). Rounds that run are
-        waited for."""
+        """Serve until `stop` (DONE), until every topic is fenced (FENCED), or until the process is unfit (TEMPORARY).
+
+        Running rounds end before this returns.
+        """
         self._jobs.start()
         try:
             while not self._stopping.wait(TICK):
@@ -153,7 +158,7 @@ class Loop:
             if topic is None:
                 holder = self._holder(job)
                 if holder is not None:
-                    # The same topic under another resource: it begins when the one before has let go.
+                    # The same topic or table under another resource: it starts when the earlier resource's topic is removed.
                     complete = complete and holder.job.uid in jobs
                     continue
                 self._topics[uid] = Topic(job)
@@ -207,7 +212,7 @@ class Loop:
             if topic.busy or topic.removed:
                 continue
             if topic.prepared and topic.log.live is not None and topic.log.live != topic.reading.topic:
-                # It grew or was re-created while it had a worker.
+                # It has new partitions, or was re-created, while a worker had it.
                 topic.prepared = False
             if not topic.prepared:
                 if (
@@ -220,7 +225,7 @@ class Loop:
                 continue
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now:
-                # A backlog is due since long ago until it has landed wholly, but it waits for its turn only since its last round.
+                # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
                 due.append((max(at, topic.served_at), topic))
         for _, topic in sorted(due, key=lambda item: item[0]):
             if not topic.busy and self._has_room(topic):
@@ -232,7 +237,7 @@ class Loop:
         return self._running[topic.key] < ROUNDS_PER_KEY
 
     def _together(self, first: Topic, now: float) -> list[Topic]:
-        """``first`` and the topics that can share its round: due soon, small, not in trouble."""
+        """Return ``first`` and the topics that can share its round: due soon, small, without failures."""
         group = [first]
         if self._large(first) or first.attempts.failures or first.reading.client_reader:
             return group
@@ -282,7 +287,7 @@ class Loop:
         self._workers.submit(work)
 
     def _escaped(self, group: Sequence[Topic], error: Exception) -> None:
-        """What no round should let out: said with its trace, and its topics back off."""
+        """Log an exception that a round should have handled, and let its topics back off."""
         log.exception("a round ended with an unexpected error")
         for topic in group:
             topic.failed(

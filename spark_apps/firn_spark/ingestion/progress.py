@@ -1,5 +1,6 @@
-"""What the driver tells the world over HTTP: ``/progress`` for the operator, ``/metrics`` for Prometheus, ``/readyz`` and ``/livez`` for
-the kubelet."""
+"""The driver's HTTP server: ``/progress`` for the operator, ``/metrics`` for Prometheus, ``/readyz`` and ``/livez``
+for the kubelet.
+"""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ LABELS = ("namespace", "topic")
 
 
 class Metrics:
-    """The metrics of an ingestion application (resources.md, "Metrics"), and the `Meter` of its rounds."""
+    """The metrics of an ingestion application, and the `Meter` of its rounds."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -58,16 +59,16 @@ class Metrics:
         self._seconds.labels(*labels).observe(seconds)
 
     def failed(self, topic: Topic) -> None:
-        """Counts a failure."""
+        """Count a failure."""
         self._failures.labels(topic.job.namespace, topic.job.name).inc()
 
     def lag(self, topic: Topic, records: int, seconds: float) -> None:
-        """Sets a topic's lag."""
+        """Set a topic's lag."""
         self._lag_records.labels(topic.job.namespace, topic.job.name).set(records)
         self._lag_seconds.labels(topic.job.namespace, topic.job.name).set(seconds)
 
     def forget(self, topic: Topic) -> None:
-        """Drops the series of a topic that left the group."""
+        """Remove the series of a topic that left the group."""
         for metric in (
             self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lag_records, self._lag_seconds, self._seconds,
         ):  # fmt: skip
@@ -75,7 +76,7 @@ class Metrics:
 
 
 class Server:
-    """The HTTP server. ``progress`` gives the document, ``ready`` and ``alive`` None or what is wrong."""
+    """The HTTP server. ``progress`` returns the document; ``ready`` and ``alive`` return None or the problem."""
 
     def __init__(
         self,
@@ -121,14 +122,14 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Start to answer."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops answering."""
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()

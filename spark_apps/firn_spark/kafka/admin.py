@@ -1,4 +1,4 @@
-"""The admin side of a profile's brokers: ids and offsets of topics, as the driver asks for them."""
+"""Requests to a profile's brokers for ids, partitions and offsets of topics. The driver makes them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,14 +20,15 @@ REQUEST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the brokers know it."""
+    """A topic as its brokers describe it."""
 
     topic_id: str
     partitions: tuple[int, ...]
 
 
 class Kafka:
-    """The admin side of one profile's brokers. Safe to use from several threads; every call is bounded by `REQUEST_SECONDS`."""
+    """The admin client of one profile's brokers. It may be used from several threads; each call takes at most
+    `REQUEST_SECONDS`."""
 
     def __init__(self, profile: str, connection: KafkaConnection) -> None:
         self.profile = profile
@@ -37,12 +38,13 @@ class Kafka:
         self._admin = AdminClient(config, logger=silent_logger())
 
     def _note(self, trouble: KafkaError) -> None:
-        # Brokers that do not let us in are told apart from silent ones only here: requests just time out.
+        # Requests just time out if the brokers refuse the connection. Only this callback reports the refusal.
         if not_let_in(trouble):
             self._denial = trouble
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
-        """Id and partitions of each topic, or why not. Raises UnavailableError where no broker answers."""
+        """Return id and partitions of each topic, or the error that describes it. Raises UnavailableError if no
+        broker answers."""
         if not names:
             return {}
         futures = self._call(
@@ -69,15 +71,16 @@ class Kafka:
         return found
 
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
-        """The last stable offset of each partition: where a reader of committed records comes to an end for now."""
+        """Return the last stable offset of each partition: the end for readers of committed records."""
         return self._offsets(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
-        """The log start of each partition."""
+        """Return the log start of each partition."""
         return self._offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
-        """The first offset of each partition whose record is not older than ``timestamp_ms``; its end where there is none (-1 from Kafka)."""
+        """Return each partition's first offset whose record is not older than ``timestamp_ms``; Kafka's -1 if there
+        is none."""
         return self._offsets(topics, OffsetSpec.for_timestamp(timestamp_ms))
 
     def _offsets(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, int] | FirnError]:
@@ -111,7 +114,7 @@ class Kafka:
             raise self.translate(error, "request") from error
 
     def translate(self, error: KafkaException, subject: str) -> FirnError:
-        """What a client's exception means, by who has to act."""
+        """Translate a client's exception into an error that names who has to act."""
         cause = error.args[0]
         if cause.code() in UNANSWERED:
             self._admin.poll(0)

@@ -1,5 +1,8 @@
-"""Names of record headers that are not UTF-8: Kafka takes any bytes, and so do its Java clients, while librdkafka's Python client raises on
-them and forgets them. They are read again here, through the C functions of the same library."""
+"""Record headers whose names are not UTF-8.
+
+Kafka and its Java clients accept any bytes as names. librdkafka's Python client raises on them and drops the headers.
+So they are read a second time, through the C functions of the same library.
+"""
 
 import ctypes
 import functools
@@ -29,7 +32,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class _Message(ctypes.Structure):
-    """``rd_kafka_message_t``, as far as it is read."""
+    """``rd_kafka_message_t``, up to the last member that is read here."""
 
     _fields_ = (
         ("err", ctypes.c_int),
@@ -44,17 +47,20 @@ class _Message(ctypes.Structure):
 
 
 class HeaderReader:
-    """Reads headers again. Its consumer is made when first needed, and goes on from record to record of a partition. Not for several threads."""
+    """Reads headers a second time. It creates its consumer on first use and reads on from record to record. Not
+    thread-safe."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """``config`` is librdkafka's."""
+        """``config`` holds librdkafka's settings."""
         self._config = config
         self._consumer: int | None = None
         self._next: tuple[str, int, int] | None = None
 
     def read(self, topic: str, partition: int, offset: int, seconds: float) -> Headers:
-        """The headers of a record that is there, invalid bytes of their names replaced by U+FFFD as Java's client does. Raises UnavailableError
-        where the record does not arrive within ``seconds``."""
+        """Return the headers of an existing record; invalid bytes in names become U+FFFD, as in Java's client.
+
+        Raises UnavailableError if the record does not arrive within ``seconds``.
+        """
         library = _library()
         if self._consumer is None:
             self._consumer = _consumer(library, self._config)
@@ -79,7 +85,7 @@ class HeaderReader:
         )
 
     def close(self) -> None:
-        """Lets the consumer go."""
+        """Close the consumer."""
         if self._consumer is not None:
             _library().rd_kafka_consumer_close(self._consumer)
             _library().rd_kafka_destroy(self._consumer)
@@ -122,7 +128,7 @@ def _headers(library: Any, message: Any) -> Headers:
 
 @functools.cache
 def _library() -> Any:
-    """The librdkafka that ``confluent_kafka`` has loaded into this process."""
+    """Return the librdkafka that ``confluent_kafka`` has loaded into this process."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     path = next(line.split(maxsplit=5)[5] for line in maps if "/librdkafka" in line)
     library = ctypes.CDLL(path)

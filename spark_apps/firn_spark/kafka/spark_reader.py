@@ -1,4 +1,4 @@
-"""Records through Spark's own Kafka source, for much data. Its tasks get Arrow batches."""
+"""Reads large rounds through Spark's own Kafka source. Its tasks get Arrow batches."""
 
 import json
 from collections.abc import Mapping
@@ -9,13 +9,15 @@ from pyspark.sql import functions
 from firn_spark.kafka.client_reader import Ranges
 
 SMALL_RECORD_BYTES = 8 * 1024
-"""Key and value of a record that is read by `small_records_session`."""
+"""Largest key and value for which rounds use `small_records_session`."""
 SMALL_BATCH_RECORDS = 512
 
 
 def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, Ranges], tasks: int, split: bool) -> Any:
-    """A DataFrame of the records in ``topics``' ranges, in about ``tasks`` partitions; a range is read by several tasks only where ``split``.
-    Records without headers have an empty list of them."""
+    """Return a DataFrame of the records in ``topics``' ranges, in about ``tasks`` partitions.
+
+    Several tasks may read one range only if ``split``. Records without headers get an empty list of headers.
+    """
     starts = {topic: {str(p): start for p, (start, _) in ranges.items()} for topic, ranges in topics.items()}
     ends = {topic: {str(p): end for p, (_, end) in ranges.items()} for topic, ranges in topics.items()}
     count = sum(len(ranges) for ranges in topics.values())
@@ -28,16 +30,19 @@ def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, R
     )
     if split and count < tasks:
         reader = reader.option("minPartitions", str(tasks))
-    # Spark weighs an Arrow batch after every row, and for rows of null lists Arrow then goes through the whole batch again: with an empty
-    # list in place of null, a million records cost 6 CPU seconds where they cost 80.
+    # Spark measures an Arrow batch after every row, and for null lists Arrow then walks the whole batch. An empty list in place of
+    # null takes 6 CPU seconds for a million records, null takes 80.
     frame = reader.load().withColumn("headers", functions.expr("coalesce(headers, array())"))
     return frame.coalesce(tasks) if count > tasks else frame
 
 
 def small_records_session(spark: Any) -> Any:
-    """A session of the same application that sends Arrow batches to Python by number of records and does not weigh them after every row,
-    which costs a third of the JVM's time. For topics whose records were small so far: should large ones come after all, a batch is a few
-    hundred of them at most."""
+    """Return a session that sends Arrow batches to Python by number of records.
+
+    By default Spark measures a batch after every row, which takes a third of the JVM's time. Use the session for
+    topics whose recent records were small. If large records come after all, a batch still holds at most
+    `SMALL_BATCH_RECORDS` of them.
+    """
     session = spark.newSession()
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(SMALL_BATCH_RECORDS))
     session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))

@@ -1,4 +1,4 @@
-"""The work of a round's tasks: read records of Kafka and land them. Runs in Spark's Python workers."""
+"""The work of a round's tasks: read records from Kafka and land them. It runs in Spark's Python workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +27,8 @@ def land_records(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterat
 
 
 def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches made into larger ones, of `TASK_BATCH_RECORDS` records or `POLL_BYTES`: decoding has a price per batch."""
+    """Join small batches to batches of `TASK_BATCH_RECORDS` records or `POLL_BYTES`, because decoding has a cost for
+    each batch."""
     waiting: list[pa.RecordBatch] = []
     records = size = 0
     for batch in batches:

@@ -1,8 +1,11 @@
-"""The process of a maintenance run: reads its contract, starts Spark, works on table after table, reports, ends.
+"""The process of a maintenance run: reads its contract, starts Spark, works on the tables, and reports.
 
-Exit codes (`firn.model.errors.ExitCode`): DONE where every table was done, busy, gone, or left at the run's deadline (the report says which);
-CONFIGURATION where all that failed waits for its author; CORRUPT where a table contradicts itself; TEMPORARY where another attempt may help,
-and where the process was received SIGTERM.
+Exit codes (`firn.model.errors.ExitCode`):
+
+- DONE if every table was done, busy, gone, or left at the run's deadline (the report says which);
+- CONFIGURATION if only a change of the specification can mend the failures;
+- CORRUPT if a table contradicts itself;
+- TEMPORARY if another attempt may help, and if the process was stopped.
 """
 
 import os
@@ -63,7 +66,7 @@ MESSAGE_PATH = "/dev/termination-log"
 
 
 class Run:
-    """A run on a session that is there already."""
+    """A run on a running Spark session."""
 
     def __init__(self, run: MaintenanceRun, spark: Any, leases: Leases, points: Failpoints | None = None) -> None:
         self.run = run
@@ -80,16 +83,16 @@ class Run:
         self._tasks = run.cores if executors is None else executors.instances * executors.cores
 
     def work(self) -> ExitCode:
-        """Works on all tables, at most `MaintenanceRun.cores` of them at the same time."""
+        """Work on all tables, at most `MaintenanceRun.cores` of them at a time."""
         left = self.run.deadline_ms
         if self.run.until_ms is not None:
-            # What earlier attempts, and the wait for a node or an image, have taken is gone.
+            # Earlier attempts, and the wait for a node or an image, have used up part of the time.
             left = max(0, min(left, self.run.until_ms - round(time.time() * 1000)))
         deadline = threading.Timer(left / 1000, self.stop.set, args=("deadline",))
         deadline.daemon = True
         deadline.start()
         try:
-            # Groups of one table share the same room as groups of another; a table's own thread only waits.
+            # Groups of all tables share these workers. A table's own thread only waits for them.
             with (
                 ThreadPoolExecutor(max(1, self._tasks), thread_name_prefix="rewrite") as workers,
                 ThreadPoolExecutor(max(1, self.run.cores), thread_name_prefix="table") as tables,
@@ -100,11 +103,11 @@ class Run:
         return self.code()
 
     def report(self) -> RunReport:
-        """What was done so far."""
+        """Report what was done so far."""
         return RunReport(name=self.run.name, tables=tuple(self._reports.values()))
 
     def code(self) -> ExitCode:
-        """How the process should end."""
+        """Return the exit code of the process."""
         if self.stop.is_set and self.stop.why != "deadline":
             return ExitCode.TEMPORARY
         if any(isinstance(error, CorruptDataError) for error in self._errors):
@@ -129,7 +132,7 @@ class Run:
                 message = str(error)
             except Exception as error:
                 if self.stop.is_set:
-                    # What was cancelled fails with Spark's words.
+                    # Cancelled Spark jobs fail with messages of their own.
                     message = f"stopped: {self.stop.why}"
                 else:
                     gone = self._gone(work)
@@ -153,7 +156,8 @@ class Run:
         )
 
     def _gone(self, work: TableWork) -> str:
-        """Why nothing is owed to the table any more, where it was dropped or replaced while it was being worked on; else an empty text."""
+        """Return a message if the table was dropped or replaced during the work, else an empty text. Such a table
+        needs no more work."""
         try:
             return _another(
                 self._tables.load(work.table.catalog, work.table.namespace, work.table.name), work.table_uuid
@@ -162,7 +166,7 @@ class Run:
             return ""
 
     def _failed(self, work: TableWork, errors: Sequence[Exception]) -> tuple[str, str]:
-        """Reason and message; the first error has the word, the others are told after it."""
+        """Return the reason of the first error and the messages of all."""
         reasons, messages = [], []
         for error in errors:
             if isinstance(error, JAVA_ERRORS):
@@ -197,7 +201,7 @@ class Run:
             lease.release()
 
     def _take(self, name: str) -> Lease | None:
-        """The lease. Waits for one that an earlier attempt of this very run left: it runs out by itself."""
+        """Acquire the lease. Wait for the lease of an earlier attempt of this run: it expires by itself."""
         waiting = time.monotonic() + 2 * self.run.lease_seconds
         while (lease := self._leases.take(name)) is None and time.monotonic() < waiting:
             if not self._leases.holder(name).startswith(f"{self.run.name}/"):
@@ -218,7 +222,7 @@ class Run:
         dead = None
         if work.dead_letters:
             dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
-        # A table of that name that carries no mark of ours was made by somebody else, and is theirs.
+        # Without the owner property Firn did not create the table of that name, and leaves it alone.
         if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None:
             subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
             parts += self._parts(subject, *following(work))
@@ -229,7 +233,7 @@ class Run:
             except (StoppedError, FencedError):
                 raise
             except FirnError as error:
-                # What one part cannot do is no reason to leave the others, and the dead letters, undone.
+                # The failure of one part does not stop the others, or the work on the dead letters.
                 log.warning("part failed", error=without_secrets(str(error))[:1000])
                 failures.append(error)
         if failures:
@@ -240,7 +244,7 @@ class Run:
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None
     ) -> list[Callable[[], None]]:
-        # What retention drops need not be rewritten; what compaction replaces, expiry can drop at once; each leaves less to the next.
+        # Each step leaves less to the next: dropped rows need no rewriting, and expiry drops the files that compaction replaced.
         parts: list[Callable[[], None]] = []
         if retain is not None:
             parts.append(partial(retention.drop_rows, subject, retain))
@@ -263,7 +267,7 @@ class Run:
 
 
 def _another(table: Any | None, uuid: str) -> str:
-    """Says so where ``table`` is not the one with this uuid."""
+    """Return a message if ``table`` is missing or has another uuid, else an empty text."""
     if table is None:
         return "the table does not exist"
     found = str(table.operations().current().uuid())
@@ -271,7 +275,7 @@ def _another(table: Any | None, uuid: str) -> str:
 
 
 def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | None]:
-    """What becomes of the dead-letter table: the same, with columns that it has."""
+    """Return the work on the dead-letter table: the same, with columns that it has."""
     compact, retain = work.compaction, work.retention
     if compact is not None:
         compact = compact.model_copy(update={"strategy": "BinPack", "columns": (), "everything": False})
@@ -281,7 +285,7 @@ def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | N
 
 
 def load(path: str) -> MaintenanceRun:
-    """The contract in the file at ``path``. Raises InvalidSpecError naming file and key."""
+    """Load the contract from the file at ``path``. Raises InvalidSpecError, which names the file and the key."""
     try:
         return MaintenanceRun.model_validate_json(Path(path).read_text())
     except OSError as error:
@@ -292,7 +296,8 @@ def load(path: str) -> MaintenanceRun:
 
 
 def leases_of(run: MaintenanceRun) -> Leases:
-    """Where the contract says that leases are. Two attempts of one run are two holders. Raises InvalidSpecError where it says nothing."""
+    """Return the leases that the contract names. Each attempt of a run is a holder of its own. Raises
+    InvalidSpecError if it names none."""
     holder = f"{run.name}/{secrets.token_hex(4)}"
     if run.leases_directory is not None:
         return Leases(Files(run.leases_directory), holder, run.lease_seconds)
@@ -304,7 +309,7 @@ def leases_of(run: MaintenanceRun) -> Leases:
 
 
 def main(path: str, message: str) -> int:
-    """The whole life of the process; returns its exit code. ``message`` is where the report goes."""
+    """Run the process from start to end and return its exit code. The report goes to the file ``message``."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
         contract = load(path)
@@ -331,6 +336,6 @@ def main(path: str, message: str) -> int:
     except OSError as error:
         log.error("the report could not be written", path=message, error=short(error))
     log.info("ends", code=code.name)
-    # What still hangs in a dead connection must not keep the pod from ending.
+    # A call that hangs in a dead connection must not keep the pod from ending.
     sys.stderr.flush()
     os._exit(code)

@@ -1,9 +1,11 @@
-"""Leases: one run at a time works on a table. Ingestion knows nothing of them, and no commit's safety rests on them.
+"""Leases: one run at a time works on a table. Ingestion knows nothing of them, and no commit's safety depends on
+them.
 
-A lease is a record of who holds it and until when, in a store that replaces a record only if nobody else did since it was read
-(`Store`: Kubernetes Leases, or files where there is no Kubernetes). It is renewed by a thread three times in its time. A holder that could
-not renew it in time has lost it, and says so before anybody else can have it. Clocks of nodes may differ by less than a third of the
-lease's time; if they differ by more, two runs may meet, and one of them loses its commits.
+A lease is a record of its holder and its end. The store replaces a record only if it has not changed since it was
+read (`Store`: Kubernetes Leases, or files without Kubernetes). A thread renews the lease three times in its duration.
+A holder that could not renew it in time has lost it, and stops before another run can acquire it. The clocks of nodes
+may differ by less than a third of the duration. If they differ by more, two runs may work on one table, and one of
+them loses its commits.
 """
 
 import fcntl
@@ -27,12 +29,12 @@ from firn.model.errors import FencedError, UnavailableError
 log = structlog.get_logger()
 
 SOON = 10
-"""A renewal that failed is tried again after this part of the usual pause."""
+"""A failed renewal is retried after this fraction of the usual pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a store has of a lease. ``version`` changes with every write."""
+    """A lease as its store has it. ``version`` changes with every write."""
 
     holder: str
     renewed: float
@@ -42,18 +44,19 @@ class Record:
 
 
 class Store(Protocol):
-    """Where leases are kept. Every method raises UnavailableError."""
+    """Stores leases. Every method raises UnavailableError."""
 
     def read(self, name: str) -> Record | None:
-        """The lease of this name; None where there is none."""
+        """Return the lease of this name; None if it does not exist."""
         ...
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
-        """Puts ``record`` in place of the one with ``version``, or of none. None where that is no longer what is there."""
+        """Replace the record with ``version``, or create one if that is None. Return None if the stored version
+        differs."""
         ...
 
     def remove(self, name: str, version: str) -> None:
-        """Removes the lease if it still has ``version``."""
+        """Delete the lease if it still has ``version``."""
         ...
 
 
@@ -65,7 +68,7 @@ class Files:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> Record | None:
-        """As `Store.read`."""
+        """Implements `Store.read`."""
         try:
             return Record(**json.loads((self._directory / f"{name}.json").read_text()))
         except FileNotFoundError:
@@ -74,12 +77,12 @@ class Files:
             raise UnavailableError(f"lease {name}: {error}") from error
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
-        """As `Store.write`."""
+        """Implements `Store.write`."""
         with self._locked(name):
             there = self.read(name)
             if (there.version if there is not None else None) != version:
                 return None
-            # Never a version that a removed lease had: who remembers it must not take this one for his.
+            # Never the version of a removed lease: a holder that remembers it must not take the new lease for its own.
             written = Record(record.holder, record.renewed, record.seconds, f"{time.time_ns()}.{os.getpid()}")
             draft = self._directory / f"{name}.draft"
             draft.write_text(json.dumps({key: getattr(written, key) for key in Record.__slots__}))
@@ -87,7 +90,7 @@ class Files:
             return written
 
     def remove(self, name: str, version: str) -> None:
-        """As `Store.remove`."""
+        """Implements `Store.remove`."""
         with self._locked(name):
             there = self.read(name)
             if there is not None and there.version == version:
@@ -101,7 +104,7 @@ class Files:
 
 
 _TIMED = {"_request_timeout": (5, 10)}
-"""Seconds to connect and to answer: who waits for ever on a dead connection cannot let go either."""
+"""Seconds to connect and to answer. Without them a run could hang on a dead connection and never release its lease."""
 
 
 class KubernetesLeases:
@@ -113,13 +116,13 @@ class KubernetesLeases:
         self._labels = labels or {}
 
     def read(self, name: str) -> Record | None:
-        """As `Store.read`."""
+        """Implements `Store.read`."""
         found = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
         return None if found is None else _record(found)
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
-        """As `Store.write`."""
-        # A whole second would be sent without its microseconds, which the API server does not take for a MicroTime.
+        """Implements `Store.write`."""
+        # A whole second would be sent without microseconds, and the API server accepts no such MicroTime.
         moment = datetime.fromtimestamp(record.renewed, UTC)
         moment = moment.replace(microsecond=max(1, moment.microsecond))
         body = {
@@ -144,7 +147,7 @@ class KubernetesLeases:
         return None if written is None else _record(written)
 
     def remove(self, name: str, version: str) -> None:
-        """As `Store.remove`."""
+        """Implements `Store.remove`."""
         body = {"preconditions": _meant(version)}
         self._call(
             lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body, **_TIMED), name, 409, 404
@@ -165,7 +168,7 @@ class KubernetesLeases:
 
 
 def _meant(version: str) -> dict[str, str]:
-    """What a request says of the lease that it is about. Without the UID, the API server makes a lease that is gone anew."""
+    """Return the preconditions of a request. Without the UID, the API server creates a lease again that was deleted."""
     uid, _, resource = version.partition("/")
     return {"uid": uid, "resourceVersion": resource}
 
@@ -181,7 +184,7 @@ def _record(found: Any) -> Record:
 
 
 class Lease:
-    """A lease that is held, and renewed by a thread until `release`."""
+    """A lease that this process holds. A thread renews it until `release`."""
 
     def __init__(self, store: Store, name: str, record: Record, asked: float, clock: Callable[[], float]) -> None:
         self._store = store
@@ -196,14 +199,14 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises FencedError where the lease is lost, or may be by now: nothing may be committed or deleted any more."""
+        """Raise FencedError if the lease is lost, or may be by now. The run must not commit or delete anything then."""
         if self._lost or self._clock() >= self._until:
             raise FencedError(
                 f"lease {self.name}: {self._lost or 'it could not be renewed in time'}; another run may be working on the table"
             )
 
     def release(self) -> None:
-        """Lets go, for others to take at once. Best effort: a lease that stays runs out by itself."""
+        """Release the lease for other runs. Best effort: a lease that could not be released expires by itself."""
         self._stop.set()
         with self._lock:
             if self._lost:
@@ -215,7 +218,8 @@ class Lease:
                 log.warning("lease could not be released; it expires by itself", lease=self.name, error=str(error))
 
     def renew(self) -> bool:
-        """One renewal, as the thread makes them. False where another one is wanted soon: it could not be made, or was not answered."""
+        """Renew the lease once. Return False if the next renewal should come soon, because this one failed or was not
+        answered."""
         with self._lock:
             if self._lost:
                 return True
@@ -226,7 +230,7 @@ class Lease:
                 if written is None:
                     there = self._store.read(self.name)
                     if there is not None and there.holder == record.holder:
-                        # A renewal whose answer was lost: how long it is good for, only the next one tells.
+                        # The answer to a renewal was lost. Only the next renewal shows until when the lease holds.
                         self._record = there
                         return False
                     self._lost = f"{there.holder if there is not None else 'no run'} holds it now"
@@ -246,7 +250,7 @@ class Lease:
 
 
 class Leases:
-    """Takes leases in the name of one process. ``holder`` has to be unique to it."""
+    """Acquires leases for one process. ``holder`` has to be unique to it."""
 
     def __init__(self, store: Store, holder: str, seconds: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -255,7 +259,7 @@ class Leases:
         self._clock = clock
 
     def take(self, name: str) -> Lease | None:
-        """The lease; None where another holds it. Raises UnavailableError."""
+        """Acquire the lease; None if another run holds it. Raises UnavailableError."""
         asked = self._clock()
         there = self._store.read(name)
         if there is not None and there.holder != self._holder and time.time() < there.renewed + there.seconds:
@@ -267,6 +271,6 @@ class Leases:
         return Lease(self._store, name, written, asked, self._clock)
 
     def holder(self, name: str) -> str:
-        """Who has it; an empty text where nobody does."""
+        """Return the holder of a lease; an empty text if there is none."""
         there = self._store.read(name)
         return there.holder if there is not None else ""

@@ -1,4 +1,4 @@
-"""How a run ends before its work does: at its deadline, or when the process is told to."""
+"""Ends a run before its work is complete: at its deadline, or when the process receives a signal."""
 
 import threading
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from firn.model.errors import FirnError
 
 
 class StoppedError(FirnError):
-    """The run has to end: nothing may be begun any more."""
+    """The run has to end and must not start new work."""
 
 
 class Stop:
-    """Set once, from any thread. ``cancel`` ends what Spark is doing at that moment."""
+    """A reason to stop, set once from any thread. ``cancel`` cancels Spark's current jobs."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
@@ -19,20 +19,20 @@ class Stop:
         self.why = ""
 
     def set(self, why: str) -> None:
-        """Ends the run for this reason; the first one counts."""
+        """Stop the run for a reason. Only the first reason counts."""
         if self._event.is_set():
             return
         self.why = why
         self._event.set()
-        # Not in a signal handler's or timer's own time: the gateway may be busy.
+        # In a thread of its own: the gateway may be busy, and a signal handler must not wait for it.
         threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
 
     def check(self) -> None:
-        """Raises StoppedError once the run has to end."""
+        """Raise StoppedError if the run has to end."""
         if self._event.is_set():
             raise StoppedError(f"stopped: {self.why}")
 
     @property
     def is_set(self) -> bool:
-        """Whether the run has to end."""
+        """True if the run has to end."""
         return self._event.is_set()

@@ -1,4 +1,4 @@
-"""The Iceberg catalogs of an application: their properties, as Spark and as Java take them, and the catalogs as Java objects."""
+"""The Iceberg catalogs of an application: their properties, as Spark and Java take them, and the Java objects."""
 
 import threading
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class CatalogSettings(Protocol):
-    """The settings of an application, as far as they concern catalogs."""
+    """The settings of an application that concern catalogs."""
 
     @property
     def application(self) -> str: ...  # noqa: D102
@@ -27,9 +27,12 @@ class CatalogSettings(Protocol):
 
 
 def catalog_conf(settings: CatalogSettings) -> dict[str, str]:
-    """What the session has to be told of the catalogs, secrets included: set on the running session, because Spark's own
-    configuration stands on the JVM's command line. A catalog whose secrets are missing is left out: it stops nobody but its own topics,
-    and the next start has it. Raises InvalidSpecError as `catalog_properties` does."""
+    """Return the session's configuration of the catalogs, including secrets.
+
+    Set it on the running session: Spark's own configuration is visible on the JVM's command line. A catalog whose
+    secrets are missing is left out. Only its own topics wait for it, until the next start. Raises InvalidSpecError as
+    `catalog_properties` does.
+    """
     conf: dict[str, str] = {}
     for name, connection in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
@@ -44,8 +47,10 @@ def catalog_conf(settings: CatalogSettings) -> dict[str, str]:
 
 
 def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, str]:
-    """Iceberg's properties of a catalog, secrets read from their files. Raises NotReadyError for a file that cannot be read, InvalidSpecError
-    for a URI that names no database this can use."""
+    """Return Iceberg's properties of a catalog, with secrets read from their files.
+
+    Raises NotReadyError for a file that cannot be read, InvalidSpecError for a URI that names no supported database.
+    """
     values = dict(connection.properties)
     for key, path in connection.secret_properties.items():
         values[key] = read_secret(path)
@@ -78,7 +83,8 @@ def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, st
 
 
 class Catalogs:
-    """The Iceberg catalogs of an application, as Java objects. A catalog that could not be opened is tried again at its next use."""
+    """The Iceberg catalogs of an application, as Java objects. A catalog that could not be opened is tried again at
+    its next use."""
 
     def __init__(self, spark: Any, settings: CatalogSettings) -> None:
         self.jvm = spark._jvm
@@ -88,8 +94,11 @@ class Catalogs:
         self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
-        """``org.apache.iceberg.catalog.Catalog`` of this name. Raises as Java does where it cannot be opened, NotReadyError where its secrets
-        cannot be read, InvalidSpecError where the settings do not know it."""
+        """Return the ``org.apache.iceberg.catalog.Catalog`` of this name.
+
+        Raises Java's exceptions if it cannot be opened, NotReadyError if its secrets cannot be read, and
+        InvalidSpecError if the settings do not name it.
+        """
         catalog = self._open.get(name)
         if catalog is None:
             connection = self._settings.catalogs.get(name)
@@ -98,7 +107,7 @@ class Catalogs:
                     f"catalog {name} is not in the settings of {self._settings.application}",
                     reason=Reason.CATALOG_UNREACHABLE,
                 )
-            # One opener a catalog: they would race to bring its tables about. One that does not answer holds up nobody but its own.
+            # One thread opens a catalog: several would race to create its tables. A catalog that does not answer delays only its own topics.
             with self._opening[name]:
                 catalog = self._open.get(name)
                 if catalog is None:
@@ -106,7 +115,7 @@ class Catalogs:
                     try:
                         catalog = self._build(name, properties)
                     except Py4JJavaError as error:
-                        # Another process opened a new database first, between Iceberg's look at its columns and its change of them.
+                        # Another process opened a new database first, after Iceberg read its columns and before it changed them.
                         if "already exists" not in str(error):
                             raise
                         catalog = self._build(name, properties)
@@ -114,7 +123,7 @@ class Catalogs:
         return catalog
 
     def forget(self, name: str, opened: JavaObject) -> None:
-        """Opens the catalog anew at its next use, unless somebody has done so since ``opened`` was got."""
+        """Open the catalog again at its next use, unless that has happened since ``opened`` was returned."""
         with self._opening[name]:
             if self._open.get(name) is opened:
                 del self._open[name]

@@ -1,15 +1,17 @@
-"""Exactly once: what a table says of its own ingestion, and the commit that is only allowed on top of what it was planned from.
+"""Exactly once: the ingestion state that a table records, and commits that are allowed only on top of the state they
+were planned from.
 
-A commit of ours is one change of the table's metadata: data files appended with the offsets in the snapshot's summary, and the same offsets
-as table properties for the day when that snapshot has expired. It is made from metadata in which the newest *ingestion* commit is the one
-planned from, and the catalog takes it only if nothing came in between; commits of compaction or other engines make it try again, another
-ingestion commit makes it give up.
+An ingestion commit is one change of the table's metadata. It appends data files and sets the offsets in the
+snapshot's summary. Table properties hold the same offsets for the time after that snapshot expires. The commit is
+built on metadata whose newest *ingestion* commit is the one planned from, and the catalog accepts it only if nothing
+came in between. After commits of compaction or other engines it is tried again; after another ingestion commit it is
+given up.
 
-The change is made as `firn_spark.tables.swaps` makes every change, and what is found when the table is read back decides:
+`firn_spark.tables.swaps` makes the change. The table that is read back decides:
 
-- our commit id is there: the commit happened;
-- a newer epoch, or our epoch in another writer's hand: this writer is fenced (FencedError);
-- anything else: the commit did not happen so far.
+- it has this commit's id: the commit happened;
+- it has a newer epoch, or this epoch by another writer: this writer is fenced (FencedError);
+- anything else: the commit has not happened so far.
 """
 
 import uuid
@@ -30,12 +32,12 @@ from firn_spark.tables.swaps import short, swap
 log = structlog.get_logger()
 
 COMMIT_ID = "firn.commit-id"
-"""Names one commit, so that it is known again when it is read back."""
+"""Summary key: identifies a commit when the table is read back."""
 WRITER = "firn.writer"
-"""Names the process that made a commit: two processes may have taken the same epoch."""
+"""Summary key: identifies the process that made a commit. Two processes may have taken the same epoch."""
 LETTERS_SINCE = "firn.letters-since"
 LETTERS_UNTIL = "firn.letters-until"
-"""Dead-letter tables: see `Landed.letters`."""
+"""Summary keys of dead-letter tables; `Landed.letters` says what they hold."""
 INGEST = "ingest"
 _KEYS = (
     names.SUMMARY_TOPIC_ID,
@@ -50,7 +52,8 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """The newest ingestion commit of a table. ``snapshot_id`` is None where it is only known from the table's properties."""
+    """The newest ingestion commit of a table. ``snapshot_id`` is None if only the table's properties or later
+    snapshots record it."""
 
     topic_id: str
     epoch: int
@@ -60,22 +63,29 @@ class Landed:
     snapshot_id: int | None = None
     committed_ms: int | None = None
     letters: tuple[int, int] = (0, 0)
-    """Of a dead-letter table: ``ingested_at`` (microseconds since 1970) of every letter of this topic id is at least the first, that
-    of every letter at all at most the second, and that of every letter of an earlier topic id below the first."""
+    """Of a dead-letter table, in microseconds since 1970. ``ingested_at`` of every letter of this topic id is at
+    least the first value, that of every letter at most the second. Letters of an earlier topic id are older than
+    the first."""
 
 
 def read_landed(table: Any) -> Landed | None:
-    """The newest ingestion commit in the history of ``table``'s current snapshot, else what the properties carry; None for a table
-    that never had one. Refreshes the table. Raises as Java does (`JAVA_ERRORS`), CorruptDataError for a summary that cannot be true."""
+    """Return the newest ingestion commit in the history of ``table``'s current snapshot, else the one in its
+    properties.
+
+    Returns None for a table without ingestion. Refreshes the table. Raises Java's exceptions (`JAVA_ERRORS`), and
+    CorruptDataError for an invalid summary.
+    """
     table.refresh()
     return newest(table)
 
 
 def newest(table: Any, known: tuple[int, Landed | None] | None = None) -> Landed | None:
-    """The same from the metadata that ``table`` has in memory. Where the ingestion commit's own snapshot has expired, it is known from what
-    later snapshots of ours carry of it (`carried`), else from the properties.
+    """Return the same from the metadata that ``table`` has in memory.
 
-    ``known`` is a snapshot and what was the newest in its history a moment ago: who has read a long history once need not read it again."""
+    If the ingestion commit's own snapshot has expired, later snapshots of ours carry its summary (`carried`), else
+    the properties do. ``known`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
+    the history behind it is not read again.
+    """
     bearer: Any | None = None
     snapshot = table.currentSnapshot()
     while snapshot is not None:
@@ -98,8 +108,11 @@ def newest(table: Any, known: tuple[int, Landed | None] | None = None) -> Landed
 
 
 def carried(landed: Landed | None) -> dict[str, str]:
-    """What a snapshot that is no ingestion's says in its summary, so that ``landed`` is known from it when its own snapshot has expired, also
-    after a rollback that the properties know nothing of."""
+    """Return the summary that a maintenance snapshot carries, so that ``landed`` survives the expiry of its own
+    snapshot.
+
+    This also holds after a rollback, of which the table's properties know nothing.
+    """
     if landed is None:
         return {}
     return {
@@ -141,7 +154,7 @@ def _moved(landed: Landed | None, base: Landed | None) -> bool:
 
 
 class Committer:
-    """Makes ingestion commits in the name of one process. ``writer`` has to be unique to it."""
+    """Makes ingestion commits for one process. ``writer`` has to be unique to it."""
 
     def __init__(self, tables: Tables, writer: str, failpoints: Failpoints) -> None:
         self._tables = tables
@@ -158,12 +171,12 @@ class Committer:
         offsets: Offsets,
         letters: tuple[int, int] | None = None,
     ) -> Landed:
-        """Appends data files (none is allowed) and sets the offsets, and `Landed.letters` where they are given, on top of ``base``.
-        Returns what is now the newest ingestion commit.
+        """Append data files (possibly none) and set the offsets, and `Landed.letters` if given, on top of ``base``.
 
-        Raises CommitConflictError where another commit of an older epoch came first (plan again), FencedError, and
-        CommitUnknownError where the outcome could not be read back: then the next thing to do with the table is to read it.
-        The files of a commit that certainly did not happen are removed; those of an unknown one never.
+        Returns the new newest ingestion commit. Raises CommitConflictError if a commit of an older epoch came first
+        (plan again), FencedError, and CommitUnknownError if the outcome could not be read back (read the table before
+        anything else). The files of a commit that certainly did not happen are deleted; those of an unknown outcome
+        never.
         """
         commit_id = uuid.uuid4().hex
         values = {
@@ -182,16 +195,16 @@ class Committer:
         return append.landed
 
     def data_file(self, table: Any, descriptor: str) -> Any:
-        """The Java data file of a writer's descriptor."""
+        """Return the Java data file of a writer's descriptor."""
         return self._tables.data_file(table, descriptor)
 
     def replaced(self, base: Any, snapshot: Any, values: Mapping[str, str]) -> Any:
-        """``base`` with ``snapshot`` as the newest of main, and ``values`` as properties."""
+        """Return ``base`` with ``snapshot`` as the newest of main, and ``values`` as properties."""
         builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         return builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values)).build()
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
-        """Raises FencedError where ``landed``, read after ``base`` was planned from, is by a writer that wins over ``epoch``."""
+        """Raise FencedError if the writer of ``landed``, read after ``base``, takes precedence over ``epoch``."""
         if landed is None or not _moved(landed, base):
             return
         if landed.epoch > epoch or (landed.epoch == epoch and landed.writer != self.writer):
@@ -201,8 +214,11 @@ class Committer:
             )
 
     def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
-        """True where the whole history since ``base`` is known and our commit is not in it. A refusal alone proves nothing: a catalog's client
-        may have sent the request twice, and another writer may have gone on from the first."""
+        """Return True if the whole history since ``base`` is known and this commit is not in it.
+
+        A refusal alone proves nothing: a catalog's client may have sent the request twice, and another writer may
+        have continued from the first.
+        """
         snapshot = table.currentSnapshot()
         while snapshot is not None:
             if base is not None and snapshot.snapshotId() == base.snapshot_id:
@@ -216,7 +232,8 @@ class Committer:
         return base is None and table.currentSnapshot() is None
 
     def discard(self, table: Any, descriptors: Sequence[str]) -> None:
-        """Removes data files that no commit was tried with, or whose commit was refused for certain. Best effort: orphan removal finds the rest."""
+        """Delete data files whose commit was never tried, or was certainly refused. Best effort: orphan removal finds
+        the rest."""
         try:
             io = table.io()
             for descriptor in descriptors:
@@ -226,7 +243,7 @@ class Committer:
 
 
 class _Append:
-    """Data files appended with offsets, on top of ``base`` as ingestion sees it."""
+    """Appends data files with offsets, if ``base`` is still the newest ingestion commit."""
 
     def __init__(
         self,
@@ -253,7 +270,8 @@ class _Append:
         return landed
 
     def done(self, table: Any) -> bool:
-        """As `Change.done`: our commit id is there. Another ingestion commit raises CommitConflictError or FencedError."""
+        """Implements `Change.done`: looks for this commit's id. Another ingestion commit raises CommitConflictError
+        or FencedError."""
         self.landed = self._look(table)
         if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
             return True
@@ -265,8 +283,11 @@ class _Append:
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """As `Change.build`. The manifest of our files is written once; what is made anew when others got in first is only the list around it,
-        or who commits without a pause would always be faster."""
+        """Implements `Change.build`.
+
+        The manifest of the new files is written once. Later attempts only write the manifest list again, because a
+        writer that commits without a pause would otherwise always come first.
+        """
         if self._append is None:
             self._append = table.newAppend()
             for file in self._files:
@@ -275,7 +296,7 @@ class _Append:
                 self._append.set(key, value)
         snapshot = self._append.apply()
         base = table.operations().current()
-        # Iceberg read the table anew for the snapshot: what it found there has to be what was looked at.
+        # Iceberg reloaded the table for the snapshot. It has to be the metadata that `done` read.
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._look(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")

@@ -1,14 +1,17 @@
-"""Dead-letter tables: every offset is in the topic's table or here, exactly once, across a crash between the two commits.
+"""Dead-letter tables: every offset is in the topic's table or in its dead letters, exactly once, even after a crash
+between the two commits.
 
-A round commits its dead letters first, then the table's rows. After a crash between the two, this table is ahead of the other; the offsets
-it holds there are read back and left out of both tables when the range is landed again.
+A round commits its dead letters first, then the table's rows. After a crash in between, the dead-letter table is
+ahead. The offsets that it holds beyond the table are read back, and left out of both tables when the range lands
+again.
 
-Letters do not say which topic they are of, and a re-created topic has the offsets of the one before. Their times do: they begin after
-all of the topic before (`moment`), and every commit carries where that is (`Landed.letters`).
+A letter does not record its topic id, and a re-created topic has the offsets of the earlier topic again. Their times
+differ: letters of a topic begin after all letters of the earlier one (`moment`), and every commit carries that time
+(`Landed.letters`).
 
-Two writers: a dead-letter commit is fenced by this table's own epoch, which a new writer claims with an empty commit before it reads what
-this table holds. A table that does not exist cannot be claimed, so its first writer announces it with an empty commit to the topic's
-table, after creating it and before writing to it: a newer writer either refuses that announcement or sees it.
+This table's own epoch fences dead-letter commits. A new writer claims it with an empty commit before it reads the
+table. A table that does not exist cannot be claimed. So its first writer creates it, announces it with an empty
+commit to the topic's table, and only then writes to it. A newer writer either refuses that announcement or sees it.
 """
 
 import time
@@ -30,7 +33,10 @@ log = structlog.get_logger()
 
 
 def load(tables: Tables, job: IngestJob) -> Any | None:
-    """The topic's dead-letter table; None where it never had a dead letter. Raises ConflictError where a table of that name is not Firn's."""
+    """Return the topic's dead-letter table; None if it never had a dead letter.
+
+    Raises ConflictError if Firn did not create the table of that name.
+    """
     found = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
     if found is not None and found.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
@@ -41,7 +47,7 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 
 
 def create(tables: Tables, job: IngestJob) -> Any:
-    """Creates the topic's dead-letter table (always of format 2), or finds the one that somebody else just made."""
+    """Create the topic's dead-letter table (always format 2), or return the one that another writer just created."""
     properties = table_properties.of_dead_letters(job.table.properties)
     target = job.table.model_copy(update={"format_version": 2, "properties": properties})
     return tables.create(
@@ -55,19 +61,22 @@ def create(tables: Tables, job: IngestJob) -> Any:
 
 
 def count(table: Any) -> int:
-    """Dead letters in the table, as its newest snapshot says."""
+    """Return the number of dead letters that the newest snapshot's summary states."""
     snapshot = table.currentSnapshot()
     return int(dict(snapshot.summary()).get("total-records", 0)) if snapshot is not None else 0
 
 
 def now() -> int:
-    """Microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return int(time.time() * 1_000_000)
 
 
 def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed:
-    """Takes the table's epoch for this topic with an empty commit, so that no older writer can add to it from here on, and says where the
-    topic's letters begin. Raises as `Committer.commit`."""
+    """Claim the table's epoch for this topic with an empty commit.
+
+    No older writer can add letters from here on, and the commit records where the topic's letters begin. Raises the
+    errors of `Committer.commit`.
+    """
     base = read_landed(table)
     same = base if base is not None and base.topic_id == topic_id else None
     if same is not None and same.epoch == epoch and same.writer == committer.writer:
@@ -81,7 +90,8 @@ def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed
 
 
 def letters(base: Landed | None, topic_id: str, now: int) -> tuple[int, int]:
-    """`Landed.letters` of a table that is claimed for ``topic_id`` on top of ``base``; ``now`` in microseconds."""
+    """Return `Landed.letters` for a table that is claimed for ``topic_id`` on top of ``base``; ``now`` in
+    microseconds."""
     if base is None:
         return now, 0
     since, until = base.letters
@@ -89,7 +99,10 @@ def letters(base: Landed | None, topic_id: str, now: int) -> tuple[int, int]:
 
 
 def moment(dead: Iterable[Landed | None], now: int) -> int:
-    """The ``ingested_at`` of a round over topics with these (claimed) dead letters: ``now``, unless a clock that was ahead has written some."""
+    """Return the ``ingested_at`` of a round over topics with these claimed dead letters.
+
+    That is ``now``, unless earlier letters were written under a clock that was ahead.
+    """
     return max([now, *(one.letters[0] for one in dead if one is not None)])
 
 
@@ -102,14 +115,21 @@ def commit(
     offsets: Offsets,
     ingested_at: int,
 ) -> Landed:
-    """Adds letters of the topic that ``base`` claimed the table for; ``ingested_at`` is their `moment`. Raises as `Committer.commit`."""
+    """Add letters of the topic that ``base`` claimed the table for; ``ingested_at`` is their `moment`.
+
+    Raises the errors of `Committer.commit`.
+    """
     reached = {part: max(offset, base.offsets.get(part, 0)) for part, offset in offsets.items()}
     since, until = base.letters
     return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, (since, max(until, ingested_at)))
 
 
 def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
-    """Partition -> offset up to which dead letters landed beyond ``offsets``, those of the topic's table. Empty where nothing was lost."""
+    """Return partition -> offset up to which dead letters landed beyond ``offsets``, the offsets of the topic's
+    table.
+
+    The result is empty if no crash came between the two commits.
+    """
     if dead is None or dead.topic_id != topic_id:
         return {}
     return {part: end for part, end in dead.offsets.items() if end > offsets.get(part, 0)}
@@ -118,8 +138,11 @@ def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
 def offsets_between(
     spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
-    """The offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition; ``table`` is the one that `load` finds for ``job``.
-    Raises UnavailableError where it cannot be read."""
+    """Return the offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition; ``table`` is what `load`
+    returns for ``job``.
+
+    Raises UnavailableError if the table cannot be read.
+    """
     try:
         return _offsets_between(spark, job, table, dead, landed, beyond)
     except JAVA_ERRORS as error:
@@ -129,7 +152,7 @@ def offsets_between(
 def _offsets_between(
     spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
 ) -> Mapping[int, frozenset[int]]:
-    # Only what was added by commits that the topic's table does not know of, as far as the history goes: that is little to read.
+    # Read only the few commits that the topic's table does not know of, as far as the history goes.
     snapshot = table.currentSnapshot()
     last = snapshot.snapshotId() if snapshot is not None else None
     first: int | None = None

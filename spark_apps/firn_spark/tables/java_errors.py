@@ -1,4 +1,4 @@
-"""What Java raises, translated into errors that name who has to act."""
+"""Java exceptions, translated into errors that name who has to act."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,26 +11,29 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, Un
 from firn_spark.credentials import without_secrets
 
 JAVA_ERRORS = (Py4JError, CapturedException)
-"""What a call of Java raises. PySpark turns illegal arguments, unsupported operations and what Spark says of queries into exceptions of its own,
-for calls that have nothing to do with Spark too, and those are no Py4JError."""
+"""Exceptions that a Java call can raise.
+
+PySpark turns illegal arguments, unsupported operations and query errors into exceptions of its own, even for calls
+outside Spark. Those are not Py4JError.
+"""
 
 
 def _thrown(error: Exception) -> Any | None:
-    """The Java exception behind ``error``, one of `JAVA_ERRORS`; None where there is none (the JVM itself is gone)."""
+    """Return the Java exception behind one of `JAVA_ERRORS`; None if the JVM itself is gone."""
     if isinstance(error, CapturedException):
         return error._origin
     return error.java_exception if isinstance(error, Py4JJavaError) else None
 
 
 def java_class(error: Exception) -> str:
-    """The class of the Java exception behind ``error``; an empty text where there is none (the JVM itself is gone)."""
+    """Return the class of the Java exception behind ``error``; an empty text if the JVM itself is gone."""
     thrown = _thrown(error)
     return str(thrown.getClass().getName()) if thrown is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A Java exception: its class, its message, and a database's SQLSTATE where it has one."""
+    """A Java exception: its class, its message, and the SQLSTATE if a database raised it."""
 
     name: str
     message: str
@@ -38,19 +41,19 @@ class Cause:
 
     @property
     def denied(self) -> bool:
-        """True where it says that these credentials may not do this."""
+        """True if the exception refuses these credentials."""
         if self.sqlstate:
             return is_denial(self.sqlstate)
         return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
 
     @property
     def disconnected(self) -> bool:
-        """True where it says that there is no connection to the database (SQLSTATE class 08)."""
+        """True if there is no connection to the database (SQLSTATE class 08)."""
         return self.sqlstate.startswith("08")
 
 
 def causes(error: Exception) -> list[Cause]:
-    """The Java exception and what caused it, outermost first."""
+    """Return the Java exception and its causes, outermost first."""
     found: list[Cause] = []
     current = _thrown(error)
     while current is not None and len(found) < 10:
@@ -83,7 +86,7 @@ _DENIED_SIGNS = (
 
 
 def translate(error: Exception, subject: str) -> FirnError:
-    """What one of `JAVA_ERRORS` means, by who has to act; secrets are taken out of its message."""
+    """Translate one of `JAVA_ERRORS` into an error that names who has to act. Secrets are masked."""
     chain = causes(error)
     text = (
         without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])

@@ -1,8 +1,8 @@
-"""Iceberg tables through the Java API: found, created, brought up to a contract, described for writers.
+"""Iceberg tables through the Java API: loaded, created, evolved to a contract, described for writers.
 
-The operator creates and evolves V1 and V2 tables (it has them ready before this process starts); a table that is missing or narrower
-than its contract is brought up here as well, which is what happens to V3 tables, whose metadata only Java can write. Only
-changes that lose nothing are made: new optional columns, wider types, required to optional, docs.
+The operator creates and evolves tables of format 1 and 2 before the driver needs them. The driver does the same for a
+table that is missing or behind its contract, and for tables of format 3, whose metadata only Java can write. Only
+changes without loss are made: new optional columns, wider types, required to optional, docs.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from firn_spark.worker.data_files import TableSpec
 
 
 def schema_json(columns: Sequence[Column]) -> str:
-    """Iceberg's schema JSON of ``columns``, field ids in order of appearance, one level at a time (Iceberg spec, appendix C)."""
+    """Return Iceberg's schema JSON of ``columns``, with field ids level by level (Iceberg spec, appendix C)."""
     ids = itertools.count(1)
     tops = [next(ids) for _ in columns]
     fields = [
@@ -39,7 +39,7 @@ def schema_json(columns: Sequence[Column]) -> str:
 
 
 def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
-    """Iceberg's JSON of a type; nested fields take their ids from ``ids``."""
+    """Return Iceberg's JSON of a type; nested fields take their ids from ``ids``."""
     match kind:
         case types.ListOf(element):
             number = next(ids)
@@ -68,7 +68,7 @@ def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
 
 
 def shape(kind: Any) -> str:
-    """A type of Iceberg's JSON as `firn.tables.types` writes it, for comparing."""
+    """Return a type of Iceberg's JSON in the notation of `firn.tables.types`."""
     if isinstance(kind, str):
         return str(types.parse(kind)) if kind in types.PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
     match kind["type"]:
@@ -81,14 +81,15 @@ def shape(kind: Any) -> str:
 
 
 class Tables:
-    """The tables of a session's catalogs. Every method raises FirnError: AccessDeniedError, UnavailableError, or as said there."""
+    """The tables of an application's catalogs. Every method raises AccessDeniedError, UnavailableError, or what it
+    names."""
 
     def __init__(self, catalogs: Catalogs) -> None:
         self._catalogs = catalogs
         self.jvm = catalogs.jvm
 
     def load(self, catalog: str, namespace: str, name: str) -> Any | None:
-        """The Java table; None where there is none."""
+        """Return the Java table; None if it does not exist."""
         org = self.jvm.org.apache.iceberg
         opened = None
         try:
@@ -98,13 +99,15 @@ class Tables:
             if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
                 return None
             if opened is not None and any(cause.disconnected for cause in causes(error)):
-                # Iceberg keeps a connection that it could not open again, and tells that it is closed instead of why: a new catalog tells.
+                # Iceberg keeps a connection that it could not reopen, and only reports that it is closed. A new catalog reports why.
                 self._catalogs.forget(catalog, opened)
             raise translate(error, f"table {catalog}.{namespace}.{name}") from error
 
     def ensure(self, job: IngestJob) -> Any:
-        """The topic's table, created or brought up to its contract where that is due. Raises ConflictError (SchemaIncompatible) where a
-        column has a type that cannot become the contract's."""
+        """Return the topic's table, created or evolved to its contract if needed.
+
+        Raises ConflictError (SchemaIncompatible) if a column's type cannot become the contract's.
+        """
         target = job.table
         table = self.load(target.catalog, target.namespace, target.name)
         columns = rows.table_columns(job.record_schema, target.metadata_columns)
@@ -125,8 +128,10 @@ class Tables:
         sort_by: Sequence[str],
         owner: str,
     ) -> Any:
-        """Creates the table ``name`` beside ``target`` for the resource with uid ``owner``; the one that is there when somebody else
-        was faster."""
+        """Create the table ``name`` beside ``target`` for the resource with uid ``owner``.
+
+        Returns the existing table if another writer created it first.
+        """
         identifier = f"{target.catalog}.{target.namespace}.{name}"
         iceberg = self.jvm.org.apache.iceberg
         try:
@@ -136,7 +141,7 @@ class Tables:
                 try:
                     catalog.createNamespace(namespace)
                 except Py4JJavaError:
-                    # Several topics' tables are made at once: a database says in its own words that another one's was first.
+                    # Several tables are created at once. If another one created the namespace first, each database reports that differently.
                     if not catalog.namespaceExists(namespace):
                         raise
             schema = iceberg.SchemaParser.fromJson(schema_json(columns))
@@ -168,7 +173,7 @@ class Tables:
             raise translate(error, f"table {identifier}") from error
 
     def spec(self, table: Any) -> TableSpec:
-        """What writers have to know of the table as it is now."""
+        """Describe the current table for writers."""
         iceberg = self.jvm.org.apache.iceberg
         io = dict(table.io().properties())
         return TableSpec(
@@ -181,7 +186,7 @@ class Tables:
         )
 
     def data_file(self, table: Any, descriptor: str) -> Any:
-        """The Java data file of a writer's descriptor."""
+        """Return the Java data file of a writer's descriptor."""
         node = self.jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
         return self.jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
 
@@ -213,7 +218,7 @@ class Tables:
                 reason=Reason.SCHEMA_INCOMPATIBLE,
             )
         if changed:
-            # A column that is new to a table with rows cannot be required of them.
+            # Existing rows have no value for a new column, so it cannot be required.
             union = schema_json(
                 [it if it.name in present else it.model_copy(update={"required": False}) for it in changed]
             )
@@ -222,7 +227,7 @@ class Tables:
             self._evolve_v3(table, target, owner)
 
     def _evolve_v3(self, table: Any, target: TableTarget, owner: str) -> None:
-        """Partitioning, sorting, properties and format of a table that the operator's library cannot write."""
+        """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
         ours = {**target.properties, **table_properties.marks(owner, target.properties)}
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
@@ -294,7 +299,7 @@ def _partition(spec: Any, term: transforms.PartitionTerm) -> None:
 
 
 def partition_terms(table: Any) -> list[str]:
-    """The table's current partition fields as users write them; fields that were dropped (void) are left out."""
+    """Return the table's current partition fields as users write them, without dropped fields (void)."""
     schema = table.schema()
     found = []
     for field in table.spec().fields():
@@ -305,7 +310,7 @@ def partition_terms(table: Any) -> list[str]:
 
 
 def sort_terms(table: Any) -> list[str]:
-    """The table's sort order, each term in full."""
+    """Return the table's sort order, each term in full."""
     schema = table.schema()
     return [
         f"{transforms.parse(_term_text(field.transform().toString(), schema.findColumnName(field.sourceId())))} "
@@ -324,5 +329,5 @@ def _term_text(transform: str, column: str) -> str:
 
 
 def quoted(*parts: str) -> str:
-    """An identifier as Spark's parser reads it: unquoted, a name with a hyphen or of digits only is none."""
+    """Quote an identifier for Spark's parser, which takes names with hyphens or only digits for no names."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

@@ -1,13 +1,14 @@
-"""One change of a table's metadata, made by ourselves and believed only when it has been read back.
+"""Changes of a table's metadata, which count only after they were read back.
 
-Iceberg builds the new metadata, but does not commit it: its own retries cannot tell a refusal from a commit that did happen and was not
-answered, and then delete the manifests of a snapshot that the table has. Here the catalog is asked to replace exactly the metadata that was
-looked at, and no exception is believed. Whatever it says, the table is read back, and what is found there decides. A request still under
-way can no longer land beside the next one, because both ask the catalog to replace the same metadata.
+Iceberg builds the new metadata but does not commit it. Its own retries cannot tell a refusal from a commit whose
+reply was lost, and then delete manifests of a snapshot that the table has. This module asks the catalog to replace
+exactly the metadata that it read. It trusts no exception: it reads the table back, and the table decides. A request
+that is still under way cannot land after the next one, because both replace the same metadata.
 
-A SQL catalog replaces exactly that metadata. A REST catalog is told the changes and what they require (Iceberg's ``UpdateRequirements``): for a
-snapshot that the branch is where it was; for properties and expired snapshots no more than that it is the same table, so such a request may
-still land after others' changes, and a reference that somebody sets in that moment to an expired snapshot goes with it.
+A SQL catalog replaces exactly that metadata. A REST catalog receives the changes and their requirements (Iceberg's
+``UpdateRequirements``). A snapshot requires that the branch has not moved. Properties and expired snapshots only
+require the same table: such a request may still land after other commits. If another writer points a reference to an
+expired snapshot in that moment, the reference is removed with it.
 """
 
 import random
@@ -23,36 +24,39 @@ from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 log = structlog.get_logger()
 
 ATTEMPTS = 12
-"""How often a change is tried while others get in first."""
+"""How often a change is tried while other commits come first."""
 PATIENT = 60
-"""The same for changes that cost much to prepare and may wait."""
+"""The same for changes that are expensive to prepare and may wait."""
 
 
 class OutdatedError(CommitConflictError):
-    """The change no longer fits the table, and will not: trying it again is in vain."""
+    """The change no longer fits the table. Another attempt is useless."""
 
 
 class Change(Protocol):
-    """What is to become of a table."""
+    """A change of a table."""
 
     def done(self, table: Any) -> bool:
-        """Whether the metadata that ``table`` has just read holds the change. Raises FirnError where it must not be made any more."""
+        """Return True if the metadata that ``table`` has just read holds the change. Raises FirnError if it must not
+        be made."""
         ...
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """The ``TableMetadata`` to replace and the one to put there, on top of what `done` looked at.
+        """Return the ``TableMetadata`` to replace and its replacement, built on what `done` read.
 
-        Raises CommitConflictError where the table moved since, and as Java does where Iceberg will not have it."""
+        Raises CommitConflictError if the table has moved since, and Java's exceptions if Iceberg refuses the change.
+        """
         ...
 
 
 def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATTEMPTS) -> None:
-    """Makes the change. Raises
+    """Make the change. Raises
 
-    - CommitUnknownError where the outcome could not be read back: then the next thing to do with the table is to read it;
-    - CommitConflictError where it was certainly refused, as often as it was tried or because it no longer fits the table;
-    - NotReadyError where the table is gone;
-    - FirnError as `translate` has it where a request failed and did not happen so far, and whatever ``change.done`` raises.
+    - CommitUnknownError if the outcome could not be read back: read the table before anything else;
+    - CommitConflictError if the change was certainly refused, in every attempt or because it no longer fits the
+      table;
+    - NotReadyError if the table no longer exists;
+    - the errors of `translate` if a request failed and has not happened so far, and those of ``change.done``.
     """
     name = str(table.name())
     failure: Exception | None = None
@@ -88,7 +92,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
 
 
 def _attempt(table: Any, change: Change, failpoints: Failpoints) -> Exception | None:
-    """One request to the catalog. Returns what went wrong, if anything."""
+    """Send one request to the catalog. Return its exception, if any."""
     try:
         base, updated = change.build(table)
         failpoints.reach("in-commit")
@@ -100,7 +104,7 @@ def _attempt(table: Any, change: Change, failpoints: Failpoints) -> Exception | 
 
 
 def read_back(table: Any, failure: Exception | None = None) -> None:
-    """Refreshes the table. Raises CommitUnknownError where it cannot be read, NotReadyError where it no longer exists."""
+    """Refresh the table. Raises CommitUnknownError if it cannot be read, NotReadyError if it no longer exists."""
     try:
         table.refresh()
     except JAVA_ERRORS as error:
@@ -113,14 +117,15 @@ def read_back(table: Any, failure: Exception | None = None) -> None:
 
 
 def refused(error: Exception | None) -> bool:
-    """True where the catalog said that the metadata is no longer the one to be replaced, and another try may fare better."""
+    """Return True if the catalog refused because the metadata has moved. Another attempt may succeed."""
     if isinstance(error, CommitConflictError):
         return not isinstance(error, OutdatedError)
     return isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
 
 
 def certain(error: FirnError) -> bool:
-    """Whether an error of `swap` says for certain that the change is not there and will not be: it was never asked for, or only refused."""
+    """Return True if an error of `swap` proves that the change did not happen and will not: it was never requested,
+    or only refused."""
     cause = error.__cause__
     return not isinstance(error, CommitUnknownError) and (
         cause is None or (isinstance(cause, Exception) and refused(cause))
@@ -128,7 +133,7 @@ def certain(error: FirnError) -> bool:
 
 
 def short(error: Exception | None) -> str:
-    """An exception in a line, secrets taken out."""
+    """Return an exception as one line, with secrets masked."""
     if isinstance(error, JAVA_ERRORS):
         return str(translate(error, java_class(error).rpartition(".")[2] or "py4j"))[:400]
     return f"{type(error).__name__}: {error}"[:400]

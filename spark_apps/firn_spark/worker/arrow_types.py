@@ -1,4 +1,4 @@
-"""Iceberg's types as Arrow types in memory: what decoders make and data files are written from."""
+"""Iceberg's types as Arrow types in memory, between decoders and data files."""
 
 from collections.abc import Iterable
 
@@ -18,13 +18,13 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "string": pa.string(),
-    "uuid": pa.binary(16),  # the storage of Arrow's uuid, which most kernels do not know
+    "uuid": pa.binary(16),  # the storage of Arrow's uuid type, which most Arrow functions do not support
     "binary": pa.binary(),
 }
 
 
 def arrow_type(kind: types.Type) -> pa.DataType:
-    """The Arrow type that holds values of ``kind``."""
+    """Return the Arrow type that holds values of ``kind``."""
     match kind:
         case types.Primitive(name):
             return _PRIMITIVES[name]
@@ -41,5 +41,6 @@ def arrow_type(kind: types.Type) -> pa.DataType:
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The schema of rows with these columns. Every column is nullable: what is required has been checked by the decoder."""
+    """Return the schema of rows with these columns. All columns are nullable: the decoder has checked required
+    fields."""
     return pa.schema([pa.field(column.name, arrow_type(types.parse(column.type))) for column in columns])

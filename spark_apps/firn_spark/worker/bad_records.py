@@ -6,7 +6,7 @@ DETAIL_LIMIT = 200
 
 
 class Stage(StrEnum):
-    """Where a record failed: reading its bytes, fitting the schema, or on the way into the table."""
+    """The stage at which a record failed: its bytes, the schema, or the way into the table."""
 
     DECODE = "Decode"
     SCHEMA = "Schema"
@@ -14,40 +14,42 @@ class Stage(StrEnum):
 
 
 class Code(StrEnum):
-    """Why a record is a dead letter (``error_code``): a closed list."""
+    """The reason why a record is a dead letter (``error_code``). The list is closed."""
 
     EMPTY_PAYLOAD = "EmptyPayload"
-    """Decode: the value has no bytes, or only white space."""
+    """Decode: the value is empty, or has only white space."""
     INVALID_UTF8 = "InvalidUtf8"
-    """Decode: the bytes are not UTF-8, or an escape makes half a surrogate pair."""
+    """Decode: the bytes are not UTF-8, or an escape is half of a surrogate pair."""
     INVALID_JSON = "InvalidJson"
-    """Decode: not one JSON value (RFC 8259): truncated, trailing bytes, NaN, Infinity, ..."""
+    """Decode: the value is not exactly one JSON value (RFC 8259), because it is truncated, has trailing bytes, NaN,
+    Infinity, ..."""
     TOO_DEEP = "TooDeep"
     """Decode: arrays and objects nest more levels than the format allows."""
     NOT_AN_OBJECT = "NotAnObject"
-    """Schema: the record is JSON, but no object."""
+    """Schema: the record is JSON, but not an object."""
     TOMBSTONE = "Tombstone"
     """Schema: the value is null and the schema has required fields."""
     MISSING_REQUIRED = "MissingRequired"
     """Schema: a required field is missing or null."""
     DUPLICATE_KEY = "DuplicateKey"
-    """Schema: a field, member or map key comes twice."""
+    """Schema: a field, member or map key occurs twice."""
     UNKNOWN_FIELD = "UnknownField"
-    """Schema: a field that the schema does not name, where unknownFields is DeadLetter."""
+    """Schema: the schema does not name the field, and unknownFields is DeadLetter."""
     WRONG_KIND = "WrongKind"
-    """Schema: another kind of JSON value than the type takes."""
+    """Schema: the value is of another JSON kind than the type takes."""
     OUT_OF_RANGE = "OutOfRange"
-    """Schema: a number, date or length beyond what the type holds."""
+    """Schema: a number, date or length is beyond the type's range."""
     INEXACT = "Inexact"
-    """Schema: the value would have to be rounded."""
+    """Schema: the value fits only if it is rounded."""
     INVALID_FORMAT = "InvalidFormat"
-    """Schema: a text that is no date, time, uuid, decimal or base64 as this page says."""
+    """Schema: the text is not a valid date, time, uuid, decimal or base64."""
     SKIPPED = "Skipped"
-    """Write: a user asked to skip this record at which the topic had halted."""
+    """Write: the topic halted at this record, and a user skipped it."""
 
 
 class BadRecordError(ValueError):
-    """A record that does not fit. ``path`` is like ``$.a.b[3]``; ``detail`` is at most `DETAIL_LIMIT` characters."""
+    """A record that cannot become a row. ``path`` is like ``$.a.b[3]``; ``detail`` has at most `DETAIL_LIMIT`
+    characters."""
 
     def __init__(self, code: Code, stage: Stage, detail: str) -> None:
         self.code = code
@@ -57,16 +59,16 @@ class BadRecordError(ValueError):
         super().__init__(self.detail)
 
     def within(self, segment: str) -> "BadRecordError":
-        """The same error, seen from the container that has the value under ``segment``."""
+        """Return the same error with ``segment`` in front of its path."""
         self._segments.append(segment)
         return self
 
     @property
     def path(self) -> str:
-        """Where in the record."""
+        """The place of the error in the record."""
         return _bounded("$" + "".join(reversed(self._segments)), DETAIL_LIMIT)
 
 
 def _bounded(text: str, limit: int) -> str:
-    text = text.encode("utf-8", "replace").decode()  # half surrogate pairs cannot be stored
+    text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be stored
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,11 +1,10 @@
-"""numba, set up so that compiled code is kept and found again.
+"""numba, set up so that compiled code is cached and found again. Import `njit` from here, never from numba.
 
-Machine code is made for the plainest processor of the architecture, so that what an image build compiled runs on every node.
-The image keeps it in the directory that ``FIRN_COMPILED`` names; as that is read-only at run time, and numba wants to be able to
-write, it is copied once to the temporary directory. It is found by the content of its source file, wherever that lies. Import
-`njit` from here, never from numba: the settings have to come first.
-
-The build of the Spark image compiles the kernels ahead of time; see `firn_spark.worker.formats.json.build`.
+The code is compiled for the generic processor of the architecture, so that the code of an image build runs on every
+node. The image holds it in the directory that ``FIRN_COMPILED`` names. That is read-only at run time, and numba
+writes to its cache, so the code is copied once to the temporary directory. numba finds code by the content of its
+source file, in any directory. The Spark image's build compiles ahead of time
+(`firn_spark.worker.formats.json.build`).
 """
 
 import os
@@ -26,14 +25,14 @@ DIRECTORY = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"
 
 
 class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
-    """Where numba keeps the code of a function, and that it is told from others by the content of its file."""
+    """Tells numba where to cache a function's code, and to identify it by the content of its file."""
 
     def __init__(self, _function: object, file: str) -> None:
         self._py_file = file
         self._lineno = _function.__code__.co_firstlineno  # type: ignore[attr-defined]
 
     def get_cache_path(self) -> str:
-        """One directory for all."""
+        """Return the one directory for all functions."""
         return str(DIRECTORY)
 
 
@@ -45,7 +44,7 @@ def _prepare() -> None:
     shutil.copytree(prebuilt, copy, dirs_exist_ok=True)
     try:
         copy.rename(DIRECTORY)
-    except OSError:  # another process was first
+    except OSError:  # another process copied it first
         shutil.rmtree(copy, ignore_errors=True)
 
 
@@ -55,8 +54,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def njit(function: Function) -> Function:
-    """Compiles ``function`` at its first call and keeps the result. It runs without the interpreter's lock, and may make no arrays:
-    those it is given are not counted, as that takes longer than short functions do."""
+    """Compile ``function`` at its first call, and cache the code.
+
+    It runs without the interpreter's lock. It must not allocate arrays, and its arguments are not reference-counted:
+    counting takes longer than a short function.
+    """
     options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
     compiled: Function = numba.njit(**options)(function)
     return compiled

@@ -1,7 +1,7 @@
-"""Arrow tables to Parquet data files of an Iceberg table, and the descriptors that a commit needs.
+"""Writes Arrow tables as Parquet data files of an Iceberg table, with the descriptors that a commit needs.
 
-A descriptor is the JSON that ``org.apache.iceberg.ContentFileParser`` reads: path, partition, counts and bounds. It is made from
-what the Parquet writer knows when it closes, so nobody opens the file again before the first query.
+A descriptor is the JSON that ``org.apache.iceberg.ContentFileParser`` reads: path, partition, counts and bounds. It
+is made when the Parquet writer closes, so that no file is opened again before the first query.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _SAMPLE = 2048
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table as a writer sees it: plain data that the driver takes from the Java table.
+    """The parts of a table that its writers need, as plain data that the driver takes from the Java table.
 
     ``schema``, ``partition_spec`` and ``sort_order`` are Iceberg's JSON (``SchemaParser.toJson(table.schema())``,
     ``PartitionSpecParser.toJson(table.spec())``, ``SortOrderParser.toJson(table.sortOrder())``), ``io`` is
@@ -49,10 +49,10 @@ class TableSpec:
 
 
 class DataFileWriter:
-    """Writes the data files of one table in one task, and remembers them until the task has handed them over."""
+    """Writes the data files of one table in one task, and can delete them until the task has handed them over."""
 
     def __init__(self, table: TableSpec) -> None:
-        """Raises ValueError where the table has something that cannot be written, such as a codec that Parquet does not have."""
+        """Raises ValueError for a table that cannot be written, for example for a codec that Parquet does not have."""
         self._schema = Schema.model_validate_json(table.schema)
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
@@ -67,9 +67,9 @@ class DataFileWriter:
         self._written: list[str] = []
 
     def write(self, rows: pa.Table) -> list[str]:
-        """Writes ``rows``, whose columns are found by name, and gives a descriptor for each file.
+        """Write ``rows`` and return a descriptor for each file. Columns are matched by name.
 
-        Raises ValueError where they do not fit the table, OSError where the store fails.
+        Raises ValueError if the rows do not fit the table, OSError if the store fails.
         """
         fitting = self._fitted(rows)
         return [
@@ -79,7 +79,7 @@ class DataFileWriter:
         ]
 
     def discard(self) -> None:
-        """Removes, as far as that works, the files written so far; only while no descriptor of them was handed over."""
+        """Delete the files written so far, as far as possible. Call it only before their descriptors are handed over."""
         for path in self._written:
             with contextlib.suppress(OSError):
                 self._io.delete(path)
@@ -105,14 +105,15 @@ class DataFileWriter:
         return pa.table(columns, schema=self._arrow)
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Slices that are no larger than a file should be: in memory, so that files are smaller rather than larger."""
+        """Cut rows into slices for files of the target size. The size is measured in memory, so files are smaller
+        rather than larger."""
         files = max(1, -(-rows.nbytes // self._parquet.file_bytes))
         length = -(-rows.num_rows // files)
         for start in range(0, rows.num_rows, length):
             yield rows.slice(start, length)
 
     def _with_dictionary(self, rows: pa.Table) -> list[str]:
-        """The columns of the file for which a dictionary is worth trying: all but whole numbers and times that hardly repeat."""
+        """Return the columns for which a dictionary may pay off: all but integers and times that hardly repeat."""
         sample = rows.slice(0, _SAMPLE)
         distinct = {
             name
@@ -151,7 +152,7 @@ class DataFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class _ParquetSettings:
-    """Table properties ``write.parquet.*`` and the like, as pyarrow takes them."""
+    """Table properties such as ``write.parquet.*``, as pyarrow takes them."""
 
     options: dict[str, Any]
     suffix: str
@@ -188,7 +189,7 @@ class _ParquetSettings:
         )
 
     def row_group_rows(self, rows: pa.Table) -> int:
-        """How many of ``rows`` make a row group."""
+        """Return the number of rows of a row group."""
         if not rows.num_rows:
             return _SMALLEST_ROW_GROUP
         wanted: int = self.row_group_bytes * rows.num_rows // max(1, rows.nbytes)
@@ -196,11 +197,12 @@ class _ParquetSettings:
 
 
 def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
-    """Properties of a Java FileIO as pyiceberg's Arrow FileIO names them; what is the same on both sides is passed on."""
+    """Rename properties of a Java FileIO to those of pyiceberg's Arrow FileIO. Properties with the same name are
+    passed on."""
     found = dict(java)
     if "client.region" in java:
         found.setdefault("s3.region", java["client.region"])
-    elif "s3.endpoint" in java:  # else Arrow would ask Amazon where the bucket is
+    elif "s3.endpoint" in java:  # otherwise Arrow asks Amazon for the bucket's region
         found.setdefault("s3.region", os.environ.get("AWS_REGION", "us-east-1"))
     if "s3.path-style-access" in java:
         found["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
@@ -208,7 +210,7 @@ def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _members(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
-    """Columns, and in place of structs their members, with their full names."""
+    """Yield the columns with their full names; structs are replaced by their members."""
     while any(pa.types.is_struct(column.type) for column in rows.schema):
         rows = rows.flatten()
     yield from zip(rows.column_names, rows.columns, strict=True)
@@ -232,7 +234,7 @@ _ARROW: dict[type, pa.DataType] = {
 
 
 def _arrow_field(column: types.NestedField, *, nested: bool = False) -> pa.Field:
-    """The file's field; members are optional in the file, whatever the table says: nothing that reads minds."""
+    """Return the file's field. Members are optional in the file whatever the table says; no reader depends on it."""
     return pa.field(
         column.name,
         _arrow_type(column.field_type),
@@ -261,7 +263,8 @@ def _arrow_type(kind: types.IcebergType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column of the Parquet file. ``keep`` is what is wanted of it: ``none``, ``counts``, ``full`` or a number of characters."""
+    """A column of the Parquet file. ``keep`` is ``none``, ``counts``, ``full``, or the number of characters of its
+    bounds."""
 
     field_id: int
     kind: types.IcebergType
@@ -270,14 +273,14 @@ class _Leaf:
 
 
 class Metrics:
-    """Counts and bounds of a file's columns, as ``write.metadata.metrics.*`` wants them kept.
+    """Counts and bounds of a file's columns, kept as ``write.metadata.metrics.*`` says.
 
-    Elements of lists and maps have sizes only, as with Iceberg's own writer. Bounds of uuids are left out: engines do not agree on
-    their order.
+    Elements of lists and maps have sizes only, as with Iceberg's own writer. Uuids have no bounds, because engines
+    order them differently.
     """
 
     def __init__(self, schema: Schema, properties: Mapping[str, str]) -> None:
-        """Raises ValueError for a mode that is none."""
+        """Raises ValueError for an invalid metrics mode."""
         leaves = [leaf for column in schema.fields for leaf in _leaves(column, column.name, False)]
         default = properties.get("write.metadata.metrics.default")
         limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
@@ -288,7 +291,7 @@ class Metrics:
             self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, _mode(mode)))
 
     def of(self, file: pq.FileMetaData) -> dict[str, Any]:
-        """The metrics of a file as they stand in its descriptor."""
+        """Return a file's metrics in the form of its descriptor."""
         groups = [file.row_group(place) for place in range(file.num_row_groups)]
         sizes: dict[int, int] = {}
         counts: dict[int, int] = {}
@@ -308,7 +311,7 @@ class Metrics:
             if all(found is not None and found.has_null_count for found in statistics):
                 nulls[leaf.field_id] = sum(found.null_count for found in statistics)
             if isinstance(leaf.kind, types.FloatType | types.DoubleType):
-                not_numbers[leaf.field_id] = 0  # JSON has none
+                not_numbers[leaf.field_id] = 0  # JSON has no NaN
             bounds = None if leaf.keep == "counts" else _bounds(leaf, columns)
             if bounds is not None:
                 low, high = bounds
@@ -328,7 +331,7 @@ class Metrics:
 
 
 def _leaves(column: types.NestedField, name: str, repeated: bool) -> Iterator[tuple[str, types.NestedField, bool]]:
-    """The primitive fields under ``column`` in the order of Parquet's columns, with their full names."""
+    """Yield the primitive fields under ``column`` in the order of Parquet's columns, with their full names."""
     match column.field_type:
         case types.StructType() as kind:
             for member in kind.fields:
@@ -361,7 +364,8 @@ def _map_json(values: Mapping[int, Any]) -> dict[str, list[Any]]:
 
 
 def _bounds(leaf: _Leaf, columns: list[pq.ColumnChunkMetaData]) -> tuple[bytes, bytes | None] | None:
-    """The lower bound and, where there is one, the upper; None where not every row group tells, or all is null."""
+    """Return the lower bound and, if it exists, the upper bound; None if a row group has no bounds, or all values are
+    null."""
     pack = _packing(leaf.kind)
     if pack is None:
         return None
@@ -372,7 +376,7 @@ def _bounds(leaf: _Leaf, columns: list[pq.ColumnChunkMetaData]) -> tuple[bytes, 
             return None
         if found.null_count == column.num_values:
             continue
-        if not found.has_min_max:  # values beyond 4 KiB have none
+        if not found.has_min_max:  # pyarrow keeps no bounds for values beyond 4 KiB
             return None
         lows.append(_comparable(leaf.kind, found.min_raw))
         highs.append(_comparable(leaf.kind, found.max_raw))
@@ -394,7 +398,7 @@ def _comparable(kind: types.IcebergType, raw: Any) -> Any:
 
 
 def _packing(kind: types.IcebergType) -> Any:
-    """To the binary single-value serialisation, from what Parquet's statistics hold."""
+    """Return a function from Parquet's statistics to Iceberg's binary single-value serialisation."""
     match kind:
         case types.BooleanType():
             return lambda value: b"\x01" if value else b"\x00"
@@ -415,7 +419,7 @@ def _packing(kind: types.IcebergType) -> Any:
 
 
 def _text_above(text: str, length: int) -> bytes | None:
-    """The smallest text of at most ``length`` characters that is not below ``text``; None if there is none."""
+    """Return the smallest text of at most ``length`` characters that is not below ``text``; None if there is none."""
     if len(text) <= length:
         return text.encode()
     for end in range(length, 0, -1):
@@ -428,7 +432,7 @@ def _text_above(text: str, length: int) -> bytes | None:
 
 
 def _bytes_above(data: bytes, length: int) -> bytes | None:
-    """The same for bytes."""
+    """Return the smallest bytes, at most ``length`` of them, that are not below ``data``; None if there are none."""
     if len(data) <= length:
         return data
     kept = data[:length].rstrip(b"\xff")

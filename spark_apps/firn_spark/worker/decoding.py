@@ -1,7 +1,7 @@
-"""Kafka records to table rows and dead letters, for one topic.
+"""Decodes the Kafka records of one topic into table rows and dead letters.
 
-The format of the topic's schema decodes the values (`firn_spark.worker.formats`). This module decides what becomes of bad records and
-adds the columns that tell where a record came from.
+The format of the topic's schema decodes the values (`firn_spark.worker.formats`). This module decides what becomes of
+bad records, and adds the columns that tell where a record came from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The first bad record of a partition, where the topic has to stop."""
+    """The first bad record of a partition, at which the topic has to stop."""
 
     partition: int
     offset: int
@@ -32,8 +32,11 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a batch became. ``rows`` has the table's columns, ``dead`` those of dead letters (None: there are none); counts are
-    of records that were bad and skipped, or excluded; ``halts`` are new ones."""
+    """The result of decoding a batch.
+
+    ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
+    ``excluded`` count records without a row. ``halts`` are new halts.
+    """
 
     rows: pa.Table
     dead: pa.Table | None
@@ -43,7 +46,7 @@ class Decoded:
 
 
 class Decoder:
-    """Decodes the batches of one topic in one task; partitions that it halted give no more rows."""
+    """Decodes the batches of one topic in one task. A partition that halted gives no more rows."""
 
     def __init__(
         self,
@@ -53,14 +56,14 @@ class Decoder:
         exclude: Mapping[int, frozenset[int]] | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
-        """``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for a schema that is none."""
+        """``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for an invalid schema."""
         self._job = job
         self._ingested_at = ingested_at
         self._exclude = exclude or {}
         self._force_dead = force_dead or {}
         self._halted: dict[int, int] = {}
         self.schema = arrow_types.arrow_schema(rows.table_columns(job.record_schema, job.table.metadata_columns))
-        """Of the rows."""
+        """The schema of the rows."""
         self._format = open_format(job.record_schema)
 
     def decode(self, records: Fetched) -> Decoded:
@@ -143,7 +146,7 @@ DEAD_LETTER_SCHEMA = arrow_types.arrow_schema(rows.dead_letter_columns())
 
 @dataclass(slots=True)
 class _SortedOut:
-    """What becomes of the records of a batch: ``good`` are rows, ``dead`` are indices of dead letters."""
+    """The fate of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters."""
 
     good: Numbers
     dead: list[int] = field(default_factory=list)

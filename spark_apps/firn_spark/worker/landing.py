@@ -1,17 +1,18 @@
-"""Record batches in, data files out: what every Spark task of an ingestion runs (``mapInArrow``).
+"""Lands records inside a Spark task: batches in, data files out (``mapInArrow``).
 
-The driver makes a `LandingPlan`, each task calls `land` with the Kafka records it reads, and what comes back are a few small
-rows for the driver to commit: data-file descriptors, counts and, where a topic must stop, the place. A task never touches
-table metadata; files of a task that failed are named by nobody.
+The driver makes a `LandingPlan`. Each task calls `land` with the Kafka records that it reads. The result is a few
+small rows for the driver to commit: data-file descriptors, counts, and the place at which a topic must stop. A task
+never changes table metadata. No table refers to the files of a failed task.
 
 Rules for the caller:
 
-- A batch has Spark's Kafka columns (with ``includeHeaders``): key, value, topic, partition, offset, timestamp, timestampType,
-  headers; or ``timestamp_ms`` (int64) in place of ``timestamp``.
-- Topics may be interleaved; of one partition, the records come in offset order.
-- With ``on_bad_record: Halt`` a partition's range has to be in one task: another task would not know where it ends.
-- A `Kind.DEAD_LETTERS_MISSING` row means that the topic met its first dead letter and has no table for it: no other row is
-  given for that topic by this task. Create the table, then land the topic's range again.
+- A batch has Spark's Kafka columns (with ``includeHeaders``): key, value, topic, partition, offset, timestamp,
+  timestampType, headers; ``timestamp_ms`` (int64) may stand in place of ``timestamp``.
+- Topics may be interleaved. The records of one partition come in offset order.
+- With ``on_bad_record: Halt`` a partition's range has to be in one task, because another task would not know where it
+  ends.
+- A `Kind.DEAD_LETTERS_MISSING` row means that the topic met its first dead letter and has no table for it. The task
+  returns no other row for that topic. Create the table, then land the topic's range again.
 """
 
 import contextlib
@@ -34,25 +35,28 @@ DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 
 
 class Kind(StrEnum):
-    """What the ``json`` of a result row is."""
+    """The meaning of a result row's ``json``."""
 
     DATA = "data"
-    """A data file of the topic's table, as ``org.apache.iceberg.ContentFileParser.fromJson`` takes it."""
+    """A data file of the topic's table, for ``org.apache.iceberg.ContentFileParser.fromJson``."""
     DEAD = "dead"
-    """The same for the dead-letter table."""
+    """A data file of the dead-letter table."""
     STATS = "stats"
-    """`TaskStats`: one row a topic and task."""
+    """`TaskStats`, one row for each topic and task."""
     HALT = "halt"
-    """`HaltPlace`: rows of that partition before this offset are in the data files, none from it on."""
+    """`HaltPlace`: the data files have that partition's rows before this offset, and none from it on."""
     DEAD_LETTERS_MISSING = "dead-letters-missing"
-    """An empty object; see the rules of this module."""
+    """An empty object. The module's rules say what to do."""
     ERROR = "error"
-    """`TaskError`: this topic failed in this task, others did not. No other row is given for it."""
+    """`TaskError`: this topic failed in this task, which returns no other row for it. Other topics are not affected."""
 
 
 class TaskStats(TypedDict):
-    """What a task did for a topic. ``bytes`` are of keys and values read, ``largest`` bounds those of the largest record; ``partitions`` maps the
-    partition's number, as text, to [records read, first offset, last offset]."""
+    """Counts of a task for one topic.
+
+    ``bytes`` counts keys and values read, ``largest`` bounds the largest record. ``partitions`` maps the partition's
+    number, as text, to [records read, first offset, last offset].
+    """
 
     rows: int
     dead: int
@@ -64,14 +68,14 @@ class TaskStats(TypedDict):
 
 
 class TaskError(TypedDict):
-    """What went wrong with a topic: the exception's class and what it says."""
+    """The failure of a topic: the exception's class and message."""
 
     type: str
     message: str
 
 
 class HaltPlace(TypedDict):
-    """The record a topic must stop at, and why."""
+    """The record at which a topic must stop, and the reason."""
 
     partition: int
     offset: int
@@ -83,9 +87,12 @@ class HaltPlace(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TopicLanding:
-    """What to do with one topic's records. ``exclude`` are offsets by partition that are dead letters already (a crash came
-    between the two tables' commits): they make no row and no second dead letter. ``force_dead`` go to the dead letters
-    whatever they hold (resume: skip)."""
+    """Instructions for one topic's records.
+
+    ``exclude`` lists offsets by partition that are dead letters already, because a crash came between the two tables'
+    commits. They make no row and no second dead letter. ``force_dead`` records become dead letters whatever they hold
+    (resume: skip).
+    """
 
     job: IngestJob
     table: TableSpec
@@ -96,8 +103,11 @@ class TopicLanding:
 
 @dataclass(frozen=True, slots=True)
 class LandingPlan:
-    """Everything a task has to know, by topic name; picklable. ``ingested_at`` is microseconds since 1970;
-    ``buffer_bytes`` bounds the decoded rows that one task holds before it writes files."""
+    """The instructions for a task, by topic name; picklable.
+
+    ``ingested_at`` is microseconds since 1970. ``buffer_bytes`` bounds the decoded rows that a task holds before it
+    writes files.
+    """
 
     topics: Mapping[str, TopicLanding]
     ingested_at: int
@@ -109,7 +119,7 @@ RESULT_DDL = "topic string, kind string, json string"
 
 
 def land(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterator[pa.RecordBatch]:
-    """Land Arrow batches; otherwise as `land_fetched`."""
+    """Land Arrow batches as `land_fetched` lands records."""
     records = (Fetched.from_arrow(name, part) for batch in batches for name, part in _by_topic(batch))
     return land_fetched(records, plan)
 
@@ -148,7 +158,7 @@ def _columns(found: list[tuple[str, Kind, str]]) -> list[list[str]]:
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Slices of consecutive records of one topic."""
+    """Yield slices of consecutive records of one topic."""
     if not len(batch):
         return
     encoded = batch["topic"].dictionary_encode()
@@ -163,7 +173,7 @@ _MESSAGE_LIMIT = 2000
 
 
 class _Topic:
-    """One topic in one task: decoded rows that wait, files that were written, and how it went."""
+    """One topic in one task: decoded rows, written files and counts."""
 
     def __init__(self, landing: TopicLanding, ingested_at: int) -> None:
         self._stats: TaskStats = {
@@ -236,7 +246,7 @@ class _Topic:
             self._files.append((Kind.HALT, json.dumps(place)))
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Write the decoded rows as files."""
         with self._alone():
             if self._dead and self._dead_writer is not None:
                 self._files += [(Kind.DEAD, file) for file in self._dead_writer.write(pa.concat_tables(self._dead))]
@@ -248,19 +258,19 @@ class _Topic:
         self._rows, self._dead, self.buffered = [], [], 0
 
     def discard(self) -> None:
-        """Removes the files written so far."""
+        """Delete the files written so far."""
         for writer in self._writers:
             writer.discard()
 
     def results(self) -> list[tuple[Kind, str]]:
-        """What to tell the driver."""
+        """Return the result rows for the driver."""
         if self._outcome is not None:
             return [self._outcome]
         return [*self._files, (Kind.STATS, json.dumps(self._stats))]
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps a failure to this topic: others in the task go on, and it is the driver that decides what follows."""
+        """Confine a failure to this topic. Other topics of the task continue, and the driver decides what follows."""
         try:
             yield
         except Exception as error:

@@ -1,6 +1,7 @@
-"""Rows to the parts of a partitioned table, each in the table's sort order (Iceberg spec, "Partition Transforms").
+"""Splits rows by the parts of a partitioned table, each sorted in the table's order (Iceberg spec, "Partition
+Transforms").
 
-Years, months, days and hours are computed here over the whole 64-bit range; buckets and truncation by Iceberg's own library.
+Years, months, days and hours are computed here over the whole 64-bit range; buckets and truncation by PyIceberg.
 """
 
 import itertools
@@ -30,8 +31,11 @@ _UNITS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one partition. ``values`` are the partition's values as Iceberg's JSON single-value serialisation has them,
-    ``path`` is the directory they are usually kept in (empty: the table is not partitioned)."""
+    """Rows of one partition.
+
+    ``values`` are the partition's values in Iceberg's JSON single-value serialisation. ``path`` is the usual
+    directory of the partition, empty for a table without partitions.
+    """
 
     rows: pa.Table
     values: tuple[Any, ...]
@@ -55,7 +59,7 @@ class Partitioner:
         ]
 
     def parts(self, rows: pa.Table) -> Iterator[Part]:
-        """The parts of ``rows``, a table in the columns of the schema; none for no rows."""
+        """Yield the parts of ``rows``, which have the schema's columns. No rows have no parts."""
         if not rows.num_rows:
             return
         transformed: Sequence[pa.Array] = [field.term.apply(rows) for field in self._fields]
@@ -74,7 +78,7 @@ class Partitioner:
     def _ordered(
         self, rows: pa.Table, codes: Any, transformed: Sequence[pa.Array]
     ) -> tuple[pa.Table, Any, Sequence[pa.Array]]:
-        """Rows grouped by part and, in each, sorted; as they are where that is so already."""
+        """Return the rows grouped by part and sorted in each part; unchanged if they already are."""
         if not self._order:
             if codes is None or not np.any(codes[1:] < codes[:-1]):
                 return rows, codes, transformed
@@ -98,7 +102,7 @@ class Partitioner:
 
 
 def _codes(arrays: Sequence[pa.Array], count: int) -> Any:
-    """One number per row that is the same for rows of the same part; None where all rows are of one part."""
+    """Return a number for each row, equal for rows of one part; None if all rows are of one part."""
     codes: Any = None
     for array in arrays:
         if isinstance(array, pa.NullArray) or array.null_count == count:
@@ -109,13 +113,13 @@ def _codes(arrays: Sequence[pa.Array], count: int) -> Any:
         own = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         if codes is None:
             codes = own
-        else:  # renumbered, so that many fields cannot overflow
+        else:  # renumber, so that many fields cannot overflow
             codes = np.unique(codes * len(encoded.dictionary) + own, return_inverse=True)[1]
     return codes
 
 
 class _Term:
-    """A transform of a column."""
+    """A transform of a column, applied to rows."""
 
     def __init__(self, schema: Schema, source_id: int, transform: transforms.Transform[Any, Any]) -> None:
         name = schema.find_column_name(source_id)
@@ -151,7 +155,7 @@ class _Term:
 
 
 def _calendar(array: pa.Array, unit: str) -> pa.Array:
-    """Whole units since 1970, rounded down, as Iceberg's Java library has them in 32 bits."""
+    """Return whole units since 1970, rounded down, in 32 bits as Iceberg's Java library stores them."""
     days = pa.types.is_date32(array.type)
     numbers = array.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     counts = (
@@ -166,15 +170,15 @@ class _PartitionField:
     def __init__(self, name: str, term: _Term) -> None:
         self._name = name
         self.term = term
-        # The Java library has days as dates, beyond what the specification asks.
+        # The Java library represents days as dates, although the specification does not ask for it.
         self._type = types.DateType() if isinstance(term.transform, transforms.DayTransform) else term.result
 
     def value(self, array: pa.Array, place: int) -> Any:
-        """The JSON single value of ``array[place]``."""
+        """Return the JSON single value of ``array[place]``."""
         return json_value(self._type, _plain(array, place))
 
     def directory(self, value: Any) -> str:
-        """``name=value``, for people: what the value is, is in the descriptor."""
+        """Return ``name=value``, for people; the descriptor has the exact value."""
         if value is None:
             text = "null"
         elif isinstance(value, bool):
@@ -182,13 +186,13 @@ class _PartitionField:
         else:
             text = _calendar_text(self.term.transform, value)
         text = text[:_PATH_VALUE_LIMIT]
-        while len(quote_plus(text)) > _PATH_VALUE_LIMIT:  # object stores bound the length of keys
+        while len(quote_plus(text)) > _PATH_VALUE_LIMIT:  # object stores limit the length of keys
             text = text[:-1]
         return f"{quote_plus(self._name)}={quote_plus(text)}"
 
 
 def _plain(array: pa.Array, place: int) -> Any:
-    """``array[place]``, with integers for dates and times, which can be beyond Python's."""
+    """Return ``array[place]``, with integers for dates and times, because they can be beyond Python's range."""
     scalar = array[place]
     if not scalar.is_valid:
         return None
@@ -208,7 +212,7 @@ def _calendar_text(transform: transforms.Transform[Any, Any], value: Any) -> str
 
 
 def json_value(kind: types.IcebergType, value: Any) -> Any:
-    """A value as Iceberg's JSON single-value serialisation has it; dates and times are given as integers."""
+    """Return a value in Iceberg's JSON single-value serialisation. Dates and times are given as integers."""
     if value is None:
         return None
     match kind:

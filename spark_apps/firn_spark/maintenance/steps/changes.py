@@ -1,4 +1,4 @@
-"""Changes that maintenance makes to a table: snapshots that are no ingestion's, and metadata without a new snapshot."""
+"""Changes that maintenance makes to a table: snapshots beside ingestion's, and metadata without a new snapshot."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,8 @@ RUN = "firn.run"
 
 
 class Guard:
-    """What has to hold for every change and deletion of a run: the table is still the one that was meant, and the run may still work."""
+    """Conditions of every change and deletion of a run: the table is still the same table, and the run may still
+    work."""
 
     def __init__(self, jvm: Any, table: Any, uuid: str, may: Callable[[], None]) -> None:
         self.jvm = jvm
@@ -23,7 +24,8 @@ class Guard:
         self._may = may
 
     def check(self) -> None:
-        """Raises NotReadyError where another table is in its place, FencedError where the lease is lost, StoppedError at the end of a run."""
+        """Check the conditions. Raises NotReadyError if another table has the name, FencedError if the lease is lost,
+        StoppedError if the run ends."""
         self._may()
         found = str(self.table.operations().current().uuid())
         if found != self._uuid:
@@ -33,7 +35,10 @@ class Guard:
 
 
 class NewSnapshot:
-    """A snapshot from ``produce``'s producer, on top of the table as it is at each attempt. What ingestion's newest commit says is carried on."""
+    """A snapshot made by ``produce``'s producer, built on the current table at each attempt.
+
+    It carries the summary of the newest ingestion commit.
+    """
 
     def __init__(
         self,
@@ -54,7 +59,7 @@ class NewSnapshot:
         self.snapshot: Any | None = None
 
     def done(self, table: Any) -> bool:
-        """As `Change.done`: a snapshot of ours is there."""
+        """Implements `Change.done`: looks for the run's snapshot."""
         self.snapshot = table.snapshot(self._id) if self._id is not None else None
         if self.snapshot is not None:
             return True
@@ -62,9 +67,9 @@ class NewSnapshot:
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """As `Change.build`."""
+        """Implements `Change.build`."""
         operations = table.operations()
-        # The same producer at each attempt: it has the manifests that it wrote, and a hot table is not out of reach for it.
+        # The same producer at each attempt: it reuses its manifests, so that it succeeds on a table with frequent commits too.
         producer = self._producer = self._producer or self._produce(table)
         for key, value in {
             **carried(newest(table)),
@@ -88,7 +93,10 @@ class NewSnapshot:
 
 
 class NewMetadata:
-    """Metadata without a new snapshot: ``edit`` is given a ``TableMetadata.Builder`` and the metadata it starts from."""
+    """A change of metadata without a new snapshot.
+
+    ``edit`` gets a ``TableMetadata.Builder`` and the metadata that it starts from.
+    """
 
     def __init__(self, guard: Guard, edit: Callable[[Any, Any], None], done: Callable[[Any], bool]) -> None:
         self._guard = guard
@@ -97,14 +105,14 @@ class NewMetadata:
         self.before: Any | None = None
 
     def done(self, table: Any) -> bool:
-        """As `Change.done`: the metadata is as it should be, whoever made it so."""
+        """Implements `Change.done`: checks the metadata, whichever writer made it so."""
         if self._done(table.operations().current()):
             return True
         self._guard.check()
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """As `Change.build`."""
+        """Implements `Change.build`."""
         base = table.operations().current()
         builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         self._edit(builder, base)

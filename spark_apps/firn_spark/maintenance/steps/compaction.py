@@ -1,8 +1,9 @@
-"""Compaction of one table: groups of files, as `firn.tables.compaction` plans them, become few; then its manifests do.
+"""Compaction of one table: rewrites groups of files that `firn.tables.compaction` plans, then its manifests.
 
-A commit replaces exactly the files that were read, and fails where anybody else replaced or deleted of them meanwhile; appended files are
-not touched. Deletes were applied when the rows were read: the new files carry the data sequence number of the snapshot that was read, so
-that equality deletes committed since still apply, and delete files that applied to nothing but rewritten files go with the same commit.
+A commit replaces exactly the files that were read. It fails if another commit replaced or deleted some of them;
+appended files are not touched. Deletes were applied when the rows were read. The new files carry the data sequence
+number of the snapshot that was read, so that equality deletes committed since then still apply. Delete files that
+applied only to rewritten files are removed in the same commit.
 """
 
 import hashlib
@@ -31,16 +32,18 @@ log = structlog.get_logger()
 COMPACT = "compact"
 """``firn.kind`` of the snapshots."""
 PASSES = 3
-"""How often the table is planned anew where others replaced files that were being rewritten."""
+"""How often the table is planned again after other commits replaced files that were being rewritten."""
 ARRANGED = "firn.arranged"
 """Table property: digest of an arrangement and the sequence numbers of the commits that wrote files in it."""
 ARRANGED_COMMITS = 2_000
-"""So many of them are remembered, the newest, and only of files that are still there: what is forgotten is arranged once more."""
+"""The newest so many of these commits are remembered, if their files still exist. Forgotten files are arranged once
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The files of one snapshot, and what applies to them."""
+    """The files of one snapshot, and the deletes that apply to them."""
 
     snapshot_id: int
     sequence: int
@@ -52,11 +55,11 @@ class Planned:
     deletes: dict[tuple[str, int], Any]
     """Delete file -> the Java one."""
     idle: tuple[Any, ...]
-    """Delete files (Java) that apply to no data file any more."""
+    """Delete files (Java) that apply to no data file."""
 
 
 def compact(subject: Subject, work: CompactionWork) -> None:
-    """Does what ``work`` wants of the table. Raises FirnError."""
+    """Compact the table as ``work`` says. Raises FirnError."""
     before = _totals(subject)
     subject.done.files_before += before[0]
     subject.done.manifests_before += before[1]
@@ -69,7 +72,7 @@ def compact(subject: Subject, work: CompactionWork) -> None:
     except JAVA_ERRORS as error:
         raise translate(error, f"table {subject.name}, compaction") from error
     finally:
-        # Also of what was done before a failure; a table that is gone has no totals.
+        # After a failure, too. A dropped table has no totals.
         with suppress(*JAVA_ERRORS):
             after = _totals(subject)
             subject.done.files_after += after[0]
@@ -77,7 +80,7 @@ def compact(subject: Subject, work: CompactionWork) -> None:
 
 
 def _pass(subject: Subject, work: CompactionWork) -> bool:
-    """Plans and rewrites once. True where others were in the way and another plan may find more to do."""
+    """Plan and rewrite once. Return True if other commits interfered and another plan may find more to do."""
     subject.guard.check()
     subject.table.refresh()
     arrangement = Arrangement(work.strategy, work.columns)
@@ -97,7 +100,7 @@ def _pass(subject: Subject, work: CompactionWork) -> bool:
 
 
 def batches(groups: Sequence[Group], commits: int) -> Iterator[Sequence[Group]]:
-    """The groups, in at most ``commits`` parts of about as many files."""
+    """Yield the groups in at most ``commits`` parts of about as many files."""
     total = sum(len(group.files) for group in groups)
     share = -(-total // max(1, commits)) if total else 1
     start, count = 0, 0
@@ -116,7 +119,7 @@ def _rewrite(
     batch: Sequence[Group],
     gone: set[str],
 ) -> bool:
-    """One batch, committed. False where others were in the way; its new files are gone then."""
+    """Rewrite and commit one batch. Return False if other commits interfered; the new files are deleted then."""
     subject.guard.check()
     added = subject.rewrite(
         [([planned.tasks[file.path] for file in group.files], group.outputs) for group in batch],
@@ -157,7 +160,7 @@ def _rewrite(
 
 
 def _forget(subject: Subject, planned: Planned) -> bool:
-    """Takes delete files out of the table that apply to nothing. False where others were in the way."""
+    """Remove delete files that apply to nothing. Return False if other commits interfered."""
 
     def produce(table: Any) -> Any:
         rewrite = table.newRewrite().validateFromSnapshot(planned.snapshot_id)
@@ -175,7 +178,7 @@ def _forget(subject: Subject, planned: Planned) -> bool:
 
 
 def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Planned | None:
-    """The table's files as planning needs them; None for a table without a snapshot."""
+    """Return the table's files as planning needs them; None for a table without a snapshot."""
     table = subject.table
     snapshot = table.currentSnapshot()
     if snapshot is None:
@@ -188,7 +191,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
-    # Every question to Java costs: none is asked twice, or in vain.
+    # Every call of Java is expensive: no value is requested twice, or without need.
     specs = dict(table.specs())
     partitioned = {number for number, spec in specs.items() if not spec.isUnpartitioned()}
     total_deletes = int(snapshot.summary().get("total-delete-files") or -1)
@@ -222,13 +225,14 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         tasks,
         dict(users),
         deletes,
-        # As many as the table says it has are in use: there is nothing to look for.
+        # All delete files of the table are in use, so none can be idle.
         () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, specs, deletes)),
     )
 
 
 def _partition(spec: Any, values: Any) -> str:
-    """A partition as text, unlike that of every other partition of the spec: Iceberg's own says the same of no value and of the text ``null``."""
+    """Return a partition as a text that is unique in its spec. Iceberg's own text is the same for null and the text
+    ``null``."""
     text = str(spec.partitionToPath(values))
     if "null" not in text:
         return text
@@ -240,13 +244,15 @@ def _key(delete: Any) -> tuple[str, int]:
 
 
 def _idle(subject: Subject, snapshot: Any, specs: Any, used: Container[tuple[str, int]]) -> Iterator[Any]:
-    """Delete files of the snapshot that no scan of it would read, and none of a later one will: a data file that is added later is newer than
-    they are, and one that takes the place of others has what applied to those."""
+    """Yield delete files that no scan of this or a later snapshot reads.
+
+    Data files that are added later are newer than these deletes. Files that replace others had the deletes applied.
+    """
     io = subject.table.io()
     for manifest in elements(snapshot.deleteManifests(io).iterator()):
         reader = subject.jvm.org.apache.iceberg.ManifestFiles.readDeleteManifest(manifest, io, specs)
         try:
-            # The reader's own file is the same one at each step.
+            # The reader returns the same object at each step.
             yield from (file.copy() for file in elements(reader.iterator()) if _key(file) not in used)
         finally:
             reader.close()
@@ -270,7 +276,7 @@ def _delete(subject: Subject, delete: Any) -> DeleteFile:
 
 
 def rewrite_manifests(subject: Subject, *, always: bool = False) -> None:
-    """Merges the data manifests into as few as their size allows, where there are many more. Raises FirnError."""
+    """Merge the data manifests into as few as their size allows, if they are fragmented. Raises FirnError."""
     table = subject.table
     subject.guard.check()
     table.refresh()
@@ -278,7 +284,7 @@ def rewrite_manifests(subject: Subject, *, always: bool = False) -> None:
     if snapshot is None:
         return
     lengths = [int(manifest.length()) for manifest in snapshot.dataManifests(table.io())]
-    # What is written is about as long as what is read, so one manifest is as good as it gets.
+    # The new manifests are about as long as the old ones, so a single manifest cannot be improved.
     if not (manifests_fragmented(lengths) or (always and len(lengths) > 1)):
         return
     together = _constant(subject.jvm)
@@ -286,19 +292,22 @@ def rewrite_manifests(subject: Subject, *, always: bool = False) -> None:
 
 
 def digest(arrangement: Arrangement) -> str:
-    """Names an arrangement in `ARRANGED`."""
+    """Return the name of an arrangement in `ARRANGED`."""
     return hashlib.sha256(json.dumps([arrangement.strategy, *arrangement.columns]).encode()).hexdigest()[:12]
 
 
 def arranged_sequences(properties: dict[str, str], arrangement: Arrangement) -> frozenset[int]:
-    """Sequence numbers of the commits that wrote files in this arrangement, as far as the table knows."""
+    """Return the sequence numbers of the commits that wrote files in this arrangement, as far as the table records
+    them."""
     name, *numbers = properties.get(ARRANGED, "").split() or [""]
     return frozenset(int(one) for one in numbers if one.isdigit()) if name == digest(arrangement) else frozenset()
 
 
 def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], sequence: int) -> None:
-    """Remembers that this commit's files are arranged, so that the next run leaves them alone. Losing it costs a rewrite, no row. ``alive``:
-    commits that files were of when the run planned."""
+    """Record that this commit's files are arranged, so that the next run skips them.
+
+    A lost record costs a rewrite, but no row. ``alive``: the commits whose files existed when the run planned.
+    """
     before = arranged_sequences(dict(subject.table.properties()), arrangement)
     known = sorted({one for one in before if one in alive or one > max(alive)} | {sequence})[-ARRANGED_COMMITS:]
     text = " ".join([digest(arrangement), *map(str, known)])
@@ -311,7 +320,7 @@ def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], seq
 
 
 def _totals(subject: Subject) -> tuple[int, int]:
-    """Data files and manifests of the newest snapshot that is known."""
+    """Return the numbers of data files and manifests of the newest loaded snapshot."""
     snapshot = subject.table.currentSnapshot()
     if snapshot is None:
         return 0, 0
@@ -322,7 +331,8 @@ def _totals(subject: Subject) -> tuple[int, int]:
 
 
 def _constant(jvm: Any) -> Any:
-    """A ``java.util.function.Function`` that says the same of every file: manifests are cut by size alone."""
+    """Return a ``java.util.function.Function`` with the same result for every file, so that manifests are cut by size
+    alone."""
     invoke, anything = jvm.java.lang.invoke, jvm.java.lang.Class.forName("java.lang.Object")
     one = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.Class"), 1)
     one[0] = anything

@@ -1,15 +1,15 @@
-"""Files under a table's location that nothing leads to: left by writers that were killed, by refused commits, by expiries that ended early.
+"""Orphans: files under a table's location that no metadata refers to.
 
-Nothing goes that could be somebody's:
+Killed writers, refused commits and interrupted expiries leave them. A file is never deleted if
 
-- nothing younger than the minimum age: a writer may be about to commit it;
-- nothing that any snapshot, statistics entry or metadata log of the table leads to, as its metadata says *after* the listing;
-- paths are compared without scheme and authority and decoded, so that two ways to write one path are one file;
-- nothing below a directory that is another table's (it has metadata files of its own), and nothing at all where metadata files of another
-  table lie among this table's;
-- nothing hidden: names that begin with ``.`` or ``_`` below the location, unless they are partitions (``_part=1``);
-- nothing with ``?`` or ``#`` in its name: Iceberg's S3FileIO takes what follows for a query or a fragment (``S3URI``), and would delete the
-  file whose name ends there instead.
+- it is younger than the minimum age, because a writer may be about to commit it;
+- a snapshot, statistics entry or metadata log of the table refers to it, according to the metadata *after* the
+  listing; paths are compared decoded and without scheme and authority, so that two spellings of a path are one file;
+- it lies below a directory that is another table's (it has metadata files of its own); nothing is deleted if metadata
+  files of another table lie among this table's;
+- it is hidden: a name below the location begins with ``.`` or ``_`` and is not a partition (``_part=1``);
+- its name has ``?`` or ``#``: Iceberg's S3FileIO takes the rest for a query or a fragment (``S3URI``), and would
+  delete the file whose name ends there.
 """
 
 import json
@@ -32,10 +32,10 @@ from firn_spark.tables.swaps import short
 log = structlog.get_logger()
 
 PAGE = 10_000
-"""Objects that cross from Java at once."""
+"""Number of objects that cross from Java at once."""
 DELETE_BATCH = 1_000
 NEWEST_LOOKED_AT = 20
-"""Of the metadata files that the table does not know, so many of the newest are asked whose they are."""
+"""Of the metadata files unknown to the table, so many of the newest are read for their table's uuid."""
 ELSEWHERE = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
 _NO_NAME = frozenset("?#")
 _ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
@@ -44,7 +44,7 @@ _FIRST = re.compile(r"/0*-[^/]*\.metadata\.json(\.gz)?$")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that is there."""
+    """A file in the store."""
 
     path: str
     bytes: int
@@ -52,12 +52,13 @@ class Listed:
 
 
 def location(table: Any) -> str:
-    """Where the table's files are, without a slash at the end."""
+    """Return the table's location, without a slash at the end."""
     return str(table.location()).rstrip("/")
 
 
 def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
-    """The files whose paths begin with ``prefix``. Raises InvalidSpecError where the catalog's file access cannot list."""
+    """Yield the files whose paths begin with ``prefix``. Raises InvalidSpecError if the catalog's file access cannot
+    list."""
     iceberg = subject.jvm.org.apache.iceberg
     io = subject.table.io()
     if not _is(subject, io, "SupportsPrefixOperations"):
@@ -78,20 +79,21 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
                 told = True
                 yield Listed(info["location"], int(info["size"]), int(info["createdAtMillis"]))
     except JAVA_ERRORS as error:
-        # A directory that was never written to. A listing that ends half way is none: what protects files may be in the other half.
+        # A directory that was never written to. A partial listing is useless: the metadata that protects files may be in the rest.
         if told or "FileNotFoundException" not in short(error):
             raise
 
 
 def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
-    """Orphans older than ``min_age_ms``: deleted, or only counted. Raises ConflictError where another table shares the location."""
+    """Delete, or only count, orphans older than ``min_age_ms``. Raises ConflictError if another table shares the
+    location."""
     subject.guard.check()
     table = subject.table
     root = location(table)
     _say_what_is_elsewhere(subject, root)
     cutoff = subject.now_ms() - min_age_ms
     before = table.operations().current()
-    # What is known already is not kept in mind while the listing goes on: of a large table that is nearly all of it.
+    # Files that the table already refers to are not kept in memory during the listing: in a large table that is nearly all.
     known = Places(Reachable(subject.spark, table, before).paths())
     roots: set[str] = set()
     candidates: list[Listed] = []
@@ -111,7 +113,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
         ):
             candidates.append(info)
     refuse_shared(subject, metadata_files)
-    # What was committed while the listing went on is part of it.
+    # Commits made during the listing count.
     table.refresh()
     subject.guard.check()
     if location(table) != root:
@@ -138,7 +140,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
 
 
 def _say_what_is_elsewhere(subject: Subject, root: str) -> None:
-    """Notes where the table writes files that a listing of its location does not see."""
+    """Add a note if the table writes files outside its location, which a listing does not see."""
     properties = dict(subject.table.properties())
     for key in ELSEWHERE:
         path = properties.get(key)
@@ -147,13 +149,13 @@ def _say_what_is_elsewhere(subject: Subject, root: str) -> None:
 
 
 def hidden(path: str, root: str) -> bool:
-    """Whether some directory or the file below ``root`` has a name that others use for what they hide."""
+    """Return True if a directory or the file below ``root`` has a hidden name."""
     below = place(path)[len(place(root)) :].strip("/").split("/")
     return any(part.startswith((".", "_")) and "=" not in part for part in below)
 
 
 def refuse_kept(subject: Subject) -> None:
-    """Raises ConflictError where the table's owner has said that its files are not to be deleted (``gc.enabled``)."""
+    """Raise ConflictError if the table's owner forbids the deletion of its files (``gc.enabled``)."""
     if dict(subject.table.properties()).get("gc.enabled", "true").lower() == "false":
         raise ConflictError(
             f"table {subject.name}: gc.enabled is false, so other tables may use its files; nothing is deleted. "
@@ -163,8 +165,11 @@ def refuse_kept(subject: Subject) -> None:
 
 
 def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
-    """Raises ConflictError where some of the metadata files at the table's location are another table's: a table's first one, or one of
-    the newest that this table does not know. ``metadata_files``: path -> when it was written."""
+    """Raise ConflictError if metadata files at the table's location belong to another table.
+
+    That is checked for first metadata files of a table, and for the newest files that this table does not refer to.
+    ``metadata_files``: path -> time of writing.
+    """
     table = subject.table
     uuid = str(table.operations().current().uuid())
     known = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
@@ -181,7 +186,7 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
 
 
 def _uuid(subject: Subject, path: str) -> str | None:
-    """Of the table whose metadata a file is; None where it is gone, or no metadata."""
+    """Return the uuid of a metadata file's table; None if the file is gone or is not metadata."""
     try:
         parser = subject.jvm.org.apache.iceberg.TableMetadataParser
         return str(parser.read(subject.table.io(), path).uuid())
@@ -191,7 +196,7 @@ def _uuid(subject: Subject, path: str) -> str | None:
 
 
 def delete(subject: Subject, paths: Sequence[str]) -> None:
-    """Deletes files, checking now and then that the run may still. What cannot be deleted stays an orphan."""
+    """Delete files, checking regularly that the run may still. A file that cannot be deleted stays an orphan."""
     io = subject.table.io()
     bulk = _is(subject, io, "SupportsBulkOperations")
     failed = 0
@@ -215,7 +220,7 @@ def delete(subject: Subject, paths: Sequence[str]) -> None:
 
 
 def _is(subject: Subject, io: Any, interface: str) -> bool:
-    # Iceberg's classes may be known to the session's class loader only.
+    # Only the session's class loader may know Iceberg's classes.
     loader = subject.jvm.java.lang.Thread.currentThread().getContextClassLoader()
     return bool(loader.loadClass(f"org.apache.iceberg.io.{interface}").isInstance(io))
 

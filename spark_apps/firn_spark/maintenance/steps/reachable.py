@@ -1,4 +1,6 @@
-"""Every file that a version of a table's metadata leads to: data and delete files, manifests, manifest lists, statistics."""
+"""Every file that a version of a table's metadata refers to: data and delete files, manifests, manifest lists,
+statistics.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +15,7 @@ _PLACE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 
 
 class Reachable:
-    """The files of one `TableMetadata`, which need not be written anywhere."""
+    """The files of one `TableMetadata`, which need not be stored."""
 
     def __init__(self, spark: Any, table: Any, metadata: Any) -> None:
         self._spark = spark
@@ -23,35 +25,35 @@ class Reachable:
         self._name = str(table.name())
 
     def content(self) -> Any:
-        """Data and delete files of all snapshots: a DataFrame of ``path, bytes``."""
+        """Return data and delete files of all snapshots, a DataFrame of ``path, bytes``."""
         return (
             self._metadata_table("ALL_FILES").selectExpr("file_path as path", "file_size_in_bytes as bytes").distinct()
         )
 
     def manifests(self) -> dict[str, int]:
-        """Manifests of all snapshots, with their bytes."""
+        """Return the manifests of all snapshots with their bytes."""
         found = self._metadata_table("ALL_MANIFESTS").selectExpr("path", "length").distinct()
         return {row["path"]: int(row["length"]) for row in found.collect()}
 
     def lists(self) -> set[str]:
-        """Manifest lists of all snapshots."""
+        """Return the manifest lists of all snapshots."""
         locations = (snapshot.manifestListLocation() for snapshot in self._metadata.snapshots())
         return {str(one) for one in locations if one is not None}
 
     def statistics(self) -> dict[str, int]:
-        """Statistics files, with their bytes."""
+        """Return the statistics files with their bytes."""
         found = [*self._metadata.statisticsFiles(), *self._metadata.partitionStatisticsFiles()]
         return {str(one.path()): int(one.fileSizeInBytes()) for one in found}
 
     def metadata_files(self) -> set[str]:
-        """The metadata file itself and those of its log."""
+        """Return the metadata file itself and those of its log."""
         here = self._metadata.metadataFileLocation()
         return {str(one.file()) for one in self._metadata.previousFiles()} | (
             {str(here)} if here is not None else set()
         )
 
     def paths(self) -> Iterator[str]:
-        """All of them."""
+        """Yield the paths of all files."""
         yield from self.metadata_files()
         yield from self.statistics()
         yield from self.lists()
@@ -69,13 +71,16 @@ class Reachable:
 
 
 def place(path: str) -> str:
-    """What two paths of one file have in common, however they are written: no scheme, no authority, nothing percent-encoded."""
+    """Return a path without scheme, authority and percent-encoding: equal for all spellings of one file's path."""
     return unquote("/" + _PLACE.sub("", path).lstrip("/"))
 
 
 class Places:
-    """A set of places in eight bytes each. It may take a place for one of its own that is not, once in some thousand million million
-    times; never the other way round."""
+    """A set of places in eight bytes each.
+
+    A hash collision may report a place that is not in the set, about once in 10**15 times. A place in the set is
+    always found.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._hashes: npt.NDArray[np.int64] = np.unique(np.fromiter((hash(place(path)) for path in paths), np.int64))

@@ -1,5 +1,7 @@
-"""Retention of one table: rows past their age, snapshots, metadata files, orphans. Without the word to enforce, the same is found out and
-nothing is changed."""
+"""Retention of one table: drops old rows, snapshots, metadata files and orphans.
+
+Without ``enforce`` a run computes the same and changes nothing.
+"""
 
 import re
 from collections import defaultdict
@@ -28,14 +30,15 @@ RETAIN = "retain"
 """``firn.kind`` of the snapshots that drop rows."""
 PASSES = 3
 COMMIT_BYTES = 4 * 1024 * 1024 * 1024
-"""About so much is read for one commit that drops rows out of files: what is lost when the run ends in the middle."""
+"""Bytes that one commit of dropped rows reads at most. A run that ends early loses the work of one commit."""
 CLEAN = "write.metadata.delete-after-commit.enabled"
 KEEP = "write.metadata.previous-versions-max"
 _METADATA_FILE = re.compile(r"/(\d+)-[^/]*\.metadata\.json(\.gz)?$")
 
 
 def drop_rows(subject: Subject, work: RetentionWork) -> None:
-    """Rows past their age. Each commit counts by itself, so that a run that is cut short has done what it says. Raises FirnError."""
+    """Drop rows past their age. Each commit stands for itself, so that the report of an interrupted run is true.
+    Raises FirnError."""
     if work.rows is None:
         return
     try:
@@ -56,21 +59,21 @@ def drop_rows(subject: Subject, work: RetentionWork) -> None:
 
 
 def expire_snapshots(subject: Subject, work: RetentionWork) -> None:
-    """Old snapshots, with the files that only they have. Raises FirnError."""
+    """Expire old snapshots, and delete the files that only they refer to. Raises FirnError."""
     wanted = work.snapshots
     if wanted is not None:
         _clean(subject, "snapshots", lambda: _snapshots(subject, wanted, work.enforce))
 
 
 def drop_metadata_files(subject: Subject, work: RetentionWork) -> None:
-    """Old metadata files. Raises FirnError."""
+    """Delete old metadata files. Raises FirnError."""
     keep = work.metadata_keep
     if keep is not None:
         _clean(subject, "metadata", lambda: _metadata(subject, keep, work.enforce))
 
 
 def drop_orphans(subject: Subject, work: RetentionWork) -> None:
-    """Files that nothing refers to. Raises FirnError."""
+    """Delete orphans. Raises FirnError."""
     age = work.orphan_min_age_ms
     if age is not None:
         _clean(subject, "orphans", lambda: orphans.remove(subject, age, work.enforce))
@@ -89,7 +92,8 @@ def _clean(subject: Subject, part: str, does: Callable[[], Removed]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Rows of ``column`` before a moment, as Iceberg and as Spark say it. ``field``: the column's id in the table's schema."""
+    """A condition for rows of ``column`` before a moment, for Iceberg and for Spark. ``field``: the column's id in
+    the table's schema."""
 
     column: str
     field: int
@@ -99,14 +103,14 @@ class Cutoff:
 
 
 def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
-    """What rows go. Raises InvalidSpecError where the column is not there or tells no time."""
+    """Return the condition for the rows to drop. Raises InvalidSpecError if the column is missing or is not a time."""
     field = table.schema().findField(work.column)
     kind = str(field.type()) if field is not None else None
     path = ".".join(f"`{part}`" for part in work.column.split("."))
     ms = now_ms - work.max_age_ms
     micros = ms * 1000
     if field is not None and kind == "date":
-        # A day is over when its last moment is.
+        # A day has passed when its last moment has.
         literal = ms // 86_400_000
         day = datetime.fromtimestamp(literal * 86_400, UTC).date()
         spark = f"DATE '{day}'"
@@ -126,7 +130,7 @@ def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Scan tasks of a snapshot, by what past rows ask of their files: all rows are past, or some may be."""
+    """Return a snapshot's scan tasks in two lists: files whose rows are all past, and files that may have past rows."""
 
     snapshot_id: int
     whole: list[Any]
@@ -151,7 +155,8 @@ def _past(subject: Subject, limit: Cutoff, target: int) -> _Past | None:
 
 
 def _all_before(subject: Subject, file: Any, limit: Cutoff) -> bool:
-    """Whether the file's own bounds say that every row goes. Iceberg's StrictMetricsEvaluator knows nothing of nested columns."""
+    """Return True if the file's own bounds show that every row is past. Iceberg's StrictMetricsEvaluator ignores
+    nested columns."""
     nulls, upper = file.nullValueCounts(), file.upperBounds()
     if nulls is None or upper is None or nulls.get(limit.field) != 0:
         return False
@@ -171,7 +176,7 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
     past = _past(subject, limit, target)
     if past is None:
         return
-    # What costs nothing first: it is done however long the rest takes.
+    # Free work first, so that it is done however long the rest takes.
     if past.whole:
         _drop(subject, past, past.whole, [], sum(int(task.file().recordCount()) for task in past.whole), enforce)
     conflict: CommitConflictError | None = None
@@ -181,7 +186,7 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
         mixed: list[list[Any]] = []
         rows = 0
         for group in batch:
-            # Bounds may be missing or wide: what has no such row is left as it is.
+            # Bounds may be missing or wide. Files without a past row stay as they are.
             count = subject.rewriter.count(table, group, limit.drop)
             rows += count
             if count and count == sum(int(task.file().recordCount()) for task in group):
@@ -207,7 +212,7 @@ def _drop(
     keep: str = "",
     target: int = 0,
 ) -> None:
-    """One commit without the files of ``whole``, and without the ``rows`` in those of ``mixed`` that do not match ``keep``."""
+    """Commit once, without the files of ``whole``, and without the ``rows`` in ``mixed`` that do not match ``keep``."""
     files = [task.file() for task in whole]
     removed = Removed(
         files=len(files),
@@ -222,7 +227,7 @@ def _drop(
         def produce(fresh: Any) -> Any:
             overwrite = fresh.newOverwrite().validateFromSnapshot(past.snapshot_id)
             if added:
-                # Who deletes rows of a file that goes as a whole is not in the way.
+                # Deletes of rows in a file that is dropped as a whole do not conflict.
                 overwrite.validateNoConflictingDeletes()
             for file in gone:
                 overwrite.deleteFile(file)
@@ -248,7 +253,7 @@ def _chunks(tasks: Sequence[Any], limit: int) -> Iterable[list[Any]]:
 
 
 def _batches(groups: Sequence[list[Any]]) -> Iterable[list[list[Any]]]:
-    """Groups that are committed together, as many as a few gigabytes hold."""
+    """Return groups that are committed together, a few gigabytes each."""
     current: list[list[Any]] = []
     total = 0
     for group in groups:
@@ -272,7 +277,7 @@ class History:
     parent: int | None
     committed_ms: int
     carries: bool = False
-    """Its summary says how far ingestion came."""
+    """True if its summary records ingestion offsets."""
 
 
 def expired(
@@ -282,12 +287,14 @@ def expired(
     work: SnapshotsWork,
     now_ms: int,
 ) -> list[int]:
-    """Ids of the snapshots that may go. ``refs``: tag or branch -> its snapshot; ``branches``: those refs that are branches, with what their own
-    makers want kept of their history, if that is more than ``work`` wants.
+    """Return the ids of the snapshots that may expire.
 
-    A snapshot's age counts from when it was superseded, not from when it was made: until then it was the table, and readers that began on it
-    may still read. What tags and heads of branches name is kept; so are the newest ``min_keep`` of each branch, and of main as many as it
-    takes to know from the table's history how far ingestion came.
+    ``refs``: tag or branch -> its snapshot. ``branches``: the refs that are branches, with their own retention if
+    that keeps more than ``work``.
+
+    A snapshot's age counts from the time when it was superseded: until then it was the table, and readers that
+    started on it may still read. Snapshots of tags and heads of branches are kept. So are the newest ``min_keep`` of
+    each branch, and as many of main as are needed to know the ingestion offsets from its history.
     """
     known = {one.id: one for one in snapshots}
     keep = set(refs.values())
@@ -298,7 +305,7 @@ def expired(
         count, told = 0, branch != "main"
         lineage = list(_lineage(known, refs[branch]))
         ancestors.update(one.id for one in lineage)
-        # A table without ingestion has nothing to be known.
+        # A table without ingestion has no offsets.
         told = told or not any(one.carries for one in lineage)
         for one in lineage:
             if count >= min_keep and superseded < cutoff and told:
@@ -306,7 +313,7 @@ def expired(
             keep.add(one.id)
             told = told or one.carries
             count, superseded = count + 1, one.committed_ms
-    # What no branch leads to: staged, or rolled back.
+    # In no branch: staged, or rolled back.
     keep.update(one.id for one in snapshots if one.id not in ancestors and one.committed_ms >= now_ms - work.max_age_ms)
     return [one.id for one in snapshots if one.id not in keep]
 
@@ -329,7 +336,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     if enforce:
 
         def edit(builder: Any, base: Any) -> None:
-            # What was named by a tag since, or came to be needed otherwise, stays.
+            # Snapshots that got a tag since, or are needed for another reason, are kept.
             ids[:] = set(ids) & set(_expired(base, work, subject.now_ms()))
             builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
 
@@ -353,7 +360,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     statistics = {path: size for path, size in old.statistics().items() if path not in new.statistics()}
     files = content | manifests | lists | statistics
     if enforce:
-        # Data before what leads to it: what a kill leaves is found by orphan removal either way.
+        # Data files first, then the files that refer to them. Orphan removal finds what a killed run leaves, in either order.
         orphans.delete(subject, list(files))
     return Removed(files=len(files), bytes=sum(files.values()), items=len(ids), sample=tuple(map(str, ids[:SAMPLE])))
 
@@ -379,7 +386,7 @@ def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
 
 
 def _own(branch: Any) -> SnapshotsWork:
-    """The retention that a branch (Java's ``SnapshotRef``) was given when it was made."""
+    """Return the retention that a branch (Java's ``SnapshotRef``) was created with."""
     age, count = branch.maxSnapshotAgeMs(), branch.minSnapshotsToKeep()
     return SnapshotsWork(max_age_ms=int(age or 0), min_keep=int(count or 0))
 
@@ -395,7 +402,11 @@ def _snapshot_list(jvm: Any, metadata: Any, ids: Iterable[int]) -> Any:
 
 
 def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
-    """Old versions of the table's metadata. The table is told to drop them itself from here on; those that it no longer knows of go now."""
+    """Delete old versions of the table's metadata.
+
+    The table's properties let it delete them itself from here on. Versions that it no longer refers to are deleted
+    now.
+    """
     subject.guard.check()
     table = subject.table
     wanted = {CLEAN: "true", KEEP: str(keep)}
@@ -405,7 +416,7 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
         if _METADATA_FILE.search(info.path)
     ]
     orphans.refuse_shared(subject, {info.path: info.changed_ms for info in listed})
-    # Read after the listing.
+    # Reloaded after the listing.
     table.refresh()
     metadata = table.operations().current()
     version = _version(str(metadata.metadataFileLocation()))
@@ -414,7 +425,7 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
     old = {
         info.path: info.bytes
         for info in listed
-        # A version below the newest can no longer become it: whoever is writing it replaces metadata that has been replaced.
+        # A version below the newest can no longer become current: its writer would replace metadata that has been replaced.
         if info.path not in known and version is not None and (_version(info.path) or 0) < version
     }
     removed = Removed(files=len(old), bytes=sum(old.values()), items=len(old), sample=tuple(sorted(old)[:SAMPLE]))
@@ -425,7 +436,7 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
                 lambda builder, _: builder.setProperties(wanted),
                 lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
             )
-            # The log is cut with this commit, and the catalog's client deletes what it cuts off.
+            # This commit shortens the log, and the catalog's client deletes the files that it drops from the log.
             swap(table, change, subject.failpoints, PATIENT)
             subject.done.commits += 1
             metadata = table.operations().current()

@@ -1,7 +1,9 @@
-"""Data files read through Iceberg, which applies their deletes, and written anew through Iceberg: nothing is committed here.
+"""Rewrites data files: reads them through Iceberg, which applies their deletes, and writes new ones. It commits
+nothing.
 
-Chosen files are staged as scan tasks of one snapshot, the way Iceberg's own rewrite action does it (``SparkDataFileRewriteRunner``), so that
-row lineage of format 3 is kept and the new files carry the table's own properties.
+The files are staged as scan tasks of one snapshot, as Iceberg's own rewrite action does
+(``SparkDataFileRewriteRunner``). That keeps the row lineage of format 3, and the new files follow the table's
+properties.
 """
 
 import uuid
@@ -26,14 +28,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How rows are laid into the files that are written. ``strategy`` BinPack keeps them as they come."""
+    """The arrangement of rows in new files. ``strategy`` BinPack keeps their order."""
 
     strategy: str = "BinPack"
     columns: tuple[str, ...] = ()
 
 
 def planned(scan: Any) -> Iterator[Any]:
-    """The scan tasks of a table scan, one by one."""
+    """Yield the scan tasks of a table scan."""
     found = scan.planFiles()
     try:
         yield from elements(found.iterator())
@@ -42,14 +44,14 @@ def planned(scan: Any) -> Iterator[Any]:
 
 
 def elements(iterator: Any) -> Iterator[Any]:
-    """What a Java iterator gives. Its errors come through: py4j's own iteration takes them for the end."""
+    """Yield the elements of a Java iterator. Its exceptions are raised; py4j's own iteration takes them for the end."""
     following = get_method(iterator, "next")
     while iterator.hasNext():
         yield following()
 
 
 class Rewriter:
-    """Writes data files anew on one Spark session."""
+    """Writes new data files on one Spark session."""
 
     def __init__(self, spark: Any, failpoints: Failpoints) -> None:
         self._spark = spark
@@ -66,7 +68,8 @@ class Rewriter:
         arrangement: Arrangement | None = None,
         keep: str | None = None,
     ) -> list[Any]:
-        """The new data files (Java) with the rows of ``tasks`` that match ``keep`` (SQL; None: all). Raises as Spark does (`JAVA_ERRORS`)."""
+        """Return the new data files (Java) with the rows of ``tasks`` that match ``keep`` (SQL; None: all). Raises
+        `JAVA_ERRORS`."""
         arrangement = arrangement or Arrangement()
         group = uuid.uuid4().hex
         iceberg = self._jvm.org.apache.iceberg
@@ -98,18 +101,18 @@ class Rewriter:
         keep: str | None,
     ) -> None:
         total = sum(task.sizeBytes() for task in tasks)
-        # A split becomes a file. Bin-packing leaves some splits emptier than others: a tenth more room makes as many as wanted.
+        # Each split becomes a file. Bin-packing fills splits unevenly, so a tenth more room gives the planned number of files.
         split = max(total // outputs * 11 // 10, 1) if outputs > 1 else max(total * 2, 1)
         frame = self._spark.read.format("iceberg").option("split-size", split).option("file-open-cost", "0").load(group)
         if keep is not None:
             frame = frame.where(keep)
         spec, order = table.spec().specId(), table.sortOrder()
-        # Room for files that come out larger than planned: cut, they would leave crumbs.
+        # Files may become larger than planned. Cutting them would leave tiny files.
         options = {"output-spec-id": spec, "target-file-size-bytes": target_bytes * 3 // 2}
         moved = any(task.spec().specId() != spec for task in tasks)
         if arrangement.strategy == "BinPack":
             if moved:
-                # Rows go to partitions of another spec, and are brought together by them.
+                # Rows move to partitions of another spec, and are shuffled by them.
                 options["distribution-mode"] = "hash"
             elif order.isSorted():
                 options["distribution-mode"] = "none"
@@ -123,7 +126,7 @@ class Rewriter:
         frame.write.format("iceberg").options(**options).mode("append").save(group)
 
     def count(self, table: Any, tasks: Sequence[Any], matching: str) -> int:
-        """How many rows of ``tasks`` match (SQL)."""
+        """Return the number of rows of ``tasks`` that match (SQL)."""
         group = uuid.uuid4().hex
         iceberg = self._jvm.org.apache.iceberg
         cache, staged = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
@@ -136,7 +139,8 @@ class Rewriter:
             staged.removeTasks(table, group)
 
     def discard(self, table: Any, files: Sequence[Any]) -> None:
-        """Removes files that no commit was tried with, or whose commit was refused for certain. Best effort: orphan removal finds the rest."""
+        """Delete files whose commit was never tried, or was certainly refused. Best effort: orphan removal finds the
+        rest."""
         try:
             io = table.io()
             for file in files:
@@ -146,16 +150,17 @@ class Rewriter:
 
 
 def arranged(frame: Any, table: Any, catalog: str, arrangement: Arrangement, outputs: int) -> Any:
-    """``frame`` in the order that ``arrangement`` says, in ``outputs`` parts. Raises InvalidSpecError for columns that cannot be."""
+    """Return ``frame`` ordered by ``arrangement``, in ``outputs`` parts. Raises InvalidSpecError for unusable
+    columns."""
     if arrangement.strategy == "ZOrder":
         return z_order.ordered(frame, arrangement.columns, outputs, str(table.name()))
     columns = sort_columns(table, catalog, arrangement.columns)
-    # Files of one part follow each other: the order holds across files too.
+    # Parts are ranges, so the order holds across files too.
     return frame.repartitionByRange(outputs, *columns).sortWithinPartitions(*columns)
 
 
 def sort_columns(table: Any, catalog: str, texts: Sequence[str]) -> list[Any]:
-    """Spark's columns for sort terms as users write them; for none, the table's own order."""
+    """Return Spark's columns for sort terms as users write them; without terms, for the table's own order."""
     name = str(table.name())
     terms = [transforms.parse_sort(text) for text in (texts or sort_terms(table))]
     if not terms:

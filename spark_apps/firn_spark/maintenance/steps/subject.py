@@ -1,4 +1,4 @@
-"""One Iceberg table, as the parts of maintenance see it: the Java table, what has to hold for changing it, and what was done so far."""
+"""One Iceberg table under maintenance: the Java table, the conditions for changing it, and the work done so far."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,12 @@ from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
 from firn_spark.tables.swaps import PATIENT, certain, swap
 
 SAMPLE = 3
-"""So many names of what a part removed are reported."""
+"""Number of names of removed items in a report."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What was done to a table so far; names as in `firn.model.maintenance.TableReport`."""
+    """The work done on a table so far; names as in `firn.model.maintenance.TableReport`."""
 
     commits: int = 0
     files_before: int = 0
@@ -32,7 +32,7 @@ class Done:
     notes: list[str] = field(default_factory=list)
 
     def remove(self, part: str, removed: Removed) -> None:
-        """Adds what one part of retention removed, or would."""
+        """Add what one part of retention removed, or would remove."""
         before = self.removed.get(part, Removed())
         self.removed[part] = Removed(
             files=before.files + removed.files,
@@ -54,18 +54,18 @@ class Subject:
     failpoints: Failpoints
     rewriter: Rewriter
     workers: Executor
-    """Where groups of files are rewritten at the same time."""
+    """Rewrites groups of files in parallel."""
     done: Done
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
     @property
     def jvm(self) -> Any:
-        """Java, behind the session."""
+        """The session's JVM."""
         return self.spark._jvm
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The table's name, for messages."""
         return self.guard.name
 
     def rewrite(
@@ -75,8 +75,12 @@ class Subject:
         arrangement: Arrangement | None = None,
         keep: str | None = None,
     ) -> list[Any]:
-        """The new data files of all groups (scan tasks, and how many files they become), written side by side; none is left where one
-        fails. Raises as `Guard.check` and `Rewriter.rewrite` do."""
+        """Rewrite groups (scan tasks, and the number of files they become) in parallel, and return the new data
+        files.
+
+        If a group fails, the files of all groups are deleted. Raises the errors of `Guard.check` and
+        `Rewriter.rewrite`.
+        """
 
         def one(tasks: Sequence[Any], outputs: int) -> list[Any]:
             self.guard.check()
@@ -104,8 +108,11 @@ class Subject:
         *,
         expect: Mapping[str, str] | None = None,
     ) -> Any:
-        """Commits a snapshot (`NewSnapshot`); the Java snapshot. Raises as `swap` does; ``files``, which were written for it, go then, unless it
-        may still come to be."""
+        """Commit a snapshot (`NewSnapshot`) and return it (Java).
+
+        Raises the errors of `swap`. ``files``, which were written for the snapshot, are deleted then, unless the
+        commit may still happen.
+        """
         change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect)
         try:
             self.guard.check()

@@ -1,8 +1,9 @@
-"""Z-order: rows laid along a space-filling curve through several columns, so that a filter on any of them reads few files.
+"""Z-order: orders rows along a space-filling curve through several columns, so that a filter on any of them reads few
+files.
 
-A value counts by its rank among values sampled from the group, 1,024 ranks a column, not by its bits: columns with few values, with a
-common prefix or in a narrow range have as much weight as any other. The ranks' bits are interleaved (Morton, 1966) to the key that rows are
-ordered by.
+A value counts by its rank among values sampled from the group, 1,024 ranks a column, not by its bits. So columns with
+few values, a common prefix or a narrow range weigh as much as any other. The bits of the ranks are interleaved
+(Morton, 1966) to the key that orders the rows.
 """
 
 from collections.abc import Sequence
@@ -37,17 +38,17 @@ _KINDS = (
 
 
 def ranks(values: npt.NDArray[Any], bounds: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
-    """The rank of each value among ``bounds`` (sorted), spread over all ranks that there are; 0 for those that are missing."""
+    """Return the rank of each value among ``bounds`` (sorted), spread over all ranks; 0 for missing values."""
     found = np.zeros(len(values), np.uint16)
     there = ~missing
     place = np.searchsorted(bounds, values[there], side="left") + 1
-    # Few values in the low bits alone would leave the curve to the other columns.
+    # If few values filled only the low bits, the other columns alone would shape the curve.
     found[there] = place * (2**BITS - 1) // (len(bounds) + 1)
     return found
 
 
 def interleave(columns: Sequence[npt.NDArray[np.uint16]]) -> list[bytes]:
-    """Keys from one array of ranks a column: bytes that sort as the curve runs, the first column's bits first."""
+    """Return keys from one array of ranks a column: bytes that sort along the curve, the first column's bits first."""
     if not len(columns[0]):
         return []
     bits = np.stack(
@@ -62,7 +63,7 @@ def interleave(columns: Sequence[npt.NDArray[np.uint16]]) -> list[bytes]:
 
 
 def bounds(sample: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values that cut ``sample`` into parts of about the same number, at most 2**BITS - 2 of them, sorted and each once."""
+    """Return sorted, distinct values that cut ``sample`` into about equal parts, at most 2**BITS - 2 of them."""
     ordered = np.sort(sample)
     most = 2**BITS - 2
     if len(ordered) > most:
@@ -71,7 +72,8 @@ def bounds(sample: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def ordered(frame: Any, names: Sequence[str], outputs: int, table: str) -> Any:
-    """``frame`` along the curve through the columns ``names``, in ``outputs`` parts. Raises InvalidSpecError for columns that cannot be."""
+    """Order ``frame`` along the curve through the columns ``names``, in ``outputs`` parts. Raises InvalidSpecError
+    for unusable columns."""
     if not names:
         raise InvalidSpecError(f"table {table}: strategy ZOrder needs columns")
     paths = [".".join(f"`{part}`" for part in name.split(".")) for name in names]
@@ -92,7 +94,7 @@ def ordered(frame: Any, names: Sequence[str], outputs: int, table: str) -> Any:
 
 
 def _comparable(column: Any, kind: str) -> Any:
-    """The column as doubles or strings that sort as its values do, well enough for ranks."""
+    """Return the column as doubles or strings whose order is close enough to that of its values."""
     if kind.startswith(("string", "char", "varchar")):
         return column
     if kind.startswith("binary"):
@@ -107,7 +109,7 @@ def _comparable(column: Any, kind: str) -> Any:
 
 
 def _key(cuts: Sequence[npt.NDArray[Any]]) -> Any:
-    """The function that gives rows their keys, as Spark runs it."""
+    """Return the Spark function that computes the keys of rows."""
 
     def key(*columns: pandas.Series) -> pandas.Series:
         found = []

@@ -1,13 +1,14 @@
-"""The fast way from JSON records to Arrow columns: a block of records at a time, compiled.
+"""The fast JSON decoder: from blocks of records to Arrow columns, compiled.
 
-One kernel serves every schema: fields are data (names, kinds) to it. It walks the bytes of a record once, checks that they are
-JSON, and leaves for each field a number, or the place of a text. It *vouches* for a record only where its answer is that of
-`firn_spark.worker.formats.json.values`; in every other case and in every doubt, bad records included, it does not, and the caller asks there.
-So this module knows no error, only doubt.
+One kernel serves every schema: it takes names and kinds of fields as data. It reads the bytes of a record once and
+checks that they are JSON. For each field it stores a number, or the place of a text. It *vouches* for a record only
+if its answer equals that of `firn_spark.worker.formats.json.values`. It does not vouch for bad and doubtful records,
+which the caller decodes there. So this module reports doubt, never errors.
 
-Fields of kinds that the kernel has no code for are found and checked for being JSON, and their places given to a `_Reader`: a struct is
-read as a record is, a list's elements and a map's values all at once as those of one kind. What is left (binaries, uuids, maps
-with other keys than texts) goes to `firn_spark.worker.formats.json.values` value by value.
+The kernel has no code for some kinds. It finds their values, checks that they are JSON, and passes their places to a
+`_Reader`. A struct is read as a record is. A list's elements and a map's values are read together, as values of one
+kind. The rest (binaries, uuids, maps whose keys are not texts) goes to `firn_spark.worker.formats.json.values`, value
+by value.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +42,11 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _powers() -> _Array:
-    """The first 128 bits of each power of ten in two halves: rounded down, but up from 10**-27 to 10**-1, where the product with
-    a number may come out whole (Lemire, "Number Parsing at a Gigabyte per Second", 2021)."""
+    """Return the first 128 bits of each power of ten in two halves.
+
+    They are rounded down, but up from 10**-27 to 10**-1, where the product with a number may be exact (Lemire,
+    "Number Parsing at a Gigabyte per Second", 2021).
+    """
     found = []
     for power in range(kernel.MIN_POWER, kernel.MAX_POWER + 1):
         number = 10**power if power >= 0 else (1 << 1400) // 10**-power
@@ -61,26 +65,27 @@ class BlockDecoder:
     """Decodes blocks of JSON records by one schema."""
 
     def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool) -> None:
-        """Raises InvalidSpecError where a type is none."""
+        """Raises InvalidSpecError for an invalid type."""
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
-        # Such names stand in JSON with escapes; the kernel compares bytes. Members of structs never have them.
+        # JSON escapes such names, and the kernel compares bytes. Members of structs cannot have such names.
         usable = bool(fields) and not any(
             '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
         )
         self._members = _Members(fields, refuse_unknown) if usable else None
 
     def decode(self, records: Places) -> tuple[list[pa.Array], _Array]:
-        """The columns, and for each record whether they hold for it; where they do not they are null."""
+        """Return the columns, and for each record whether they hold for it. Other records have null."""
         if self._members is None:
             return [pa.nulls(len(records), kind) for kind in self._types], np.zeros(len(records), bool)
         return self._members.read(records.data, records.firsts, records.ends, records.present)
 
 
 class _Reader(Protocol):
-    """Reads values of one type, wherever they stand."""
+    """Reads values of one type at given places."""
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
-        """The JSON values from ``firsts`` to ``ends`` that are ``present``, null elsewhere, and which of all these are sure."""
+        """Return the JSON values from ``firsts`` to ``ends`` that are ``present``, null elsewhere, and which of them
+        are certain."""
         ...
 
 
@@ -121,7 +126,7 @@ class _Members:
         }
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[list[pa.Array], _Array]:
-        """The members' columns, and for each object whether they hold for it; where they do not they are null."""
+        """Return the members' columns, and for each object whether they hold for it. Other objects have null."""
         count, width = len(firsts), len(self._types)
         shape = (width, count)
         values, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -183,7 +188,7 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class _Maps:
-    """Of those whose keys are texts."""
+    """Reads maps whose keys are texts."""
 
     type: pa.MapType
     value: _Reader
@@ -206,7 +211,7 @@ class _Maps:
 
 
 class _Scalars:
-    """Of a kind that the kernel has code for."""
+    """Reads values of a kind that the kernel has code for."""
 
     def __init__(self, type_: pa.DataType, kind: types.Type) -> None:
         self._type = type_
@@ -228,7 +233,7 @@ class _Scalars:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Of kinds that only the strict decoder knows."""
+    """Reads values of kinds that only the strict decoder supports."""
 
     type: pa.DataType
     reader: ValueReader
@@ -247,7 +252,8 @@ class _Others:
 
 
 def _found(columns: int, least: int, find: Callable[[list[_Array], _Array], int]) -> tuple[list[_Array], _Array]:
-    """What ``find`` writes into so many columns of places, and one of flags; called again where it has found more than there was room for."""
+    """Return the columns of places and the flags that ``find`` writes. It is called again if it finds more than there
+    is room for."""
     room = 4 * least + 16
     while True:
         places, flags = [np.empty(room, np.int64) for _ in range(columns)], np.zeros(room, bool)
@@ -266,7 +272,7 @@ def _nested(type_: pa.DataType, present: _Array, offsets: list[_Array], children
 
 
 def _fits_float(bits: _Array) -> _Array:
-    """Which of these doubles are a float when rounded, and not infinite."""
+    """Return which of these doubles are finite floats after rounding."""
     with np.errstate(over="ignore"):
         fits: _Array = np.isfinite(bits.view(np.float64).astype(np.float32))
     return fits
@@ -303,7 +309,7 @@ def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths:
     elif kind in (kernel.INT, kernel.DATE):
         content = values.astype(np.int32)
     elif kind == kernel.FLOAT:
-        with np.errstate(over="ignore"):  # of values that are not vouched for
+        with np.errstate(over="ignore"):  # only values that are not vouched for overflow
             content = values.view(np.float64).astype(np.float32)
     elif kind == kernel.DECIMAL:
         content = np.empty((count, 2), np.int64)

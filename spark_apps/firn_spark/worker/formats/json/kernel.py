@@ -1,8 +1,8 @@
 """The compiled part of `firn_spark.worker.formats.json.blocks`: functions over bytes and places in them.
 
-They give the place behind what they read, or `DOUBT`. Loops index by ``np.uintp``: a signed index could be negative, meaning from
-the end, which would be asked for each byte. No array is made here, so none is counted (``_nrt``): reference counts
-would take longer than the work.
+They return the place behind what they read, or `DOUBT`. Loops index by ``np.uintp``: numba checks a signed index for
+being negative (from the end), once for each byte. The functions allocate no arrays and count no references
+(``_nrt``), because counting would take longer than the work.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 # ruff: noqa: SIM109, SIM110
@@ -13,13 +13,13 @@ from firn_spark.worker.compiled import njit
 from firn_spark.worker.formats.json import limits
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
-"""Kinds of values. What is opaque is only checked for being JSON and found."""
+"""Kinds of values. Opaque values are only found and checked for being JSON."""
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_ARRAY, CLOSE_ARRAY = (ord(sign) for sign in "{}[]")
 SMALL_E, LARGE_E, SMALL_U, SMALL_N, SMALL_T, SMALL_F, LARGE_T, LARGE_Z, SPACE = (ord(sign) for sign in "eEuntfTZ ")
 MAX_DIGITS = 19
-"""More need not fit 64 bits."""
+"""Numbers with more digits may not fit 64 bits."""
 MIN_POWER, MAX_POWER = -348, 347
 SIGN_BIT = -(2**63)
 MAX_LONG = np.uint64(2**63 - 1)
@@ -29,7 +29,7 @@ MAX_MILLISECONDS = limits.MAX_MILLISECONDS
 MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
 MAX_INNER_DEPTH = limits.MAX_DEPTH - 1
 MAX_KEYS = 64
-"""Keys of a map that are compared with each other; more are doubted."""
+"""Largest number of a map's keys that are compared with each other. Maps with more keys are doubted."""
 
 
 @njit
@@ -44,7 +44,7 @@ def _after_space(data, at, end):
 
 @njit
 def _after_utf8(data, at, end):
-    """Behind the character of several bytes at ``at``."""
+    """Return the place behind the multi-byte character at ``at``."""
     byte = data[np.uintp(at)]
     if byte < 0xC2 or byte > 0xF4:
         return DOUBT
@@ -83,7 +83,7 @@ def _hexadecimal(byte):
 
 @njit
 def _code_unit(data, at, end):
-    """The number of the four hexadecimal digits at ``at``."""
+    """Return the number of the four hexadecimal digits at ``at``."""
     if at + 4 > end:
         return DOUBT
     code = 0
@@ -97,7 +97,8 @@ def _code_unit(data, at, end):
 
 @njit
 def _after_escape(data, at, end):
-    """Behind the escape whose backslash is at ``at``; both halves of a surrogate pair are one."""
+    """Return the place behind the escape whose backslash is at ``at``. Both halves of a surrogate pair are one
+    escape."""
     if at + 1 >= end:
         return DOUBT
     byte = data[np.uintp(at + 1)]
@@ -130,7 +131,7 @@ def _after_escape(data, at, end):
 
 @njit
 def _after_string(data, at, end):
-    """Behind the closing quote of the string whose opening quote is before ``at``, and whether there were escapes."""
+    """Return the place behind the closing quote of the string that begins at ``at``, and whether it has escapes."""
     escaped = False
     while at < end:
         byte = data[np.uintp(at)]
@@ -154,8 +155,9 @@ def _after_string(data, at, end):
 
 @njit
 def _number(data, at, end):
-    """A JSON number: behind it, whether negative, its significant digits as a whole number, how many these are, the power of ten
-    they are to be multiplied by, and whether it has neither fraction nor exponent. Past `MAX_DIGITS` digits the value is not kept."""
+    """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
+    their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
+    the value is not kept."""
     negative = False
     integral = True
     mantissa = np.uint64(0)
@@ -211,7 +213,7 @@ def _number(data, at, end):
 
 @njit
 def _literal(data, at, end):
-    """Behind ``null``, ``true`` or ``false``."""
+    """Return the place behind ``null``, ``true`` or ``false``."""
     if at + 4 > end:
         return DOUBT
     byte = data[np.uintp(at)]
@@ -240,7 +242,7 @@ def _literal(data, at, end):
 
 @njit
 def _after_value(data, at, end):
-    """Behind any JSON value. ``objects`` has a bit for each open bracket, 1 for an object."""
+    """Return the place behind any JSON value. ``objects`` has a bit for each open bracket, 1 for an object."""
     objects = np.uint64(0)
     depth = 0
     while True:
@@ -305,7 +307,7 @@ def _two_digits(data, at):
 
 @njit
 def _day(data, at, end):
-    """Days since 1970 of the ten characters YYYY-MM-DD, and whether that is a day."""
+    """Return the days since 1970 of the ten characters YYYY-MM-DD, and whether that day exists."""
     if at + 10 > end or data[np.uintp(at + 4)] != MINUS or data[np.uintp(at + 7)] != MINUS:
         return 0, False
     year = _two_digits(data, at) * 100 + _two_digits(data, at + 2)
@@ -332,7 +334,7 @@ def _day(data, at, end):
 
 @njit
 def _time_of_day(data, at, end):
-    """Behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
+    """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
     if at + 5 > end or data[np.uintp(at + 2)] != COLON:
         return DOUBT, 0
     hour, minute, second, fraction = _two_digits(data, at), _two_digits(data, at + 3), 0, 0
@@ -361,7 +363,7 @@ def _time_of_day(data, at, end):
 
 @njit
 def _zone(data, at, end):
-    """Behind a zone, and its minutes east."""
+    """Return the place behind a zone, and its minutes east."""
     if at >= end:
         return DOUBT, 0
     sign = data[np.uintp(at)]
@@ -386,7 +388,7 @@ def _zone(data, at, end):
 
 @njit
 def _moment(data, at, end, zoned):
-    """Behind a date, a time of day and, where ``zoned``, a zone; and microseconds since 1970."""
+    """Return the place behind a date, a time of day and, if ``zoned``, a zone; and microseconds since 1970."""
     days, valid = _day(data, at, end)
     at += 10
     if not valid or at >= end or (data[np.uintp(at)] != LARGE_T and data[np.uintp(at)] != SPACE):
@@ -404,7 +406,7 @@ def _moment(data, at, end, zoned):
 
 @njit
 def _unscaled(mantissa, digits, exponent, precision, scale):
-    """A decimal's whole number of units, and whether it is sure."""
+    """Return a decimal's integer number of units, and whether it is certain."""
     if digits > MAX_DIGITS or mantissa > MAX_LONG:
         return 0, False
     number = np.int64(mantissa)
@@ -431,7 +433,7 @@ def _unscaled(mantissa, digits, exponent, precision, scale):
 
 @njit
 def _product(left, right):
-    """The high and the low half of a product of two 64-bit numbers."""
+    """Return the high and the low half of a product of two 64-bit numbers."""
     half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
     left_high, left_low = left >> half, left & low_half
     right_high, right_low = right >> half, right & low_half
@@ -443,8 +445,10 @@ def _product(left, right):
 
 @njit
 def _double(mantissa, digits, exponent, powers):
-    """The bits of the nearest double, and whether it is sure (Eisel-Lemire, as Go's strconv has it). ``powers`` has the high and
-    the low half of the first 128 bits of powers of ten from `MIN_POWER` on."""
+    """Return the bits of the nearest double, and whether they are certain (Eisel-Lemire, as in Go's strconv).
+
+    ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
+    """
     if digits > MAX_DIGITS or exponent < MIN_POWER or exponent > MAX_POWER:
         return 0, False
     if mantissa == np.uint64(0):
@@ -482,7 +486,7 @@ def _double(mantissa, digits, exponent, powers):
 
 @njit
 def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):
-    """Reads the value at ``at``, which is not null, into its place; gives the place behind it."""
+    """Read the value at ``at``, which is not null, into its place. Return the place behind it."""
     byte = data[np.uintp(at)]
     if kind == STRING:
         if byte != QUOTE:
@@ -582,7 +586,7 @@ def _append_utf8(code, out, to):
 
 @njit
 def _unescaped(data, at, end, out, to):
-    """Copies a text with escapes, which were checked before; gives the place behind it in ``out``. It never grows."""
+    """Copy a text whose escapes were checked before. Return the place behind it in ``out``. The copy never grows."""
     while at < end:
         byte = data[np.uintp(at)]
         if byte != BACKSLASH:
@@ -618,7 +622,7 @@ def _unescaped(data, at, end, out, to):
 
 @njit
 def _named(data, at, length, names, starts):
-    """The column whose name is at ``at``, or -1."""
+    """Return the column whose name is at ``at``, or -1."""
     for column in range(len(starts) - 1):
         start = starts[column]
         if starts[column + 1] - start == length and _same(data, at, names, start, length):
@@ -639,8 +643,11 @@ def _record(
     data, at, end, row, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid,
 ):  # fmt: skip
-    """Reads one record; True where it vouches for it. ``following`` has, for each column and for the start, the column that came
-    next in the record before: most producers keep an order."""
+    """Read one record. Return True if it is vouched for.
+
+    ``following`` has, for each column and for the start, the column that came next in the record before: most
+    producers keep an order.
+    """
     columns = len(kinds)
     at = _after_space(data, at, end)
     if at >= end or data[np.uintp(at)] != OPEN_OBJECT:
@@ -728,9 +735,13 @@ def read_records(
     data, firsts, ends, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid, vouched,
 ):  # fmt: skip
-    """Reads every object that is present, from its place in ``firsts`` to that in ``ends``, into row ``row`` of ``values``, ``lengths`` and
-    ``valid``, by column: a number, the bits of a double, or where a text begins and how long it is, negative if it has escapes.
-    ``vouched`` tells the objects for which that holds."""
+    """Read every object that is present, from its place in ``firsts`` to that in ``ends``, into row ``row`` of the
+    outputs.
+
+    ``values``, ``lengths`` and ``valid`` have a row for each column: a number, the bits of a double, or the start and
+    length of a text. A negative length means that the text has escapes. ``vouched`` marks the objects for which that
+    holds.
+    """
     columns = len(kinds)
     for row in range(len(vouched)):
         if present[row]:
@@ -751,7 +762,8 @@ def read_records(
 
 @njit
 def read_values(data, firsts, ends, present, kind, precision, scale, powers, values, lengths, valid, vouched):
-    """Reads single values of one kind, each into its place of row 0 of ``values`` and ``lengths``, and of ``valid``, as `read_records` does."""
+    """Read single values of one kind into row 0 of ``values`` and ``lengths``, and into ``valid``, as `read_records`
+    does."""
     for place in range(len(vouched)):
         vouched[place] = True
         if present[place]:
@@ -763,8 +775,11 @@ def read_values(data, firsts, ends, present, kind, precision, scale, powers, val
 
 @njit
 def find_elements(data, firsts, ends, present, offsets, element_firsts, element_ends, element_present, owners, vouched):
-    """Where the elements of arrays are: those of array ``row`` from ``offsets[row]`` on, and whether each is something else than null.
-    Gives how many there are. What finds no room is counted all the same: call again with more."""
+    """Find the elements of arrays: those of array ``row`` start at ``offsets[row]``. Also store which of them are not
+    null.
+
+    Return the number of elements. It includes those that found no room: call again with more room.
+    """
     room = len(owners)
     count = 0
     for row in range(len(vouched)):
@@ -810,8 +825,10 @@ def find_elements(data, firsts, ends, present, offsets, element_firsts, element_
 def find_entries(
     data, firsts, ends, present, offsets, key_firsts, key_lengths, value_firsts, value_ends, value_present, owners, vouched
 ):  # fmt: skip
-    """Where the keys and values of objects are that are maps with keys of text; otherwise as `find_elements`. Keys that come twice, and
-    all in which that is not seen at once, are doubted."""
+    """Find the keys and values of objects that are maps with text keys; otherwise as `find_elements`.
+
+    Maps with repeated keys are doubted, and maps whose keys cannot be compared at once.
+    """
     room = len(owners)
     count = 0
     for row in range(len(vouched)):
@@ -876,7 +893,7 @@ def find_entries(
 
 @njit
 def copy_texts(data, firsts, lengths, valid, offsets, out):
-    """Copies texts one behind the other; gives how many bytes they are."""
+    """Copy texts one behind the other. Return their number of bytes."""
     to = 0
     for row in range(len(valid)):
         offsets[row] = to
@@ -893,7 +910,7 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
 
 
 def warm() -> None:
-    """Compiles the functions that others call, for arrays of the kinds that `firn_spark.worker.formats.json.blocks` has."""
+    """Compile the public functions for the argument types that `firn_spark.worker.formats.json.blocks` uses."""
     data = np.frombuffer(b'{"a": "b"}["b"]', np.uint8)
     first, end, present = np.array([0]), np.array([10]), np.ones(1, bool)
     names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])

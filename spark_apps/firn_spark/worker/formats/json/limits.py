@@ -1,10 +1,10 @@
-"""Bounds that both ways to decode JSON share."""
+"""Limits that the compiled and the strict JSON decoder share."""
 
 MAX_DEPTH = 64
-"""How deep arrays and objects of a record may nest, the record being the first level."""
+"""Most levels of arrays and objects in a record; the record itself is the first level."""
 
 MAX_MILLISECONDS = (2**63 - 1) // 1000
-"""The latest time in milliseconds since 1970 that 64 bits of microseconds hold; the earliest is its negative."""
+"""The latest time in milliseconds since 1970 that fits 64 bits of microseconds. The earliest is its negative."""
 
 MAX_ZONE_MINUTES = 18 * 60
-"""How far a zone may be from UTC, as in Java's ZoneOffset."""
+"""Largest offset of a zone from UTC, as in Java's ZoneOffset."""

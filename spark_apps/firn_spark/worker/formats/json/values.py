@@ -1,8 +1,8 @@
-"""The meaning of a JSON record: one value at a time, strictly (resources.md, "Rows").
+"""The meaning of a JSON record: decodes one value at a time, strictly.
 
-This is the reference. `firn_spark.worker.formats.json.blocks` is faster and may only answer where it answers the same.
+This is the reference. `firn_spark.worker.formats.json.blocks` is faster, and may only answer if its answer is the same.
 
-What is accepted:
+The decoder accepts:
 
 ====================  ==================================================================================================
 boolean               ``true``, ``false``
@@ -17,13 +17,13 @@ decimal(P, S)         a JSON number, or a string holding one, whose value needs 
 binary, fixed[L]      base64 (RFC 4648 section 4, padded, canonical); a fixed of exactly L bytes
 uuid                  ``8-4-4-4-12`` hexadecimal digits, either case
 list                  an array; elements may be null
-map                   an object, its keys read as texts of the key type; where the key is a list, map or struct, an array of
+map                   an object, its keys read as texts of the key type; if the key is a list, map or struct, an array of
                       ``{"key": ..., "value": ...}``
-struct                an object; members that are missing are null, members not named are as unknown fields of the record
+struct                an object; missing members are null, unnamed members are treated as unknown fields of the record
 ====================  ==================================================================================================
 
-``null`` and a missing field are null. A field, member or map key that comes twice is refused; ignored fields are only
-checked for being JSON. Nesting is bounded by `MAX_DEPTH`, whatever it is that nests.
+``null`` and a missing field are null. A field, member or map key that occurs twice is refused. Ignored fields only have to be
+JSON. Arrays and objects of all kinds may nest up to `MAX_DEPTH` levels.
 """
 
 import base64
@@ -75,10 +75,7 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def parse(data: bytes) -> Any:
-    """The JSON value in ``data``: dict-less, with numbers as texts, so that nothing is rounded.
-
-    Raises BadRecordError (stage Decode).
-    """
+    """Parse a JSON value. Numbers stay texts, so that nothing is rounded. Raises BadRecordError (stage Decode)."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -132,7 +129,7 @@ def _bad(code: Code, kind: types.Type, value: Any, problem: str = "") -> BadReco
 
 
 Converter = Callable[[Any], Any]
-"""A parsed value that is not null, to what Arrow stores for it. Raises BadRecordError (stage Schema)."""
+"""Converts a parsed value, not null, to the value that Arrow stores. Raises BadRecordError (stage Schema)."""
 
 
 def _text(kind: types.Type, value: Any) -> str:
@@ -182,7 +179,7 @@ def _double(kind: types.Type) -> Converter:
 
 def _float(kind: types.Type) -> Converter:
     double = _double(kind)
-    single = struct.Struct("<f")  # which refuses what overflows
+    single = struct.Struct("<f")  # packing raises on overflow
 
     def convert(value: Any) -> float:
         try:
@@ -293,7 +290,9 @@ def _decimal(kind: types.Decimal) -> Converter:
         elif type(value) is not _Integer and type(value) is not _Fraction:
             raise _bad(Code.WRONG_KIND, kind, value)
         mantissa, _, power = value.replace("E", "e").partition("e")
-        power = power[:1].strip("0123456789") + power.lstrip("+-").lstrip("0")[:10]  # more is as far from any decimal
+        power = (
+            power[:1].strip("0123456789") + power.lstrip("+-").lstrip("0")[:10]
+        )  # more digits are as far from any decimal
         number = Decimal(f"{mantissa}e{power}0") if power in ("", "+", "-") else Decimal(f"{mantissa}e{power}")
         sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
@@ -390,7 +389,7 @@ def _map(kind: types.MapOf, strict: bool) -> Converter:
 
 
 def _entries(kind: types.MapOf, strict: bool) -> Converter:
-    """Convert a map whose keys are no texts in JSON: an array of entries with key and value."""
+    """Return a converter for maps whose keys are not texts in JSON: an array of entries with key and value."""
     entry = _members(
         (Column(name="key", type=str(kind.key), required=True), Column(name="value", type=str(kind.value))), True
     )
@@ -419,7 +418,7 @@ def _repeated_key() -> BadRecordError:
 
 
 def _scalar(kind: types.Type, text: str) -> Any:
-    """A map key's text as the JSON value that its type takes."""
+    """Return a map key's text as the JSON value that the key type takes."""
     if kind == types.Primitive("boolean") and text in ("true", "false"):
         return text == "true"
     if (
@@ -444,7 +443,7 @@ def _struct(kind: types.Struct, strict: bool) -> Converter:
 
 
 def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], list[Any]]:
-    """Reads an object's members in the order of ``columns``; ``strict`` refuses others."""
+    """Return a reader of an object's members in the order of ``columns``; ``strict`` refuses other members."""
     places = {column.name: place for place, column in enumerate(columns)}
     plan = [(column.name, column.required, _converter(types.parse(column.type), strict)) for column in columns]
 
@@ -515,11 +514,11 @@ class RecordReader:
 
     @classmethod
     def of(cls, fields: Sequence[Column], *, refuse_unknown: bool) -> "RecordReader":
-        """A reader of ``fields``. Raises InvalidSpecError where a type is none."""
+        """Make a reader of ``fields``. Raises InvalidSpecError for an invalid type."""
         return cls(_members(fields, refuse_unknown), len(fields), any(field.required for field in fields))
 
     def read(self, value: bytes | None) -> list[Any]:
-        """One value for each field, as Arrow stores it (times as integers). Raises BadRecordError."""
+        """Return one value for each field, as Arrow stores it (times as integers). Raises BadRecordError."""
         if value is None:
             if self._has_required:
                 raise BadRecordError(
@@ -540,9 +539,9 @@ class ValueReader:
 
     @classmethod
     def of(cls, kind: types.Type, *, refuse_unknown: bool) -> "ValueReader":
-        """A reader of ``kind``."""
+        """Make a reader of ``kind``."""
         return cls(_converter(kind, refuse_unknown))
 
     def read(self, value: bytes) -> Any:
-        """A JSON value, not null, as Arrow stores it. Raises BadRecordError."""
+        """Return a JSON value, not null, as Arrow stores it. Raises BadRecordError."""
         return self._convert(parse(value))
