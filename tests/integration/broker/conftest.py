@@ -1,4 +1,4 @@
-"""A broker on its own for all tests of a process; names of topics and groups are theirs to keep apart."""
+"""One broker for all tests of a process. Tests use different names of topics and groups."""
 
 import itertools
 from collections.abc import Iterator

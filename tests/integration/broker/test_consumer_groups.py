@@ -1,4 +1,4 @@
-"""Groups of KIP-848 (``group.protocol=consumer``) with the clients that speak it: librdkafka and Java."""
+"""KIP-848 groups (``group.protocol=consumer``) with the clients that support them: librdkafka and Java."""
 
 import subprocess
 import time

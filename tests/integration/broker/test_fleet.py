@@ -1,4 +1,4 @@
-"""Several brokers over one PostgreSQL and one bucket: any of them serves all, and one that is killed takes nothing with it."""
+"""Several brokers over one PostgreSQL and one bucket: each serves every partition, and a killed broker loses nothing."""
 
 import itertools
 import time

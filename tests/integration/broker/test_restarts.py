@@ -1,4 +1,4 @@
-"""A broker that ends or is killed loses nothing that it acknowledged, and groups go on where they were."""
+"""A broker that stops or is killed loses nothing that it acknowledged, and groups continue where they were."""
 
 import socket
 import urllib.request

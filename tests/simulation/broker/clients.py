@@ -1,7 +1,4 @@
-"""Clients of the simulation.
-
-They write what they did and saw into a `History`, and use a random broker for each request.
-"""
+"""Clients of the simulation. They record their actions and observations in a `History`, and use random brokers."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The simulation detects brokers that break a promise, within a few seeds. Otherwise it would prove nothing."""
+"""The simulation finds brokers that break a promise within a few seeds. Otherwise it would prove nothing."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Requests and replies of the simulation's clients.
-
-Produce and Fetch are written by hand, because there are many; kio writes the others.
-"""
+"""Requests and answers of the simulation's clients: Produce and Fetch by hand because they are frequent, all others through kio."""
 
 import io
 import struct

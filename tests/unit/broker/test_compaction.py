@@ -1,4 +1,4 @@
-"""Compacted topics on whole brokers: what stays, what goes, and deaths in between."""
+"""Compacted topics on whole brokers: which records stay, which are removed, and crashes in between."""
 
 import asyncio
 from collections.abc import Sequence

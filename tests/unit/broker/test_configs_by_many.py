@@ -1,4 +1,4 @@
-"""Configs of a topic that several change at a time, through brokers that hear of each other's changes late."""
+"""Several clients change the configs of a topic at the same time, through brokers with old metadata."""
 
 import asyncio
 

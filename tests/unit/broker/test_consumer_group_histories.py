@@ -1,4 +1,5 @@
-"""Consumer groups through random lives: members come, go, die, miss answers; topics change; the broker dies with what it had not stored."""
+"""Random histories of KIP-848 groups: members join, leave, die and lose replies, topics change,
+and the broker crashes before it stores the state."""
 
 import os
 from dataclasses import dataclass, field

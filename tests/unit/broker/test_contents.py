@@ -1,4 +1,4 @@
-"""Looking into batches, within bounds."""
+"""Batches are decoded within bounds."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Requests are read as kio writes them, for every message and version that is advertised; anything else is malformed, at no cost."""
+"""Requests are read as kio writes them, for every advertised message and version. Other bytes are malformed, at no cost."""
 
 import dataclasses
 import io

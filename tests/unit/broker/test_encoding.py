@@ -1,4 +1,4 @@
-"""Answers are written as kio writes them, for every message and version that is advertised, and long ones in pieces."""
+"""Answers are written as kio writes them, for every advertised message and version, and long ones in pieces."""
 
 import dataclasses
 import struct

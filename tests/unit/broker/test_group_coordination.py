@@ -1,4 +1,4 @@
-"""Groups in whole brokers: which broker has them, what survives it, and what it costs."""
+"""Groups on whole brokers: which broker coordinates a group, what survives a failure, and what it costs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

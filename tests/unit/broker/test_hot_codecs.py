@@ -1,4 +1,4 @@
-"""Produce and Fetch by hand say what kio says, in every version that both have."""
+"""The hand-written codecs of Produce and Fetch agree with kio, in every version that both have."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Keeping the newest record of each key in batches."""
+"""Compaction keeps the newest record of each key in batches."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Requests of many small elements: bounded over all arrays of a request, and others are served beside them."""
+"""Requests of many small elements: one bound holds over all arrays, and other requests run beside them."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""ListOffsets by timestamp, which looks into batches."""
+"""ListOffsets by timestamp, which decodes batches."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Timestamps that producers say: which are taken, by a topic's configs and the broker's clock."""
+"""Timestamps of producers: a topic's configs and the broker's clock decide which are valid."""
 
 import pytest
 from kio.schema.errors import ErrorCode

@@ -1,4 +1,4 @@
-"""The way to the bytes: whole batches with their offsets, from the cache or the store, waited for if need be."""
+"""The path of a fetch to the bytes: whole batches with their offsets, from the cache or the store."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""Errors of batches, and the changes that a broker makes to them."""
+"""Errors of produced batches, and the changes that a broker makes to batches."""
 
 import struct
 

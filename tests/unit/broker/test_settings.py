@@ -1,4 +1,4 @@
-"""Settings from a file and from the environment, and what a broker says of those that cannot be."""
+"""Settings from a file and from the environment, and the messages for invalid ones."""
 
 import json
 from pathlib import Path

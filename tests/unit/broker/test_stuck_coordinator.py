@@ -1,4 +1,4 @@
-"""A coordinator that does not answer, through sockets: what clients send that come and go is held within its bound, and all is given back."""
+"""A coordinator that does not reply: the memory for requests stays within its bound, and all of it is released."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Rounds of upkeep on whole brokers: a backlog goes, and what fails keeps nothing else from its turn."""
+"""Rounds of upkeep on whole brokers: a backlog shrinks, and a failing topic delays no other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""WAL objects explain themselves: what was written is found again without a coordinator."""
+"""WAL objects are readable without a coordinator."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The way to the log: gathered, uploaded, committed in order, and what happens when a part of it fails."""
+"""The path of produced batches to the log: buffered, uploaded, committed in order, and the failure of each step."""
 
 import asyncio
 

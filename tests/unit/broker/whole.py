@@ -1,4 +1,4 @@
-"""Whole brokers over one memory, in virtual time, asked through frames as a connection would give them."""
+"""Whole brokers over one memory in virtual time. Tests send frames as a connection would."""
 
 import asyncio
 import dataclasses
