@@ -110,11 +110,14 @@ class GroupSettings(Settings):
     shards: int = Field(default=32, ge=1)
     """Shards in which groups are distributed over brokers. Never change the number in a cluster that has groups."""
     min_session_ms: int = 6_000
+    """The shortest session timeout of a member, in milliseconds (``group.min.session.timeout.ms``)."""
     max_session_ms: int = 1_800_000
+    """The longest session timeout of a member, in milliseconds (``group.max.session.timeout.ms``)."""
     initial_rebalance_ms: int = Field(default=3_000, ge=0)
     """Milliseconds that an empty group waits for more members before its first rebalance
     (``group.initial.rebalance.delay.ms``)."""
     max_members: int = 1_000
+    """Members of one group (``group.max.size``)."""
     consumer_heartbeat_ms: int = Field(default=5_000, ge=1)
     """Milliseconds between heartbeats of members of KIP-848 groups (``group.consumer.heartbeat.interval.ms``)."""
     consumer_session_ms: int = Field(default=45_000, ge=1)
@@ -129,6 +132,7 @@ class UpkeepSettings(Settings):
     """Background work on stored batches, which one broker at a time does."""
 
     interval_seconds: float = Field(default=30, gt=0)
+    """Seconds between two rounds."""
     grace_seconds: float = Field(default=600, gt=0)
     """Seconds from the death of an object to its deletion. It must be longer than any fetch."""
     round_runs: int = Field(default=10_000, ge=1)
@@ -147,7 +151,9 @@ class Listener(Settings):
     """A listener for clients. Clients connect to ``advertised``, which must lead to this broker."""
 
     name: str = "PLAINTEXT"
+    """The name of the listener."""
     bind: str = "127.0.0.1:9092"
+    """HOST:PORT to bind."""
     advertised: str = ""
     """HOST:PORT; the bound address if empty."""
 
@@ -157,6 +163,7 @@ class SqliteSettings(Settings):
 
     type: Literal["sqlite"] = "sqlite"
     path: str
+    """The database file."""
 
 
 class PostgresSettings(Settings):
@@ -166,12 +173,17 @@ class PostgresSettings(Settings):
     uri: str
     """postgresql://HOST:PORT/DATABASE, without credentials."""
     user: str = ""
+    """The user, instead of ``userFile``."""
     user_file: str = ""
     """A file that contains the user, instead of ``user``."""
     password_file: str = ""
+    """A file that contains the password."""
     schema_name: str = "firn_broker"
+    """The schema of the tables. Each cluster needs its own."""
     connections: int = Field(default=8, ge=2)
+    """Connections of one broker to PostgreSQL."""
     timeout_seconds: float = Field(default=10, gt=0)
+    """Seconds after which a call to PostgreSQL fails."""
 
     @model_validator(mode="after")
     def _one_user(self) -> Self:
@@ -185,6 +197,7 @@ class DirectorySettings(Settings):
 
     type: Literal["directory"] = "directory"
     path: str
+    """The directory."""
     flush: bool = True
     """If true, the broker flushes an object to the disk before it commits it."""
 
@@ -200,30 +213,41 @@ class BucketSettings(Settings):
     secret_config: dict[str, str] = {}
     """Options whose values are secret, each with the file that contains the value."""
     timeout_seconds: float = Field(default=10, gt=0)
+    """Seconds after which a request to the object store fails."""
 
 
 class BrokerSettings(Settings):
     """All settings of a broker."""
 
     coordinator: Annotated[SqliteSettings | PostgresSettings, Field(discriminator="type")]
+    """Where the broker stores topics, offsets, leases and groups."""
     objects: Annotated[DirectorySettings | BucketSettings, Field(discriminator="type")]
+    """Where the broker stores batches."""
     listener: Listener = Listener()
+    """The listener for clients."""
     external: Listener | None = None
     """A second listener, for clients that reach the brokers at other addresses; none if not set. Clients get the
     addresses of the listener that they use, for all brokers."""
     node_id: int | None = Field(default=None, ge=0)
     """The node id; the lowest free one if not set."""
     zone: str = ""
+    """The zone of the broker. Clients that name a zone use the brokers of that zone."""
     lease_seconds: float = Field(default=5, gt=0)
     """Seconds without a renewal after which a broker counts as dead."""
     metrics_listen: str = ""
     """HOST:PORT of /metrics, /livez and /readyz; not served if empty."""
     writer: WriterSettings = WriterSettings()
+    """Produced batches."""
     reader: ReaderSettings = ReaderSettings()
+    """Batches for consumers."""
     connections: ConnectionSettings = ConnectionSettings()
+    """Limits for clients."""
     topics: TopicSettings = TopicSettings()
+    """Defaults and limits of topics."""
     groups: GroupSettings = GroupSettings()
+    """Consumer groups."""
     upkeep: UpkeepSettings = UpkeepSettings()
+    """Background work on stored batches."""
 
 
 def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:
