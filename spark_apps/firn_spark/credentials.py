@@ -40,13 +40,13 @@ class Credentials:
 
     def _read(self) -> dict[str, bytes]:
         """Return a digest of every readable file."""
-        found = {}
+        digests = {}
         for path in self._paths:
             try:
-                found[path] = hashlib.blake2b(Path(path).read_bytes()).digest()
+                digests[path] = hashlib.blake2b(Path(path).read_bytes()).digest()
             except OSError:
                 continue
-        return found
+        return digests
 
 
 def read_secret(path: str) -> str:

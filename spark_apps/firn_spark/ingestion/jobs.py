@@ -107,14 +107,14 @@ class DirectoryJobs(_Follower):
             try:
                 stat = path.stat()
                 version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-                known = self._files.get(path)
-                if known is not None and known[0] == version:
-                    files[path] = known
+                earlier = self._files.get(path)
+                if earlier is not None and earlier[0] == version:
+                    files[path] = earlier
                     continue
                 job = parse(path.read_text(), str(path))
             except FileNotFoundError:
                 continue
-            files[path] = (version, job if job is not None or known is None else known[1])
+            files[path] = (version, job if job is not None or earlier is None else earlier[1])
         self._files = files
         return of_group((job for _, job in files.values()), self._group)
 
@@ -168,14 +168,14 @@ class KubernetesJobs(_Follower):
                 delay = min(delay * 2, 30.0)
 
     def _list(self) -> str:
-        found = self._api.list_namespaced_config_map(
+        listed = self._api.list_namespaced_config_map(
             self._namespace, label_selector=self._selector, _request_timeout=(10, 30)
         )
         previous, self._by_name = self._by_name, {}
-        for item in found.items:
+        for item in listed.items:
             self._take(item, previous.get(item.metadata.name))
         self._publish()
-        return str(found.metadata.resource_version)
+        return str(listed.metadata.resource_version)
 
     def _apply(self, kind: str, item: Any) -> None:
         if kind in ("ADDED", "MODIFIED"):

@@ -91,10 +91,10 @@ class Loop:
         now, wall = time.monotonic(), time.time()
         topics: list[TopicProgress] = []
         for topic in list(self._topics.values()):
-            one = progress_of(topic, now, wall)
-            topics.append(one)
-            if one.lag_records is not None:
-                self._metrics.lag(topic, one.lag_records, one.lag_seconds or 0.0)
+            document = progress_of(topic, now, wall)
+            topics.append(document)
+            if document.lag_records is not None:
+                self._metrics.lag(topic, document.lag_records, document.lag_seconds or 0.0)
             if topic.attempts.failures > self._failures.get(topic.job.uid, 0):
                 self._metrics.failed(topic)
             self._failures[topic.job.uid] = topic.attempts.failures

@@ -50,25 +50,25 @@ class Kafka:
         futures = self._call(
             lambda: self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
         )
-        found: dict[str, TopicInfo | FirnError] = {}
+        answers: dict[str, TopicInfo | FirnError] = {}
         for topic, future in futures.items():
             try:
                 description = future.result()
             except KafkaException as error:
-                found[topic] = self.translate(error, f"topic {topic}")
-                if isinstance(found[topic], UnavailableError):
-                    raise found[topic] from error  # type: ignore[misc]
+                answers[topic] = self.translate(error, f"topic {topic}")
+                if isinstance(answers[topic], UnavailableError):
+                    raise answers[topic] from error  # type: ignore[misc]
                 continue
             leaderless = [str(part.id) for part in description.partitions if part.leader is None or part.leader.id < 0]
             if leaderless:
-                found[topic] = UnavailableError(
+                answers[topic] = UnavailableError(
                     f"topic {topic}: partition {', '.join(leaderless)} has no leader; check that all brokers are running",
                     reason=Reason.BROKER_UNREACHABLE,
                 )
             else:
                 partitions = tuple(sorted(part.id for part in description.partitions))
-                found[topic] = TopicInfo(kafka_id(description.topic_id), partitions)
-        return found
+                answers[topic] = TopicInfo(kafka_id(description.topic_id), partitions)
+        return answers
 
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the last stable offset of each partition: the end for readers of committed records."""
@@ -92,18 +92,18 @@ class Kafka:
                 request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
             )
         )
-        found: dict[str, dict[int, int] | FirnError] = {topic: {} for topic in topics}
+        answers: dict[str, dict[int, int] | FirnError] = {topic: {} for topic in topics}
         for partition, future in futures.items():
-            known = found[partition.topic]
-            if isinstance(known, FirnError):
+            offsets = answers[partition.topic]
+            if isinstance(offsets, FirnError):
                 continue
             try:
-                known[partition.partition] = future.result().offset
+                offsets[partition.partition] = future.result().offset
             except KafkaException as error:
-                found[partition.topic] = self.translate(
+                answers[partition.topic] = self.translate(
                     error, f"topic {partition.topic}, partition {partition.partition}"
                 )
-        return found
+        return answers
 
     def _call(self, request: Any) -> dict[Any, "Future[Any]"]:
         self._admin.poll(0)

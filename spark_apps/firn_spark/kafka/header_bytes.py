@@ -72,8 +72,8 @@ class HeaderReader:
             if not message:
                 continue
             try:
-                found = message.contents
-                if found.err == _NO_ERROR and found.offset == offset:
+                record = message.contents
+                if record.err == _NO_ERROR and record.offset == offset:
                     self._next = (topic, partition, offset + 1)
                     return _headers(library, message)
             finally:
@@ -118,12 +118,12 @@ def _headers(library: Any, message: Any) -> Headers:
     if library.rd_kafka_message_headers(message, ctypes.byref(headers)) != _NO_ERROR:
         return []
     name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
-    found: Headers = []
+    decoded: Headers = []
     where = (ctypes.byref(name), ctypes.byref(value), ctypes.byref(size))
-    while library.rd_kafka_header_get_all(headers, len(found), *where) == _NO_ERROR:
+    while library.rd_kafka_header_get_all(headers, len(decoded), *where) == _NO_ERROR:
         data = None if value.value is None else ctypes.string_at(value.value, size.value)
-        found.append(((name.value or b"").decode(errors="replace"), data))
-    return found
+        decoded.append(((name.value or b"").decode(errors="replace"), data))
+    return decoded
 
 
 @functools.cache

@@ -117,8 +117,8 @@ class KubernetesLeases:
 
     def read(self, name: str) -> Record | None:
         """Implements `Store.read`."""
-        found = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
-        return None if found is None else _record(found)
+        lease = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
+        return None if lease is None else _record(lease)
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
         """Implements `Store.write`."""
@@ -173,13 +173,13 @@ def _meant(version: str) -> dict[str, str]:
     return {"uid": uid, "resourceVersion": resource}
 
 
-def _record(found: Any) -> Record:
-    spec = found.spec
+def _record(lease: Any) -> Record:
+    spec = lease.spec
     return Record(
         spec.holder_identity or "",
         spec.renew_time.timestamp() if spec.renew_time is not None else 0.0,
         spec.lease_duration_seconds or 0,
-        f"{found.metadata.uid}/{found.metadata.resource_version}",
+        f"{lease.metadata.uid}/{lease.metadata.resource_version}",
     )
 
 

@@ -189,7 +189,9 @@ class Committer:
         if letters is not None:
             values |= {LETTERS_SINCE: str(letters[0]), LETTERS_UNTIL: str(letters[1])}
         self._failpoints.reach("before-commit")
-        append = _Append(self, descriptors, [self.data_file(table, one) for one in descriptors], base, epoch, values)
+        append = _Append(
+            self, descriptors, [self.data_file(table, descriptor) for descriptor in descriptors], base, epoch, values
+        )
         swap(table, append, self._failpoints)
         assert append.landed is not None
         return append.landed

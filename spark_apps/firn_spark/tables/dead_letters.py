@@ -37,13 +37,13 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 
     Raises ConflictError if Firn did not create the table of that name.
     """
-    found = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
-    if found is not None and found.properties().get(names.TABLE_OWNER) is None:
+    table = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    if table is not None and table.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
             f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not create it; "
             "rename it, or give the topic's table another name"
         )
-    return found
+    return table
 
 
 def create(tables: Tables, job: IngestJob) -> Any:
@@ -103,7 +103,7 @@ def moment(dead: Iterable[Landed | None], now: int) -> int:
 
     That is ``now``, unless earlier letters were written under a clock that was ahead.
     """
-    return max([now, *(one.letters[0] for one in dead if one is not None)])
+    return max([now, *(landed.letters[0] for landed in dead if landed is not None)])
 
 
 def commit(
@@ -176,8 +176,8 @@ def _offsets_between(
         for part, end in beyond.items()
     )
     condition = f"ingested_at >= timestamp_micros({dead.letters[0]}) and ({ranges})"
-    found: dict[int, set[int]] = {}
+    excluded: dict[int, set[int]] = {}
     name = quoted(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
     for row in reader.load(name).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
-        found.setdefault(row[0], set()).add(row[1])
-    return {part: frozenset(offsets) for part, offsets in found.items()}
+        excluded.setdefault(row[0], set()).add(row[1])
+    return {part: frozenset(offsets) for part, offsets in excluded.items()}

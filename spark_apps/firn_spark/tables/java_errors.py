@@ -54,12 +54,12 @@ class Cause:
 
 def causes(error: Exception) -> list[Cause]:
     """Return the Java exception and its causes, outermost first."""
-    found: list[Cause] = []
+    chain: list[Cause] = []
     current = _thrown(error)
-    while current is not None and len(found) < 10:
-        found.append(Cause(str(current.getClass().getName()), str(current.getMessage() or ""), _sqlstate(current)))
+    while current is not None and len(chain) < 10:
+        chain.append(Cause(str(current.getClass().getName()), str(current.getMessage() or ""), _sqlstate(current)))
         current = current.getCause()
-    return found
+    return chain
 
 
 def _sqlstate(exception: Any) -> str:
@@ -89,7 +89,7 @@ def translate(error: Exception, subject: str) -> FirnError:
     """Translate one of `JAVA_ERRORS` into an error that names who has to act. Secrets are masked."""
     chain = causes(error)
     text = (
-        without_secrets("; ".join(f"{it.name.rpartition('.')[2]}: {it.message}" for it in chain[:4])[:800])
+        without_secrets("; ".join(f"{cause.name.rpartition('.')[2]}: {cause.message}" for cause in chain[:4])[:800])
         or "the JVM does not respond"
     )
     message = f"{subject}: {text}"

@@ -167,9 +167,9 @@ class Tables:
             return builder.create()
         except JAVA_ERRORS as error:
             if java_class(error).endswith("AlreadyExistsException"):
-                found = self.load(target.catalog, target.namespace, name)
-                if found is not None:
-                    return found
+                existing = self.load(target.catalog, target.namespace, name)
+                if existing is not None:
+                    return existing
             raise translate(error, f"table {identifier}") from error
 
     def spec(self, table: Any) -> TableSpec:
@@ -199,11 +199,11 @@ class Tables:
             if field is None:
                 changed.append(column)
                 continue
-            have, want = types.parse(shape(field["type"])), types.parse(column.type)
-            if not evolution.can_become(want, have):
-                if not evolution.can_become(have, want):
+            current, wanted = types.parse(shape(field["type"])), types.parse(column.type)
+            if not evolution.can_become(wanted, current):
+                if not evolution.can_become(current, wanted):
                     raise ConflictError(
-                        f"table {target.identifier}: column {column.name} is {have}, the schema wants {want}; "
+                        f"table {target.identifier}: column {column.name} is {current}, the schema wants {wanted}; "
                         "correct the schema, or give the topic another table",
                         reason=Reason.SCHEMA_INCOMPATIBLE,
                     )
@@ -220,7 +220,10 @@ class Tables:
         if changed:
             # Existing rows have no value for a new column, so it cannot be required.
             union = schema_json(
-                [it if it.name in present else it.model_copy(update={"required": False}) for it in changed]
+                [
+                    column if column.name in present else column.model_copy(update={"required": False})
+                    for column in changed
+                ]
             )
             table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
         if max(target.format_version, table.operations().current().formatVersion()) == 3:
@@ -243,12 +246,12 @@ class Tables:
             update.commit()
         if partition_terms(table) != [str(transforms.parse(text)) for text in target.partition_by]:
             update = table.updateSpec()
-            have, want = partition_terms(table), [str(transforms.parse(text)) for text in target.partition_by]
-            for text in have:
-                if text not in want:
+            current, wanted = partition_terms(table), [str(transforms.parse(text)) for text in target.partition_by]
+            for text in current:
+                if text not in wanted:
                     update.removeField(self._term(transforms.parse(text)))
-            for text in want:
-                if text not in have:
+            for text in wanted:
+                if text not in current:
                     update.addField(self._term(transforms.parse(text)))
             update.commit()
         if sort_terms(table) != [_sort_text(transforms.parse_sort(text)) for text in target.sort_by]:
@@ -301,12 +304,12 @@ def _partition(spec: Any, term: transforms.PartitionTerm) -> None:
 def partition_terms(table: Any) -> list[str]:
     """Return the table's current partition fields as users write them, without dropped fields (void)."""
     schema = table.schema()
-    found = []
+    terms = []
     for field in table.spec().fields():
         text, column = field.transform().toString(), schema.findColumnName(field.sourceId())
         if text != "void":
-            found.append(str(transforms.parse(_term_text(text, column))))
-    return found
+            terms.append(str(transforms.parse(_term_text(text, column))))
+    return terms
 
 
 def sort_terms(table: Any) -> list[str]:

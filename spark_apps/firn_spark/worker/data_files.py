@@ -199,14 +199,14 @@ class _ParquetSettings:
 def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
     """Rename properties of a Java FileIO to those of pyiceberg's Arrow FileIO. Properties with the same name are
     passed on."""
-    found = dict(java)
+    properties = dict(java)
     if "client.region" in java:
-        found.setdefault("s3.region", java["client.region"])
+        properties.setdefault("s3.region", java["client.region"])
     elif "s3.endpoint" in java:  # otherwise Arrow asks Amazon for the bucket's region
-        found.setdefault("s3.region", os.environ.get("AWS_REGION", "us-east-1"))
+        properties.setdefault("s3.region", os.environ.get("AWS_REGION", "us-east-1"))
     if "s3.path-style-access" in java:
-        found["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
-    return found
+        properties["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
+    return properties
 
 
 def _members(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
@@ -371,15 +371,15 @@ def _bounds(leaf: _Leaf, columns: list[pq.ColumnChunkMetaData]) -> tuple[bytes, 
         return None
     lows, highs = [], []
     for column in columns:
-        found = column.statistics
-        if found is None or not found.has_null_count:
+        statistics = column.statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        if found.null_count == column.num_values:
+        if statistics.null_count == column.num_values:
             continue
-        if not found.has_min_max:  # pyarrow keeps no bounds for values beyond 4 KiB
+        if not statistics.has_min_max:  # pyarrow keeps no bounds for values beyond 4 KiB
             return None
-        lows.append(_comparable(leaf.kind, found.min_raw))
-        highs.append(_comparable(leaf.kind, found.max_raw))
+        lows.append(_comparable(leaf.kind, statistics.min_raw))
+        highs.append(_comparable(leaf.kind, statistics.max_raw))
     if not lows:
         return None
     low, high = min(lows), max(highs)

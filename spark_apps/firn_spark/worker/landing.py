@@ -147,14 +147,14 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
         for topic in topics.values():
             topic.discard()
         raise
-    found = [(name, kind, text) for name, topic in topics.items() for kind, text in topic.results()]
+    results = [(name, kind, text) for name, topic in topics.items() for kind, text in topic.results()]
     yield pa.RecordBatch.from_arrays(
-        [pa.array(column, pa.string()) for column in _columns(found)], schema=RESULT_SCHEMA
+        [pa.array(column, pa.string()) for column in _columns(results)], schema=RESULT_SCHEMA
     )
 
 
-def _columns(found: list[tuple[str, Kind, str]]) -> list[list[str]]:
-    return [[name for name, _, _ in found], [kind.value for _, kind, _ in found], [text for _, _, text in found]]
+def _columns(results: list[tuple[str, Kind, str]]) -> list[list[str]]:
+    return [[name for name, _, _ in results], [kind.value for _, kind, _ in results], [text for _, _, text in results]]
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -230,9 +230,9 @@ class _Topic:
         stats["largest"] = max(stats["largest"], int(keys.max(initial=0) + values.max(initial=0)))
         for partition in np.unique(records.partitions).tolist():
             own = records.offsets[records.partitions == partition]
-            known = stats["partitions"].setdefault(str(partition), [0, int(own.min()), int(own.max())])
-            known[0] += len(own)
-            known[2] = max(known[2], int(own.max()))
+            counted = stats["partitions"].setdefault(str(partition), [0, int(own.min()), int(own.max())])
+            counted[0] += len(own)
+            counted[2] = max(counted[2], int(own.max()))
         for halt in decoded.halts:
             error = halt.error
             place: HaltPlace = {
@@ -274,8 +274,8 @@ class _Topic:
         try:
             yield
         except Exception as error:
-            found: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
-            self._end(Kind.ERROR, found)
+            failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
+            self._end(Kind.ERROR, failure)
 
     def _end(self, kind: Kind, content: Mapping[str, object]) -> None:
         self._outcome = (kind, json.dumps(content))

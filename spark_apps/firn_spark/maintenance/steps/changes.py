@@ -27,10 +27,10 @@ class Guard:
         """Check the conditions. Raises NotReadyError if another table has the name, FencedError if the lease is lost,
         StoppedError if the run ends."""
         self._may()
-        found = str(self.table.operations().current().uuid())
-        if found != self._uuid:
+        uuid = str(self.table.operations().current().uuid())
+        if uuid != self._uuid:
             raise NotReadyError(
-                f"table {self.name}: another table has its name now, with uuid {found} instead of {self._uuid}"
+                f"table {self.name}: another table has its name now, with uuid {uuid} instead of {self._uuid}"
             )
 
 

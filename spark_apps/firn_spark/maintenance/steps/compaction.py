@@ -89,8 +89,8 @@ def _pass(subject: Subject, work: CompactionWork) -> bool:
         return False
     groups = plan(planned.files, work, subject.now_ms())
     log.info(
-        "planned", table=subject.name, groups=len(groups), files=sum(len(one.files) for one in groups),
-        bytes=sum(one.bytes for one in groups),
+        "planned", table=subject.name, groups=len(groups), files=sum(len(group.files) for group in groups),
+        bytes=sum(group.bytes for group in groups),
     )  # fmt: skip
     again = bool(planned.idle) and not _forget(subject, planned)
     gone: set[str] = set()
@@ -183,7 +183,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     snapshot = table.currentSnapshot()
     if snapshot is None:
         return None
-    times = {int(one.sequenceNumber()): int(one.timestampMillis()) for one in table.snapshots()}
+    times = {int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()}
     oldest = min(times.values())
     marked = arranged_sequences(dict(table.properties()), arrangement)
     files: list[DataFile] = []
@@ -300,7 +300,9 @@ def arranged_sequences(properties: dict[str, str], arrangement: Arrangement) -> 
     """Return the sequence numbers of the commits that wrote files in this arrangement, as far as the table records
     them."""
     name, *numbers = properties.get(ARRANGED, "").split() or [""]
-    return frozenset(int(one) for one in numbers if one.isdigit()) if name == digest(arrangement) else frozenset()
+    return (
+        frozenset(int(number) for number in numbers if number.isdigit()) if name == digest(arrangement) else frozenset()
+    )
 
 
 def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], sequence: int) -> None:
@@ -309,8 +311,10 @@ def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], seq
     A lost record costs a rewrite, but no row. ``alive``: the commits whose files existed when the run planned.
     """
     before = arranged_sequences(dict(subject.table.properties()), arrangement)
-    known = sorted({one for one in before if one in alive or one > max(alive)} | {sequence})[-ARRANGED_COMMITS:]
-    text = " ".join([digest(arrangement), *map(str, known)])
+    remembered = sorted({commit for commit in before if commit in alive or commit > max(alive)} | {sequence})[
+        -ARRANGED_COMMITS:
+    ]
+    text = " ".join([digest(arrangement), *map(str, remembered)])
     change = NewMetadata(
         subject.guard,
         lambda builder, _: builder.setProperties({ARRANGED: text}),
@@ -334,9 +338,9 @@ def _constant(jvm: Any) -> Any:
     """Return a ``java.util.function.Function`` with the same result for every file, so that manifests are cut by size
     alone."""
     invoke, anything = jvm.java.lang.invoke, jvm.java.lang.Class.forName("java.lang.Object")
-    one = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.Class"), 1)
-    one[0] = anything
-    handle = invoke.MethodHandles.dropArguments(invoke.MethodHandles.constant(anything, ""), 0, one)
+    dropped = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.Class"), 1)
+    dropped[0] = anything
+    handle = invoke.MethodHandles.dropArguments(invoke.MethodHandles.constant(anything, ""), 0, dropped)
     return invoke.MethodHandleProxies.asInterfaceInstance(
         jvm.java.lang.Class.forName("java.util.function.Function"), handle
     )

@@ -32,23 +32,23 @@ class Reachable:
 
     def manifests(self) -> dict[str, int]:
         """Return the manifests of all snapshots with their bytes."""
-        found = self._metadata_table("ALL_MANIFESTS").selectExpr("path", "length").distinct()
-        return {row["path"]: int(row["length"]) for row in found.collect()}
+        frame = self._metadata_table("ALL_MANIFESTS").selectExpr("path", "length").distinct()
+        return {row["path"]: int(row["length"]) for row in frame.collect()}
 
     def lists(self) -> set[str]:
         """Return the manifest lists of all snapshots."""
         locations = (snapshot.manifestListLocation() for snapshot in self._metadata.snapshots())
-        return {str(one) for one in locations if one is not None}
+        return {str(location) for location in locations if location is not None}
 
     def statistics(self) -> dict[str, int]:
         """Return the statistics files with their bytes."""
-        found = [*self._metadata.statisticsFiles(), *self._metadata.partitionStatisticsFiles()]
-        return {str(one.path()): int(one.fileSizeInBytes()) for one in found}
+        files = [*self._metadata.statisticsFiles(), *self._metadata.partitionStatisticsFiles()]
+        return {str(file.path()): int(file.fileSizeInBytes()) for file in files}
 
     def metadata_files(self) -> set[str]:
         """Return the metadata file itself and those of its log."""
         here = self._metadata.metadataFileLocation()
-        return {str(one.file()) for one in self._metadata.previousFiles()} | (
+        return {str(entry.file()) for entry in self._metadata.previousFiles()} | (
             {str(here)} if here is not None else set()
         )
 

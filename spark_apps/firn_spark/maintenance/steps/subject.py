@@ -82,11 +82,11 @@ class Subject:
         `Rewriter.rewrite`.
         """
 
-        def one(tasks: Sequence[Any], outputs: int) -> list[Any]:
+        def rewrite_group(tasks: Sequence[Any], outputs: int) -> list[Any]:
             self.guard.check()
             return self.rewriter.rewrite(self.table, self.catalog, tasks, outputs, target_bytes, arrangement, keep)
 
-        futures = [self.workers.submit(one, *group) for group in groups]
+        futures = [self.workers.submit(rewrite_group, *group) for group in groups]
         added: list[Any] = []
         failures: list[Exception] = []
         for future in futures:

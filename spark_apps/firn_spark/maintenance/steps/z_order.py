@@ -39,12 +39,12 @@ _KINDS = (
 
 def ranks(values: npt.NDArray[Any], bounds: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
     """Return the rank of each value among ``bounds`` (sorted), spread over all ranks; 0 for missing values."""
-    found = np.zeros(len(values), np.uint16)
+    spread = np.zeros(len(values), np.uint16)
     there = ~missing
     place = np.searchsorted(bounds, values[there], side="left") + 1
     # If few values filled only the low bits, the other columns alone would shape the curve.
-    found[there] = place * (2**BITS - 1) // (len(bounds) + 1)
-    return found
+    spread[there] = place * (2**BITS - 1) // (len(bounds) + 1)
+    return spread
 
 
 def interleave(columns: Sequence[npt.NDArray[np.uint16]]) -> list[bytes]:
@@ -112,10 +112,10 @@ def _key(cuts: Sequence[npt.NDArray[Any]]) -> Any:
     """Return the Spark function that computes the keys of rows."""
 
     def key(*columns: pandas.Series) -> pandas.Series:
-        found = []
+        columns_ranks = []
         for values, cut in zip(columns, cuts, strict=True):
-            found.append(ranks(values.to_numpy(), cut, values.isna().to_numpy()))
-        return pandas.Series(interleave(found))
+            columns_ranks.append(ranks(values.to_numpy(), cut, values.isna().to_numpy()))
+        return pandas.Series(interleave(columns_ranks))
 
     make: Any = pandas_udf
     return make(key, returnType=BinaryType())

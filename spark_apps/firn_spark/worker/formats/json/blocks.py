@@ -47,14 +47,14 @@ def _powers() -> _Array:
     They are rounded down, but up from 10**-27 to 10**-1, where the product with a number may be exact (Lemire,
     "Number Parsing at a Gigabyte per Second", 2021).
     """
-    found = []
+    powers = []
     for power in range(kernel.MIN_POWER, kernel.MAX_POWER + 1):
         number = 10**power if power >= 0 else (1 << 1400) // 10**-power
         surplus = number.bit_length() - 128
         number = number >> surplus if surplus >= 0 else number << -surplus
         number += -27 <= power < 0
-        found.append((number >> 64, number & (2**64 - 1)))
-    return np.array(found, np.uint64)
+        powers.append((number >> 64, number & (2**64 - 1)))
+    return np.array(powers, np.uint64)
 
 
 _POWERS = _powers()
@@ -148,8 +148,10 @@ class _Members:
         columns = []
         for place, kind in enumerate(self._types):
             if place in nested:
-                found = nested[place]
-                columns.append(found if doubted is None else found.take(pa.array(np.arange(count), mask=doubted)))
+                values_read = nested[place]
+                columns.append(
+                    values_read if doubted is None else values_read.take(pa.array(np.arange(count), mask=doubted))
+                )
                 continue
             if doubted is not None:
                 valid[place][doubted] = 0
@@ -239,16 +241,16 @@ class _Others:
     reader: ValueReader
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
-        found: list[object] = [None] * len(firsts)
+        values_read: list[object] = [None] * len(firsts)
         sure = np.ones(len(firsts), bool)
         view = memoryview(data)  # type: ignore[arg-type]
         places = np.flatnonzero(present)
         for place, first, end in zip(places.tolist(), firsts[places].tolist(), ends[places].tolist(), strict=True):
             try:
-                found[place] = self.reader.read(bytes(view[first:end]))
+                values_read[place] = self.reader.read(bytes(view[first:end]))
             except BadRecordError:
                 sure[place] = False
-        return pa.array(found, self.type, size=len(found)), sure
+        return pa.array(values_read, self.type, size=len(values_read)), sure
 
 
 def _found(columns: int, least: int, find: Callable[[list[_Array], _Array], int]) -> tuple[list[_Array], _Array]:

@@ -355,13 +355,13 @@ def _list(kind: types.ListOf, strict: bool) -> Converter:
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
             raise _bad(Code.WRONG_KIND, kind, value)
-        found: list[Any] = []
+        elements: list[Any] = []
         for position, item in enumerate(value):
             try:
-                found.append(None if item is None else element(item))
+                elements.append(None if item is None else element(item))
             except BadRecordError as error:
                 raise error.within(f"[{position}]") from None
-        return found
+        return elements
 
     return convert
 
@@ -374,16 +374,16 @@ def _map(kind: types.MapOf, strict: bool) -> Converter:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not _Object:
             raise _bad(Code.WRONG_KIND, kind, value)
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for name, item in value:
             try:
                 key = to_key(_scalar(kind.key, name))
-                if key in found:
+                if key in entries:
                     raise _repeated_key()
-                found[key] = None if item is None else to_value(item)
+                entries[key] = None if item is None else to_value(item)
             except BadRecordError as error:
                 raise error.within(f".{name[:DETAIL_LIMIT]}") from None
-        return list(found.items())
+        return list(entries.items())
 
     return convert
 
@@ -397,18 +397,18 @@ def _entries(kind: types.MapOf, strict: bool) -> Converter:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not list:
             raise _bad(Code.WRONG_KIND, kind, value, "write an array of entries with key and value")
-        found: list[tuple[Any, Any]] = []
+        entries: list[tuple[Any, Any]] = []
         for position, item in enumerate(value):
             try:
                 if type(item) is not _Object:
                     raise _bad(Code.WRONG_KIND, kind, item, "an entry is an object with key and value")
                 key, member = entry(item)
-                if any(key == earlier for earlier, _ in found):
+                if any(key == earlier for earlier, _ in entries):
                     raise _repeated_key()
             except BadRecordError as error:
                 raise error.within(f"[{position}]") from None
-            found.append((key, member))
-        return found
+            entries.append((key, member))
+        return entries
 
     return convert
 
@@ -448,7 +448,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
     plan = [(column.name, column.required, _converter(types.parse(column.type), strict)) for column in columns]
 
     def read(value: _Object) -> list[Any]:
-        found: list[Any] = [None] * len(plan)
+        values: list[Any] = [None] * len(plan)
         seen: set[str] = set()
         unknown: str | None = None
         for name, item in value:
@@ -459,16 +459,16 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
             if name in seen:
                 raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field is there twice").within(f".{name}")
             seen.add(name)
-            found[place] = item
+            values[place] = item
         if strict and unknown is not None:
             raise BadRecordError(Code.UNKNOWN_FIELD, Stage.SCHEMA, "the schema does not name this field").within(
                 f".{unknown[:DETAIL_LIMIT]}"
             )
         for place, (name, required, convert) in enumerate(plan):
-            item = found[place]
+            item = values[place]
             if item is not None:
                 try:
-                    found[place] = convert(item)
+                    values[place] = convert(item)
                 except BadRecordError as error:
                     raise error.within(f".{name}") from None
             elif required:
@@ -476,7 +476,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
                 raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(
                     f".{name}"
                 )
-        return found
+        return values
 
     return read
 
