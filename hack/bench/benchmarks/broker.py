@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from hack.bench.measuring.commits import percentile
-from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler, cpu_by_part, memory_bytes, processes
 from hack.bench.options import Options
 from hack.support.progress import say
@@ -87,18 +87,15 @@ def measure(options: Options) -> Iterator[Figure]:
                 )  # fmt: skip
 
 
-UNITS = {
-    **{
-        f"produce_{size}{what}": unit
-        for size in BATCHES
-        for what, unit in (
-            ("", ("MB/s in", "higher")),
-            ("_cpu", ("broker CPU s per GB in", "lower")),
-            ("_s3_cpu", ("CPU s of the S3 server per GB in", "lower")),
-            ("_postgres_cpu", ("CPU s of PostgreSQL per GB in", "lower")),
-            ("_rows", ("rows of PostgreSQL a commit", "lower")),
-        )
-    },
+BY_SIZE: dict[str, tuple[str, Better]] = {
+    "": ("MB/s in", "higher"),
+    "_cpu": ("broker CPU s per GB in", "lower"),
+    "_s3_cpu": ("CPU s of the S3 server per GB in", "lower"),
+    "_postgres_cpu": ("CPU s of PostgreSQL per GB in", "lower"),
+    "_rows": ("rows of PostgreSQL a commit", "lower"),
+}
+UNITS: dict[str, tuple[str, Better]] = {
+    **{f"produce_{size}{what}": unit for size in BATCHES for what, unit in BY_SIZE.items()},
     "catch_up": ("MB/s out", "higher"),
     "catch_up_cpu": ("broker CPU s per GB out", "lower"),
     "tail_cpu": (f"broker CPU s per GB in and out, one consumer at the tail, {TAIL_MB} MB/s", "lower"),
@@ -120,8 +117,8 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
     seen: Seen = {}
     with Sampler(brokers.pid, interval=1.0, memory_interval=0.5).sampling() as usage:
         say(f"{brokers.name}: warming up")
-        for size in BATCHES.values():
-            produce(brokers, "warm", records(WARM_UP_MB), size)
+        for batch_bytes in BATCHES.values():
+            produce(brokers, "warm", records(WARM_UP_MB), batch_bytes)
         consume(brokers, "warm", records(WARM_UP_MB))
         for size in BATCHES:
             seen |= into(brokers, size, megabytes)

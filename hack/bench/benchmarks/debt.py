@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.manifest import (
@@ -38,8 +39,8 @@ from sqlalchemy import insert, update
 from firn.model.clock import SystemClock
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
+from firn_operator.adapters.iceberg import catalogs, file_io
 from firn_operator.adapters.iceberg import debt as debt_module
-from firn_operator.adapters.iceberg import file_io
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from firn_operator.adapters.iceberg.evolution import new_schema
@@ -142,7 +143,7 @@ class Work:
 def counted() -> Iterator[Work]:
     """Count requests inside the with block."""
     work = Work()
-    real_open, real_places = file_io.ObjectFile.open, debt_module.places
+    real_open, real_places = file_io.ObjectFile.open, catalogs.places
 
     def opened(self: file_io.ObjectFile, seekable: bool = True) -> Any:
         began = time.monotonic()
@@ -160,11 +161,8 @@ def counted() -> Iterator[Work]:
             work.queries += 1
             work.seconds += time.monotonic() - began
 
-    file_io.ObjectFile.open, debt_module.places = opened, asked  # type: ignore[method-assign]
-    try:
+    with patch.object(file_io.ObjectFile, "open", opened), patch.object(debt_module, "places", asked):
         yield work
-    finally:
-        file_io.ObjectFile.open, debt_module.places = real_open, real_places  # type: ignore[method-assign]
 
 
 def planned(catalog: SqlCatalog, tables: Sequence[Table]) -> float:

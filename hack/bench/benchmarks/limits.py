@@ -31,7 +31,7 @@ from hack.bench.benchmarks.broker import (
     produce,
 )
 from hack.bench.measuring.commits import percentile
-from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import cpu_by_part, memory_bytes
 from hack.bench.options import Options
 from hack.support.progress import say
@@ -62,13 +62,13 @@ def measure(options: Options) -> Iterator[Figure]:
                 yield Figure(f"limits_{where}_{name}", values[name], unit, better, PEER, theirs[name])
 
 
-MANY = {
+MANY: dict[str, tuple[str, Better]] = {
     "partitions_in": (f"records/s into {PARTITIONS} partitions, batches of 16 KiB", "higher"),
     "partitions_in_cpu": ("broker CPU s per million records in", "lower"),
     "partitions_out": (f"records/s out of {PARTITIONS} partitions", "higher"),
     "partitions_out_cpu": ("broker CPU s per million records out", "lower"),
 }
-IDLE = {
+IDLE: dict[str, tuple[str, Better]] = {
     "idle_cpu": (f"% of a core for {CONNECTIONS} consumers that wait at the end of a partition", "lower"),
     "idle_memory": (f"KB a connection, {CONNECTIONS} of them", "lower"),
     "idle_p99": ("ms of publish (99 %) beside them, 10 MB/s", "lower"),

@@ -77,8 +77,8 @@ class Cluster:
         pods = self.core.list_namespaced_pod(
             quickstart.SYSTEM, label_selector=selector, field_selector="status.phase=Running"
         )
-        (name,) = (pod.metadata.name for pod in pods.items if pod.metadata.deletion_timestamp is None)
-        answer = self.core.connect_get_namespaced_pod_proxy_with_path(
+        (name,) = (pod.metadata.name for pod in pods.items if pod.metadata and not pod.metadata.deletion_timestamp)
+        answer: Any = self.core.connect_get_namespaced_pod_proxy_with_path(
             f"{name}:9090", quickstart.SYSTEM, "metrics", _preload_content=False
         )
         return reading(answer.data.decode(), time.time())
@@ -89,7 +89,7 @@ class Cluster:
 
     def count(self) -> int:
         """IcebergTopics in the namespace."""
-        found = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
+        found: Any = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
         return len(found["items"])
 
     def delete_all(self) -> None:

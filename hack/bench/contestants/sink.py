@@ -42,7 +42,16 @@ def jars() -> Path:
     def fetch(directory: Path) -> None:
         with step("fetching the sink's jars"):
             for profile, place in (("worker", "worker"), ("plugin", "plugins/iceberg")):
-                command = ["mvn", "-B", "-q", "-f", _POM, "-P", profile, f"-DoutputDirectory={directory / place}"]
+                command: list[str | Path] = [
+                    "mvn",
+                    "-B",
+                    "-q",
+                    "-f",
+                    _POM,
+                    "-P",
+                    profile,
+                    f"-DoutputDirectory={directory / place}",
+                ]
                 log = cache_directory("logs") / f"jars-sink-{profile}.log"
                 run([*command, "-DincludeScope=runtime", "dependency:copy-dependencies"], log=log)
 

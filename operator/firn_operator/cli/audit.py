@@ -24,7 +24,7 @@ from typing import Any, cast
 import duckdb
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
