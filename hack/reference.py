@@ -1,4 +1,4 @@
-"""Write the reference pages of values, broker settings, metrics and commands from the code; with --check name those that differ.
+"""Write the reference pages from the code; with --check name those that differ.
 
 `make generate` runs `python -m hack.reference` after `hack/generate`, which needs nothing but the models.
 """
@@ -25,6 +25,7 @@ from firn_broker.settings import BrokerSettings
 from firn_operator.cli.main import app
 from firn_operator.process import telemetry
 from firn_spark.ingestion.progress import Metrics
+from hack.vocabulary import conditions, messages
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 Schema = Mapping[str, Any]
@@ -236,6 +237,8 @@ PAGES = {
     "docs/reference/broker-settings.md": broker_settings,
     "docs/reference/metrics.md": metrics,
     "docs/reference/commands.md": commands,
+    "docs/reference/conditions.md": conditions.markdown,
+    "docs/reference/messages.md": messages.markdown,
 }
 
 

@@ -1,0 +1,1 @@
+"""List the words that users read: conditions, Events, and the texts of messages, found in the source."""

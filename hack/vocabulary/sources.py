@@ -1,0 +1,73 @@
+"""Read the product's source: its files and the texts in them."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from hack.support.places import REPOSITORY
+
+COMPONENTS = {
+    "Operator": ("controllers/firn_controllers", "operator/firn_operator"),
+    "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
+    "Broker": ("broker/firn_broker",),
+    "Shared by all components": ("firn/model", "firn/tables", "firn/records"),
+    "CustomResourceDefinitions": ("firn/api",),
+}
+"""Components as users know them, and the folders of their code."""
+
+
+def files(component: str) -> Iterator[Path]:
+    """Yield the Python files of a component."""
+    for folder in COMPONENTS[component]:
+        assert (REPOSITORY / folder).is_dir(), folder
+        yield from sorted((REPOSITORY / folder).rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+def template(node: ast.AST) -> str | None:
+    """Return the text of a string or f-string, with placeholders such as ``{partition}``; None for other expressions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else f"{{{_placeholder(part)}}}" for part in node.values
+        )
+    return None
+
+
+def _placeholder(node: ast.AST) -> str:
+    """Return the noun in an expression: the last name or attribute that is no method."""
+    methods = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and id(part) not in methods:
+            return part.attr.strip("_").lower()
+        if isinstance(part, ast.Name) and id(part) not in methods and part.id not in _PLAIN:
+            return part.id.strip("_").lower()
+    return "value"
+
+
+_PLAIN = {"self", "str", "int", "sorted", "names"}
+
+
+def documented_members(path: Path, name: str) -> dict[str, str]:
+    """Return the members of an enum by value, each with the docstring below it, in the order of the source."""
+    module = parsed(path)
+    (enum,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+    found: dict[str, str] = {}
+    for member, below in zip(enum.body, [*enum.body[1:], None], strict=True):
+        if isinstance(member, ast.Assign):
+            assert isinstance(member.value, ast.Constant)
+            text = template(below.value) if isinstance(below, ast.Expr) else None
+            found[str(member.value.value)] = " ".join((text or "").split())
+    return found
+
+
+def cell(text: str) -> str:
+    """Return a text as the cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
