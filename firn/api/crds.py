@@ -50,18 +50,18 @@ def _column(name: str, path: str, description: str, *, kind: str = "string", wid
     }
 
 
-_READY = _column("Ready", _condition("Ready", "status"), "Whether all is as the spec wants it.")
-_REASON = _column("Reason", _condition("Ready", "reason"), "Why.")
-_AGE = _column("Age", ".metadata.creationTimestamp", "Since creation.", kind="date")
-_MESSAGE = _column("Message", _condition("Ready", "message"), "Why, for people.", wide=True)
+_READY = _column("Ready", _condition("Ready", "status"), "Condition Ready.")
+_REASON = _column("Reason", _condition("Ready", "reason"), "Reason of Ready.")
+_AGE = _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date")
+_MESSAGE = _column("Message", _condition("Ready", "message"), "Message of Ready.", wide=True)
 _RUNS = (
-    _column("Topics", ".status.topics", "Topics that it governs.", kind="integer"),
-    _column("Last-Run", ".status.lastRun.finishTime", "Since the last run ended.", kind="date"),
-    _column("Result", ".status.lastRun.result", "What came of it."),
+    _column("Topics", ".status.topics", "Number of governed topics.", kind="integer"),
+    _column("Last-Run", ".status.lastRun.finishTime", "Time since the last run ended.", kind="date"),
+    _column("Result", ".status.lastRun.result", "Result of the last run."),
 )
 _PLANS = (
-    _column("Schedule", ".spec.schedule.cron", "When runs start.", wide=True),
-    _column("Next-Run", ".status.nextRunTime", "When the schedule is next due.", wide=True),
+    _column("Schedule", ".spec.schedule.cron", "Schedule of runs.", wide=True),
+    _column("Next-Run", ".status.nextRunTime", "Next time of the schedule.", wide=True),
     _MESSAGE,
 )
 
@@ -123,30 +123,42 @@ def iceberg_topics() -> Manifest:
     columns = (
         _READY,
         _REASON,
-        _column("Profile", ".status.profile", "How the log is kept."),
-        _column("Partitions", ".status.partitions", "Partitions of the topic.", kind="integer"),
+        _column("Profile", ".status.profile", "Profile of the topic."),
+        _column("Partitions", ".status.partitions", "Number of partitions.", kind="integer"),
         _column("Table", ".status.table.identifier", "The Iceberg table."),
-        _column("Fresh", _condition("Fresh", "status"), "Whether the table is as fresh as promised."),
+        _column("Fresh", _condition("Fresh", "status"), "Condition Fresh."),
         _AGE,
         _column("Group", ".status.ingestion.group", "The ingestion group.", wide=True),
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",
-            "Since records last reached the table.",
+            "Time since the last commit to the table.",
             kind="date",
             wide=True,
         ),
-        _column("Compaction", ".status.maintenance.compaction.policy", "The CompactionPolicy that governs.", wide=True),
-        _column("Retention", ".status.maintenance.retention.policy", "The RetentionPolicy that governs.", wide=True),
-        _column("Small-Files", ".status.maintenance.smallFiles", "Small data files.", kind="integer", wide=True),
+        _column(
+            "Compaction",
+            ".status.maintenance.compaction.policy",
+            "The CompactionPolicy that governs the table.",
+            wide=True,
+        ),
+        _column(
+            "Retention",
+            ".status.maintenance.retention.policy",
+            "The RetentionPolicy that governs topic and table.",
+            wide=True,
+        ),
+        _column(
+            "Small-Files", ".status.maintenance.smallFiles", "Number of small data files.", kind="integer", wide=True
+        ),
         _column(
             "Lag",
             ".status.maintenance.oldestUncompactedTime",
-            "Compaction lag: for how long data files have been due for compaction.",
+            "Compaction lag: how long the oldest due data files have been due.",
             kind="date",
             wide=True,
         ),
-        _column("Snapshots", ".status.maintenance.snapshots", "Snapshots of the table.", kind="integer", wide=True),
+        _column("Snapshots", ".status.maintenance.snapshots", "Number of snapshots.", kind="integer", wide=True),
         _MESSAGE,
     )
     selectable = (".spec.profile", ".spec.topicName", ".spec.ingestion.group")
@@ -155,14 +167,21 @@ def iceberg_topics() -> Manifest:
 
 def compaction_policies() -> Manifest:
     """The CRD of CompactionPolicy."""
-    columns = (_READY, _REASON, _column("Strategy", ".spec.strategy", "How rows are arranged."), *_RUNS, _AGE, *_PLANS)
+    columns = (
+        _READY,
+        _REASON,
+        _column("Strategy", ".spec.strategy", "Order of rows in rewritten files."),
+        *_RUNS,
+        _AGE,
+        *_PLANS,
+    )
     kind = compaction_policy
     return _crd(CompactionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 
 
 def retention_policies() -> Manifest:
     """The CRD of RetentionPolicy."""
-    columns = (_READY, _REASON, _column("Mode", ".spec.mode", "Whether anything is deleted."), *_RUNS, _AGE, *_PLANS)
+    columns = (_READY, _REASON, _column("Mode", ".spec.mode", "DryRun or Enforce."), *_RUNS, _AGE, *_PLANS)
     kind = retention_policy
     return _crd(RetentionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 

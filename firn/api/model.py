@@ -1,4 +1,4 @@
-"""What every model of the API is made of: a base with camelCase keys, CEL rules, and fields common to all kinds."""
+"""The base of the API's models: camelCase keys, CEL rules, and fields common to all kinds."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,7 +53,7 @@ class ApiModel(BaseModel):
 
 
 Duration = Annotated[str, Field(pattern=durations.PATTERN, max_length=10)]
-"""One number and one unit, such as ``60s``."""
+"""A number and a unit, such as ``60s``."""
 
 
 class ObjectMeta(ApiModel):
@@ -72,11 +72,15 @@ class ObjectMeta(ApiModel):
 
 
 class Condition(ApiModel):
-    """One condition, as ``metav1.Condition`` has it."""
+    """A condition, as ``metav1.Condition`` defines it."""
 
-    type: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="What is told; one entry a type.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="Why, in one word of a closed list.")
-    message: str = Field(default="", max_length=32768, description="Why, for people.")
-    last_transition_time: datetime = Field(description="When status last changed.")
-    observed_generation: int | None = Field(default=None, description="The generation of the spec that this is about.")
+    type: str = Field(
+        max_length=64, pattern=r"^[A-Za-z]+$", description="Type of the condition. Each type has one entry."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    reason: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="Cause as one word of a closed list.")
+    message: str = Field(default="", max_length=32768, description="Cause as a sentence, with the next step.")
+    last_transition_time: datetime = Field(description="Time of the last change of status.")
+    observed_generation: int | None = Field(
+        default=None, description="Generation of the spec that the condition describes."
+    )

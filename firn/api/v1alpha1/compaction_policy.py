@@ -29,23 +29,25 @@ Ratio = Annotated[
 
 
 class Triggers(ApiModel):
-    """What makes a table due; any one of those that are set. Counted are files that a rewrite would take in."""
+    """Triggers of a run. A table is due when one of the set triggers is reached. They count files that a rewrite would include."""
 
     small_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
-        default=None, description="So many small files."
+        default=None, description="Number of due small files."
     )
-    small_bytes: ByteSize | None = Field(default=None, description="So many bytes in small files.")
+    small_bytes: ByteSize | None = Field(default=None, description="Bytes of due small files.")
     delete_file_ratio: Ratio | None = Field(
-        default=None, description="A data file with so many deleted rows, as a share of its own."
+        default=None, description='A data file in which this share of the rows is deleted, such as "0.3".'
     )
     max_age: Duration | None = Field(
-        default=None, description="Files that have been due for so long: the bound of the compaction lag."
+        default=None, description="Longest time that a file may have been due. It bounds the compaction lag."
     )
-    min_interval: Duration = Field(default="10m", description="From the end of a table's run to its next by a trigger.")
+    min_interval: Duration = Field(
+        default="10m", description="Shortest time from the end of a table's run to its next run by a trigger."
+    )
 
 
 class CompactionPolicySpec(TopicSelection):
-    """What is wanted."""
+    """Desired compaction."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -64,23 +66,23 @@ class CompactionPolicySpec(TopicSelection):
 
     triggers: Triggers | None = Field(
         default=None,
-        description='What makes a table due. Unset: {smallFiles: 100, smallBytes: 1Gi, deleteFileRatio: "0.3", maxAge: 1h},'
-        " or none where there is a schedule.",
+        description='Triggers of a run. Default: {smallFiles: 100, smallBytes: 1Gi, deleteFileRatio: "0.3", maxAge: 1h},'
+        " or none if there is a schedule.",
     )
-    schedule: Schedule | None = Field(default=None, description="Times at which every table is due.")
+    schedule: Schedule | None = Field(default=None, description="Times at which every governed table is due.")
     windows: Annotated[tuple[Window, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Runs start only inside one of these, but for those of the annotation firn.dev/run-now; none: at any time.",
+        description="Time windows in which runs may start. Default: at any time. The annotation firn.dev/run-now ignores windows.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
         default="BinPack",
-        description="How rows are arranged: as they are, sorted, or along a Z-order curve. When the schedule is due or a run is asked for, Sort"
-        " and ZOrder take in the partitions that were written to since they were last arranged so; otherwise what triggers count.",
+        description="Order of rows in rewritten files: unchanged, sorted, or along a Z-order curve. On schedule and on request, Sort and ZOrder"
+        " include every partition that was written since its last arrangement. A run by a trigger includes the files that triggers count.",
     )
     columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
         default=(),
-        description="For Sort, as in table.sortBy (none: the table's own order), and for ZOrder names of columns.",
+        description="Columns for Sort, as in table.sortBy, or for ZOrder, by name. Default of Sort: the table's own order.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     target_file_size: Annotated[
@@ -89,19 +91,19 @@ class CompactionPolicySpec(TopicSelection):
             "quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('16Gi')) <= 0",
             "targetFileSize is between 1Mi and 16Gi",
         ),
-    ] = Field(default="512Mi", description="Size of the files that are written.")
-    open_grace: Duration = Field(default="5m", description="Files younger than this are left to the writer.")
+    ] = Field(default="512Mi", description="Target size of rewritten files: 1Mi to 16Gi.")
+    open_grace: Duration = Field(default="5m", description="Compaction leaves files younger than this alone.")
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
-        default="WhenFragmented", description="Whether manifests are rewritten into fewer and larger ones."
+        default="WhenFragmented", description="When to rewrite manifests into fewer and larger ones."
     )
-    run: CompactionRun = Field(default=CompactionRun(), description="How runs are carried out.")
+    run: CompactionRun = Field(default=CompactionRun(), description="Settings of runs.")
 
 
 DEFAULT_TRIGGERS = Triggers(small_files=100, small_bytes="1Gi", delete_file_ratio="0.3", max_age="1h")
 
 
 class CompactionPolicy(ApiModel):
-    """Compaction of the tables of topics: when, how, and with what."""
+    """When and how small files of the selected topics' tables are merged."""
 
     rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 
@@ -111,7 +113,7 @@ class CompactionPolicy(ApiModel):
 
     @property
     def triggers(self) -> Triggers | None:
-        """The triggers that count."""
+        """Return the triggers in force, None without any."""
         spec = self.spec
         if spec.triggers is None:
             return DEFAULT_TRIGGERS if spec.schedule is None else None
@@ -121,7 +123,7 @@ class CompactionPolicy(ApiModel):
         return spec.triggers
 
     def work(self, *, everything: bool = False) -> CompactionWork:
-        """What a run does to a table. ``everything``: by schedule or on demand, which Sort and ZOrder take for all files."""
+        """Return the work of a run on a table. ``everything``: on schedule or on request, so Sort and ZOrder include all files."""
         spec = self.spec
         ratio = self.triggers.delete_file_ratio if self.triggers else None
         return CompactionWork(

@@ -1,7 +1,7 @@
 """IcebergTopic: a Kafka topic and an Iceberg table that holds the same records, exactly once.
 
-The descriptions, bounds, defaults and CEL rules here are what the CRD and docs/reference/api.md say. What a spec leaves unset, and
-what it comes out at, is answered by the properties and methods of `IcebergTopic`.
+The descriptions, bounds, defaults and CEL rules here are those of the CRD and of docs/reference/api.md. The
+properties and methods of `IcebergTopic` resolve what a spec leaves unset.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,14 @@ PLURAL = "icebergtopics"
 
 
 def _immutable(path: str) -> Rule:
-    """The optional field at ``path`` can be neither changed, nor set or unset later; only a rule on the parent sees the last two."""
+    """Return the rule that forbids to change, set or remove ``path`` later. Only a rule on the parent sees the last two."""
     steps = path.split(".")
     has = " && ".join(f"has(self.{'.'.join(steps[: length + 1])})" for length in range(len(steps)))
     now = f"({has} ? self.{path} : '')"
-    return Rule(f"{now} == {now.replace('self', 'oldSelf')}", f"{path.replace('__', '')} is immutable, set or unset")
+    return Rule(
+        f"{now} == {now.replace('self', 'oldSelf')}",
+        f"{path.replace('__', '')} is immutable: it cannot be set, changed or removed later",
+    )
 
 
 Retention = Literal["Retain", "Delete"]
@@ -38,10 +41,12 @@ ResourceName = Annotated[str, Field(max_length=253)]
 
 
 class FieldSpec(ApiModel):
-    """One column, filled from the member of the same name of each JSON record."""
+    """A column of the table. It is filled from the member of the same name in each JSON record."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128, description="Member of the record and column of the table."
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        max_length=128,
+        description="Name of the member in the record, and of the column in the table.",
     )
     type: str = Field(
         min_length=1,
@@ -49,12 +54,14 @@ class FieldSpec(ApiModel):
         description="An Iceberg type: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid,"
         " fixed[L], binary, list<T>, map<K,V>, struct<a: T, b: T>.",
     )
-    required: bool = Field(default=False, description="A record without it, or with null, is a dead letter.")
-    doc: str | None = Field(default=None, max_length=1024, description="The column's comment in the table.")
+    required: bool = Field(
+        default=False, description="If true, a record without this member, or with null, becomes a dead letter."
+    )
+    doc: str | None = Field(default=None, max_length=1024, description="Comment of the column in the table.")
 
 
 class SchemaSpec(ApiModel):
-    """How record values become columns: JSON with named, typed fields, or raw."""
+    """How record values become columns: JSON with named and typed fields, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -70,16 +77,18 @@ class SchemaSpec(ApiModel):
 
     raw: Literal["Binary", "String"] | None = Field(
         default=None,
-        description="No decoding: the table has the columns key and value, as bytes or as text (then a record that is not UTF-8 is a dead letter).",
+        description="No decoding. The table has the columns key and value, as bytes or as text."
+        " With String, a record that is not UTF-8 becomes a dead letter.",
     )
-    format: Literal["Json"] | None = Field(default=None, description="How record values are encoded.")
+    format: Literal["Json"] | None = Field(default=None, description="Encoding of the record values.")
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=1000)] | None = Field(
         default=None,
-        description="The columns, in order. Later changes: add a field that is not required, widen a type, drop required, change doc.",
+        description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and change doc.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
-        default="Ignore", description="What a record with members that are no fields comes to."
+        default="Ignore",
+        description="How to treat members of a record that are not in fields: ignore them, or make the record a dead letter.",
     )
 
 
@@ -92,33 +101,36 @@ class TableSpec(ApiModel):
     )
 
     catalog: ConfiguredName | None = Field(
-        default=None, description="A catalog of the operator's configuration; unset: its defaultCatalog. Immutable."
+        default=None, description="A catalog of the operator's configuration. Default: its defaultCatalog. Immutable."
     )
     namespace: TableName | None = Field(
-        default=None, description="Namespace in the catalog; unset: the resource's namespace, with _ for -. Immutable."
+        default=None,
+        description="Namespace in the catalog. Default: the namespace of the resource, with _ for -. Immutable.",
     )
     name: (
         Annotated[TableName, Rule("!self.endsWith('__dlq')", "names that end in __dlq are those of dead-letter tables")]
         | None
     ) = Field(
         default=None,
-        description="Name of the table; unset: the topic's, in small letters and with _ for others. Immutable.",
+        description="Name of the table. Default: the name of the topic in lower case, with _ for other characters. Immutable.",
     )
     partition_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Iceberg partition transforms: a column, or year, month, day, hour, bucket(N, column), truncate(N, column). May change.",
+        description="Iceberg partition transforms: a column, year(column), month(column), day(column), hour(column), bucket(N, column),"
+        " truncate(N, column). Can change.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     sort_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. May change.",
+        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. Can change.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     metadata_columns: Literal["Struct", "Flat"] = Field(
         default="Struct",
-        description="Where partition, offset, timestamp, key and headers stand: one column _kafka, or columns _kafka_partition and so on. Immutable.",
+        description="Columns for partition, offset, timestamp, key and headers: the struct column _kafka,"
+        " or the columns _kafka_partition and so on. Immutable.",
     )
-    format_version: Literal[2, 3] = Field(default=2, description="Iceberg format version; only upwards.")
+    format_version: Literal[2, 3] = Field(default=2, description="Iceberg format version. It can only be increased.")
     properties: Annotated[
         dict[str, BoundedText],
         Field(max_length=64),
@@ -126,13 +138,13 @@ class TableSpec(ApiModel):
             "self.all(key, key.size() <= 256 && !key.startsWith('firn.'))",
             "property names have at most 256 characters and do not start with firn., which is Firn's own",
         ),
-    ] = Field(default_factory=dict, description="Table properties, as Iceberg names them.")
+    ] = Field(default_factory=dict, description="Table properties with Iceberg's names.")
 
 
 class TimestampStart(ApiModel):
-    """Ingestion begins with the first record at or after a time."""
+    """Ingestion starts with the first record at or after a time."""
 
-    timestamp: AwareDatetime = Field(description="ISO 8601 with zone.")
+    timestamp: AwareDatetime = Field(description="Time in ISO 8601 with a zone.")
 
 
 _START_FROM = {
@@ -154,11 +166,11 @@ of JSON schema binds values of its own type only, so that together they say it."
 
 
 class IngestionSpec(ApiModel):
-    """How records get from the topic into the table."""
+    """How records reach the table."""
 
     group: ConfiguredName | None = Field(
         default=None,
-        description="An ingestion group of the operator's configuration; unset: its defaultGroup. May change.",
+        description="An ingestion group of the operator's configuration. Default: its defaultGroup. Can change.",
     )
     freshness: Annotated[
         Duration,
@@ -167,19 +179,23 @@ class IngestionSpec(ApiModel):
             " && duration(self) >= duration('5s') && duration(self) <= duration('24h')",
             "freshness is between 5s and 1d",
         ),
-    ] = Field(default="60s", description="A record is in the table at most this long after it was written.")
+    ] = Field(
+        default="60s",
+        description="Longest time from writing a record to the topic until it is in the table: 5s to 1d, such as 30s.",
+    )
     start_from: Annotated[Literal["Earliest", "Latest"] | TimestampStart, WithJsonSchema(_START_FROM)] = Field(
         default="Earliest",
-        description="Where a table without offsets begins: Earliest, Latest, or {timestamp: ISO 8601 with zone}.",
+        description="Start of ingestion for a table without landed offsets: Earliest, Latest, or {timestamp: ISO 8601 with zone}.",
     )
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = Field(
         default="DeadLetter",
-        description="A record that does not fit goes to the dead-letter table, stops this topic, or is counted and left out.",
+        description="How to treat a record that does not fit the schema: store it in the dead-letter table, stop ingestion of this topic,"
+        " or count and drop it.",
     )
 
 
 class DeletionPolicy(ApiModel):
-    """What deleting the resource does to its data."""
+    """Which data is deleted together with the resource."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -188,22 +204,22 @@ class DeletionPolicy(ApiModel):
         ),
     )
 
-    topic: Retention = Field(default="Retain", description="The Kafka topic.")
+    topic: Retention = Field(default="Retain", description="Retain or Delete the Kafka topic.")
     table: Retention = Field(
-        default="Retain", description="The table and its dead letters; Delete only with topic Delete."
+        default="Retain", description="Retain or Delete the table and its dead letters. Delete requires topic: Delete."
     )
 
 
 class PolicyRef(ApiModel):
-    """A policy of the same namespace, by name."""
+    """A policy in the same namespace."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=52)] = Field(
-        description="Its metadata.name."
+        description="metadata.name of the policy."
     )
 
 
 class IcebergTopicSpec(ApiModel):
-    """What is wanted."""
+    """Desired state."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         _immutable("profile"),
@@ -219,7 +235,7 @@ class IcebergTopicSpec(ApiModel):
 
     profile: ConfiguredName | None = Field(
         default=None,
-        description="A profile of the operator's configuration; unset: its defaultProfile when the topic was created. Immutable.",
+        description="A profile of the operator's configuration. Default: its defaultProfile at the time when the topic was created. Immutable.",
     )
     topic_name: (
         Annotated[
@@ -231,10 +247,13 @@ class IcebergTopicSpec(ApiModel):
             ),
         ]
         | None
-    ) = Field(default=None, description="Name of the Kafka topic; unset: metadata.name. Immutable.")
+    ) = Field(
+        default=None,
+        description="Name of the Kafka topic. Default: metadata.name. Immutable. All namespaces of a profile share its topic names.",
+    )
     partitions: Annotated[int, Field(ge=1, le=10000)] | None = Field(
         default=None,
-        description="Partitions of the topic; can only grow. Unset: the profile's default at creation, then as it is.",
+        description="Number of partitions. It can only be increased. Default: the profile's default at creation; later the topic's present number.",
     )
     config: Annotated[
         dict[str, BoundedText],
@@ -243,143 +262,160 @@ class IcebergTopicSpec(ApiModel):
             "self.all(key, key.size() <= 128 && key.matches('^[a-z][a-z0-9.]*$'))",
             "Kafka's topic configs have names of small letters, digits and dots, at most 128",
         ),
-    ] = Field(default_factory=dict, description="Kafka topic configs; values are strings.")
+    ] = Field(default_factory=dict, description="Kafka topic configs. Values are strings.")
     record_schema: SchemaSpec | None = Field(
-        default=None, alias="schema", description="How values become columns; unset: raw, key and value as bytes."
+        default=None,
+        alias="schema",
+        description="How record values become columns. Default: raw, with key and value as bytes.",
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
-    ingestion: IngestionSpec = Field(default=IngestionSpec(), description="From topic to table.")
+    ingestion: IngestionSpec = Field(default=IngestionSpec(), description="How records reach the table.")
     compaction_policy_ref: PolicyRef | None = Field(
-        default=None, description="The CompactionPolicy that governs the table; unset: one whose selector fits, if any."
+        default=None,
+        description="The CompactionPolicy that governs the table. Default: a policy whose selector matches, if there is one.",
     )
     retention_policy_ref: PolicyRef | None = Field(
         default=None,
-        description="The RetentionPolicy that governs topic and table; unset: one whose selector fits, if any.",
+        description="The RetentionPolicy that governs topic and table. Default: a policy whose selector matches, if there is one.",
     )
-    suspend: bool = Field(default=False, description="Stops ingestion; topic and table stay.")
+    suspend: bool = Field(default=False, description="If true, ingestion stops. Topic and table stay.")
     deletion_policy: DeletionPolicy = Field(
-        default=DeletionPolicy(), description="What deleting this resource does to its data."
+        default=DeletionPolicy(), description="Which data is deleted together with the resource."
     )
 
 
 class TableStatus(ApiModel):
-    """The table as it is."""
+    """Observed state of the table."""
 
-    identifier: str | None = Field(default=None, max_length=512, description="catalog.namespace.name.")
-    uuid: str | None = Field(default=None, max_length=64, description="Iceberg's id of the table.")
-    location: str | None = Field(default=None, max_length=2048, description="Where its files are.")
+    identifier: str | None = Field(
+        default=None, max_length=512, description="Name of the table: catalog.namespace.name."
+    )
+    uuid: str | None = Field(default=None, max_length=64, description="Iceberg's UUID of the table.")
+    location: str | None = Field(default=None, max_length=2048, description="Location of its files.")
     dead_letters: str | None = Field(
-        default=None, max_length=512, description="The dead-letter table, once there is a dead letter."
+        default=None, max_length=512, description="The dead-letter table. It exists after the first dead letter."
     )
 
 
 class HaltedAt(ApiModel):
-    """The record that ingestion stopped at."""
+    """The record at which ingestion stopped."""
 
-    partition: int = Field(description="Its partition.")
-    offset: int = Field(description="Its offset.", json_schema_extra={"format": "int64"})
+    partition: int = Field(description="Partition of the record.")
+    offset: int = Field(description="Offset of the record.", json_schema_extra={"format": "int64"})
 
 
 class IngestionStatus(ApiModel):
-    """Coarse figures of ingestion; live ones are metrics."""
+    """Coarse figures of ingestion. Metrics have live figures."""
 
     group: str | None = Field(default=None, max_length=253, description="The ingestion group that serves the topic.")
     last_commit_time: datetime | None = Field(
-        default=None, description="When records last reached the table; written at most once a minute."
+        default=None, description="Time of the last commit to the table. Updated at most once a minute."
     )
     dead_letters: int | None = Field(
         default=None,
-        description="Dead letters so far; written at most once a minute.",
+        description="Number of dead letters. Updated at most once a minute.",
         json_schema_extra={"format": "int64"},
     )
-    halted_at: HaltedAt | None = Field(default=None, description="The record that ingestion stopped at.")
+    halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
 
 
 class PolicyBinding(ApiModel):
-    """The policy of one kind that governs the topic, and what came of it."""
+    """A policy that governs the topic, and the result of its runs."""
 
-    policy: str = Field(max_length=253, description="Its name.")
+    policy: str = Field(max_length=253, description="Name of the policy.")
     because: Literal["NamedByTopic", "Selected"] = Field(
-        description="NamedByTopic: the topic's spec names it. Selected: its selector fits, and no other that fits goes before it."
+        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector matches, and no other match takes precedence."
     )
-    last_run: RunStatus | None = Field(default=None, description="The last run, as far as this table is concerned.")
+    last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this table.")
     policy_uid: str | None = Field(
         default=None,
         max_length=64,
-        description="Its uid: failures, lastScheduleTime, lastRequest and failedRequest are of this policy.",
+        description="uid of the policy to which failures, lastScheduleTime, lastRequest and failedRequest belong.",
     )
-    failures: int | None = Field(default=None, description="Runs that failed since one succeeded.")
+    failures: int | None = Field(default=None, description="Failed runs since the last successful run.")
     failed_generation: int | None = Field(
         default=None,
-        description="Generation of the policy that they failed under; a policy that was changed since is tried without a pause.",
+        description="Generation of the policy at the last failure. After a change of the policy, the next run does not wait.",
         json_schema_extra={"format": "int64"},
     )
     schedule: str | None = Field(
-        default=None, max_length=200, description="The schedule, as cron and time zone, that lastScheduleTime is of."
+        default=None,
+        max_length=200,
+        description="The schedule to which lastScheduleTime belongs, as cron and time zone.",
     )
     last_schedule_time: datetime | None = Field(
         default=None,
-        description="The last time of the schedule that a run has answered, or that was past when policy or schedule took the topic over.",
+        description="Newest time of the schedule that a run has answered, or that was past when the policy or schedule began to apply.",
     )
     next_run_time: datetime | None = Field(
-        default=None, description="When the schedule is next due, or a run is tried again."
+        default=None, description="Time of the next scheduled run, or of the next retry."
     )
     last_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
-        description="Values of the annotation firn.dev/run-now that are answered: the topic's and the policy's.",
+        description="Values of the annotation firn.dev/run-now that a run has answered: the topic's and the policy's.",
     )
     failed_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
-        description="Those for which runs failed: they are tried again after a pause, as all else. Another value is tried at once.",
+        description="Values of firn.dev/run-now for which runs failed. They are retried after a pause. A new value is tried at once.",
     )
 
 
 class MaintenanceStatus(ApiModel):
-    """What the table's upkeep waits for, and the policies. Figures are written at most once a minute; live ones are metrics."""
+    """Policies of the table, and its pending maintenance. Figures are updated at most once a minute. Metrics have live figures."""
 
-    data_files: int | None = Field(default=None, description="Data files.", json_schema_extra={"format": "int64"})
-    data_bytes: int | None = Field(default=None, description="Their bytes.", json_schema_extra={"format": "int64"})
+    data_files: int | None = Field(
+        default=None, description="Number of data files.", json_schema_extra={"format": "int64"}
+    )
+    data_bytes: int | None = Field(
+        default=None, description="Bytes of the data files.", json_schema_extra={"format": "int64"}
+    )
     small_files: int | None = Field(
-        default=None, description="Data files below the target size.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of data files below the target size.", json_schema_extra={"format": "int64"}
     )
     delete_files: int | None = Field(
-        default=None, description="Delete files and deletion vectors.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of delete files and deletion vectors.", json_schema_extra={"format": "int64"}
     )
-    manifests: int | None = Field(default=None, description="Manifests of the newest snapshot.")
-    snapshots: int | None = Field(default=None, description="Snapshots.")
+    manifests: int | None = Field(default=None, description="Number of manifests of the newest snapshot.")
+    snapshots: int | None = Field(default=None, description="Number of snapshots.")
     metadata_bytes: int | None = Field(
-        default=None, description="Bytes of the newest metadata.", json_schema_extra={"format": "int64"}
+        default=None,
+        description="Bytes of the metadata file and the newest snapshot's manifests.",
+        json_schema_extra={"format": "int64"},
     )
     oldest_uncompacted_time: datetime | None = Field(
         default=None,
-        description="Since when the data files that have waited longest for compaction have been due: compaction lag counts from here.",
+        description="Time since when the oldest due data files have been due. Compaction lag counts from here.",
     )
-    compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs.")
-    retention: PolicyBinding | None = Field(default=None, description="The RetentionPolicy that governs.")
+    compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs the table.")
+    retention: PolicyBinding | None = Field(
+        default=None, description="The RetentionPolicy that governs the topic and the table."
+    )
 
 
 class IcebergTopicStatus(ApiModel):
-    """What is."""
+    """Observed state."""
 
     observed_generation: int | None = Field(
         default=None,
-        description="The generation of the spec that this status is about.",
+        description="Generation of the spec that this status describes.",
         json_schema_extra={"format": "int64"},
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Ready sums up SpecValid, TopicReady, TableReady and IngestionReady.",
+        description="Conditions. Ready sums up SpecValid, TopicReady, TableReady and IngestionReady.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    profile: str | None = Field(default=None, max_length=253, description="The profile the topic was created under.")
+    profile: str | None = Field(default=None, max_length=253, description="Profile under which the topic was created.")
     topic_name: str | None = Field(default=None, max_length=249, description="Name of the Kafka topic.")
     topic_id: str | None = Field(default=None, max_length=64, description="Kafka's id of the topic.")
-    partitions: int | None = Field(default=None, description="Partitions the topic has.")
-    bootstrap_servers: str | None = Field(default=None, max_length=2048, description="Where clients connect.")
-    table: TableStatus | None = Field(default=None, description="The table as it is.")
-    ingestion: IngestionStatus | None = Field(default=None, description="Coarse figures of ingestion.")
+    partitions: int | None = Field(default=None, description="Number of partitions of the topic.")
+    bootstrap_servers: str | None = Field(default=None, max_length=2048, description="Address for Kafka clients.")
+    table: TableStatus | None = Field(default=None, description="Observed state of the table.")
+    ingestion: IngestionStatus | None = Field(
+        default=None, description="Coarse figures of ingestion. Metrics have live figures."
+    )
     maintenance: MaintenanceStatus | None = Field(
-        default=None, description="Policies that govern the table, and what it waits for."
+        default=None, description="Policies of the table, and its pending maintenance."
     )
 
 
@@ -424,7 +460,7 @@ class IcebergTopic(ApiModel):
 
     @property
     def start_from(self) -> StartFrom:
-        """Where a table without offsets begins."""
+        """Return the start of ingestion for a table without landed offsets."""
         match self.spec.ingestion.start_from:
             case TimestampStart(timestamp=time):
                 return StartFrom(kind="Timestamp", timestamp_ms=round(time.timestamp() * 1000))

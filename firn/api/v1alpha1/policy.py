@@ -1,4 +1,4 @@
-"""What CompactionPolicy and RetentionPolicy share: whom they govern, when they run, with what, and what came of it."""
+"""Parts that CompactionPolicy and RetentionPolicy share: selection of topics, schedule, settings of runs, status."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,7 +19,7 @@ NAME_RULE = Rule("self.metadata.name.size() <= 52", "metadata.name has at most 5
 
 
 class LabelRequirement(ApiModel):
-    """One term of a selector."""
+    """A term of a selector."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -28,8 +28,10 @@ class LabelRequirement(ApiModel):
         ),
     )
 
-    key: LabelText = Field(min_length=1, description="A label.")
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="What has to be true of it.")
+    key: LabelText = Field(min_length=1, description="Key of a label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
+        description="Relation between the label and the values."
+    )
     values: Annotated[tuple[LabelText, ...], Field(max_length=64)] = Field(
         default=(),
         description="Values for In and NotIn.",
@@ -37,7 +39,7 @@ class LabelRequirement(ApiModel):
     )
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it, as Kubernetes has it: NotIn holds where the label is absent too."""
+        """Return True if the labels meet the term. As in Kubernetes, NotIn also holds for an absent label."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -50,17 +52,17 @@ class LabelRequirement(ApiModel):
 
 
 class LabelSelector(ApiModel):
-    """Labels of IcebergTopics in the policy's namespace; empty: all of them."""
+    """Labels of IcebergTopics in the policy's namespace. An empty selector matches all of them."""
 
     match_labels: Annotated[dict[str, LabelText], Field(max_length=64)] = Field(
-        default_factory=dict, description="Labels that a topic has, with these values."
+        default_factory=dict, description="Labels and values that a topic must have."
     )
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=64)] = Field(
-        default=(), description="All of them hold.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default=(), description="Terms that must all hold.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a topic with these labels is selected."""
+        """Return True if a topic with these labels is selected."""
         return self.match_labels.items() <= dict(labels).items() and all(
             term.holds(labels) for term in self.match_expressions
         )
@@ -73,15 +75,15 @@ class Schedule(ApiModel):
     time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
     jitter: Duration | None = Field(
         default=None,
-        description="A run starts up to this much later, differently at each time and for each policy.",
+        description="Longest random delay of a run. It is fixed for each scheduled time and policy.",
     )
 
 
 class Window(ApiModel):
-    """A time in which runs may start."""
+    """A time window in which runs may start."""
 
-    cron: Cron = Field(description="When it opens: five fields.")
-    duration: Duration = Field(description="How long it stays open.")
+    cron: Cron = Field(description="Opening time as cron expression with five fields.")
+    duration: Duration = Field(description="How long the window stays open.")
     time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
 
 
@@ -96,148 +98,150 @@ Deadline = Annotated[
 
 
 class RetentionRun(ApiModel):
-    """How runs are carried out."""
+    """Settings of runs."""
 
     max_concurrent: int = Field(
         default=2,
         ge=1,
         le=20,
-        description="Runs of this policy at the same time, each with many small tables or a large one.",
+        description="Largest number of runs of this policy at the same time. A run serves many small tables or one large table.",
     )
     deadline: Deadline = Field(
-        default="1h", description="A run is stopped so long after its Job was made, and tried again later."
+        default="1h",
+        description="Longest time from the creation of the Job until the run is stopped: 1m to 1d. Its unfinished tables are due again.",
     )
-    retries: int = Field(default=2, ge=0, le=10, description="So often a run is tried again at once.")
+    retries: int = Field(default=2, ge=0, le=10, description="Number of immediate retries of a failed run.")
     size: ConfiguredName = Field(
-        default="small", description="Resources of a run: a size of the operator's configuration."
+        default="small", description="Resources of a run: a name in maintenance.sizes of the operator's configuration."
     )
 
 
 class CompactionRun(RetentionRun):
-    """How runs are carried out."""
+    """Settings of runs."""
 
     max_commits: int = Field(
         default=10,
         ge=1,
         le=1000,
-        description="What a run rewrites of a table is committed in so many parts at most, each of which is kept once it is in. Manifests,"
-        " and parts that other writers were in the way of, are committed beside these.",
+        description="Largest number of commits of a run to a table. Each commit is kept even if the run ends early. Rewritten manifests, and parts"
+        " that conflicted with another writer, are committed in addition.",
     )
 
 
 class TopicSelection(ApiModel):
-    """Whom a policy governs."""
+    """Selection of the topics that a policy governs."""
 
     selector: LabelSelector | None = Field(
         default=None,
-        description="Topics of the policy's namespace by label; empty: all; unset: only topics that name the policy.",
+        description="Topics of the policy's namespace by label. Empty: all topics. Unset: only topics that name the policy.",
     )
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = Field(
         default=0,
-        description="Of several policies that select a topic the highest governs it, then the older one, then the name."
-        " A policy that the topic names goes before all.",
+        description="Precedence among policies that select a topic: the highest priority, then the older policy, then the first name."
+        " A policy that the topic names takes precedence over all.",
     )
-    suspend: bool = Field(default=False, description="No run starts, and one at work is stopped.")
+    suspend: bool = Field(default=False, description="If true, no run starts, and running Jobs are stopped.")
 
 
 class RemovedStatus(ApiModel):
-    """What one part of retention removed or, in DryRun, would remove."""
+    """Items that a part of retention removed, or would remove in a dry run."""
 
     items: int = Field(
-        default=0, description="Rows, snapshots or metadata files.", json_schema_extra={"format": "int64"}
+        default=0, description="Number of rows, snapshots or metadata files.", json_schema_extra={"format": "int64"}
     )
-    files: int = Field(default=0, description="Files.", json_schema_extra={"format": "int64"})
-    bytes: int = Field(default=0, description="Their bytes.", json_schema_extra={"format": "int64"})
+    files: int = Field(default=0, description="Number of files.", json_schema_extra={"format": "int64"})
+    bytes: int = Field(default=0, description="Bytes of the files.", json_schema_extra={"format": "int64"})
     sample: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=5)] = Field(
-        default=(), description="A few of them.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default=(), description="A few examples.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
 
 
 class RunFigures(ApiModel):
-    """What a run did."""
+    """Figures of a run."""
 
-    commits: int | None = Field(default=None, description="Commits to tables.")
+    commits: int | None = Field(default=None, description="Number of commits to tables.")
     files_before: int | None = Field(
-        default=None, description="Data files before.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of data files before the run.", json_schema_extra={"format": "int64"}
     )
     files_after: int | None = Field(
-        default=None, description="Data files after.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of data files after the run.", json_schema_extra={"format": "int64"}
     )
     bytes_rewritten: int | None = Field(
-        default=None, description="Bytes of the files that were rewritten.", json_schema_extra={"format": "int64"}
+        default=None, description="Bytes of the rewritten files.", json_schema_extra={"format": "int64"}
     )
     delete_files_removed: int | None = Field(
-        default=None, description="Delete files that no longer apply.", json_schema_extra={"format": "int64"}
+        default=None,
+        description="Number of removed delete files that applied to no data file any more.",
+        json_schema_extra={"format": "int64"},
     )
     manifests_before: int | None = Field(
-        default=None, description="Manifests before.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of manifests before the run.", json_schema_extra={"format": "int64"}
     )
     manifests_after: int | None = Field(
-        default=None, description="Manifests after.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of manifests after the run.", json_schema_extra={"format": "int64"}
     )
-    rows: RemovedStatus | None = Field(default=None, description="Rows that were too old.")
-    snapshots: RemovedStatus | None = Field(default=None, description="Snapshots that were too old, and their files.")
-    orphan_files: RemovedStatus | None = Field(default=None, description="Files that nothing refers to.")
-    metadata_files: RemovedStatus | None = Field(default=None, description="Old metadata files.")
+    rows: RemovedStatus | None = Field(default=None, description="Removed rows.")
+    snapshots: RemovedStatus | None = Field(default=None, description="Expired snapshots, and their files.")
+    orphan_files: RemovedStatus | None = Field(default=None, description="Removed orphan files.")
+    metadata_files: RemovedStatus | None = Field(default=None, description="Removed metadata files.")
 
 
 class RunStatus(RunFigures):
-    """One run: a Job in the operator's namespace."""
+    """A run: a Job in the operator's namespace."""
 
     name: str = Field(max_length=63, description="Name of the Job.")
-    mode: Literal["DryRun", "Enforce"] | None = Field(
-        default=None, description="Of retention: whether anything was deleted."
-    )
-    start_time: datetime | None = Field(default=None, description="When the Job was made.")
-    finish_time: datetime | None = Field(default=None, description="When it ended.")
+    mode: Literal["DryRun", "Enforce"] | None = Field(default=None, description="Mode of a retention run.")
+    start_time: datetime | None = Field(default=None, description="Time of the creation of the Job.")
+    finish_time: datetime | None = Field(default=None, description="Time of the end of the run.")
     result: Literal["Running", "Succeeded", "Failed", "Unfinished", "Busy"] = Field(
         default="Running",
-        description="What came of it. Busy: another run had the table's lease. Unfinished: it ended, mostly at its deadline, before all"
-        " was done; what it did stays, and the rest is due again.",
+        description="Result. Busy: another run held the lease of the table. Unfinished: the run ended before all work was done, usually at its"
+        " deadline. Its commits stay, and the rest is due again.",
     )
-    message: str | None = Field(default=None, max_length=1024, description="Why, for people.")
-    tables: int | None = Field(default=None, description="Tables that it was for.")
-    tables_failed: int | None = Field(default=None, description="Tables of which it failed.")
+    message: str | None = Field(default=None, max_length=1024, description="Explanation of the result.")
+    tables: int | None = Field(default=None, description="Number of tables of the run.")
+    tables_failed: int | None = Field(default=None, description="Number of tables for which the run failed.")
 
 
 class Governed(ApiModel):
     """A topic that a policy governs."""
 
-    topic: str = Field(max_length=253, description="Its name.")
+    topic: str = Field(max_length=253, description="Name of the topic resource.")
     because: Literal["NamedByTopic", "Selected"] = Field(
-        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector fits, and none that fits goes before it."
+        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector matches, and no other match takes precedence."
     )
 
 
 class PolicyStatus(ApiModel):
-    """What is."""
+    """Observed state."""
 
     observed_generation: int | None = Field(
         default=None,
-        description="The generation of the spec that this status is about.",
+        description="Generation of the spec that this status describes.",
         json_schema_extra={"format": "int64"},
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Ready: the policy is followed. SpecValid: it can be. MaintenanceHealthy: its runs succeed in time.",
+        description="Conditions. Ready: the policy is followed. SpecValid: the spec can be followed. MaintenanceHealthy: its runs succeed in time.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    topics: int | None = Field(default=None, description="Topics that it governs.")
+    topics: int | None = Field(default=None, description="Number of topics that the policy governs.")
     governs: Annotated[tuple[Governed, ...], Field(max_length=20)] = Field(
         default=(),
-        description="The first twenty of them, by name.",
+        description="The first twenty governed topics by name.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     topics_refused: int | None = Field(
-        default=None, description="Topics among them that it does not fit; their PoliciesResolved says why."
+        default=None,
+        description="Number of governed topics for which the policy cannot be followed. Their condition PoliciesResolved names the cause.",
     )
     active_runs: Annotated[tuple[RunStatus, ...], Field(max_length=20)] = Field(
-        default=(), description="Runs at work.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default=(), description="Active runs.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
     last_request: str | None = Field(
         default=None,
         max_length=128,
-        description="The last value of the annotation firn.dev/run-now that was answered for every topic that it governed then.",
+        description="Last value of the annotation firn.dev/run-now that runs have answered for every governed topic.",
     )
-    last_run: RunStatus | None = Field(default=None, description="The run that ended last.")
-    next_run_time: datetime | None = Field(default=None, description="When the schedule is next due.")
+    last_run: RunStatus | None = Field(default=None, description="The last run that ended.")
+    next_run_time: datetime | None = Field(default=None, description="Next time of the schedule.")

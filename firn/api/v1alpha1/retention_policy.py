@@ -1,4 +1,4 @@
-"""RetentionPolicy: how long records, rows, snapshots and stray files are kept, for every topic that it governs."""
+"""RetentionPolicy: how long records, rows, snapshots and orphan files of the governed topics are kept."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,14 +15,16 @@ SHORT_NAME = "rpol"
 
 
 class LogRetention(ApiModel):
-    """How long the broker keeps records. A topic's own spec.config goes before it."""
+    """How long the broker keeps records. The topic's own spec.config takes precedence."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("has(self.maxAge) || has(self.maxBytes)", "log needs maxAge, maxBytes or both"),
     )
 
-    max_age: Duration | None = Field(default=None, description="The topic's retention.ms.")
-    max_bytes: ByteSize | None = Field(default=None, description="The topic's retention.bytes: of each partition.")
+    max_age: Duration | None = Field(default=None, description="Age of records, as retention.ms of the topic.")
+    max_bytes: ByteSize | None = Field(
+        default=None, description="Size of each partition, as retention.bytes of the topic."
+    )
 
 
 class RowRetention(ApiModel):
@@ -31,38 +33,40 @@ class RowRetention(ApiModel):
     column: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$",
         max_length=256,
-        description="A timestamp, timestamptz or date column of the table, such as _kafka.timestamp. Rows in which it is null are kept.",
+        description="A timestamp, timestamptz or date column of the table, such as _kafka.timestamp. Rows with null in this column stay.",
     )
     max_age: Duration = Field(
-        description="Rows whose column is older go: by whole files where they align, row by row otherwise."
+        description="Age after which rows are removed, such as 30d. Files with only old rows are removed whole, other files are rewritten."
     )
 
 
 class SnapshotRetention(ApiModel):
-    """How long snapshots are kept. Tagged ones, and those that branches need, stay."""
+    """How long snapshots are kept. Snapshots with tags, and those that branches need, stay."""
 
-    max_age: Duration = Field(description="Older snapshots go.")
+    max_age: Duration = Field(
+        description="Age after which snapshots expire, counted from the time when a newer snapshot replaced them."
+    )
     min_keep: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1, description="So many stay, however old they are."
+        default=1, description="Number of newest snapshots that stay at any age."
     )
 
 
 class OrphanRetention(ApiModel):
-    """Files under the table's location that nothing refers to."""
+    """Removal of files below the table's location that nothing refers to."""
 
     min_age: Duration = Field(
-        description="Younger files stay: a writer may be about to commit them. The configuration has the lowest age allowed."
+        description="Lowest age of a removed file. A writer may still commit a younger one. The configuration limits it (maintenance.lowestOrphanAge)."
     )
 
 
 class MetadataRetention(ApiModel):
-    """Old metadata files."""
+    """Removal of old metadata files."""
 
-    keep: Annotated[int, Field(ge=1, le=100_000)] = Field(description="So many stay.")
+    keep: Annotated[int, Field(ge=1, le=100_000)] = Field(description="Number of metadata files that stay.")
 
 
 class RetentionPolicySpec(TopicSelection):
-    """What is wanted."""
+    """Desired retention."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -72,21 +76,30 @@ class RetentionPolicySpec(TopicSelection):
     )
 
     mode: Literal["DryRun", "Enforce"] = Field(
-        default="DryRun", description="DryRun says in status and Events what would be deleted, and deletes nothing."
+        default="DryRun",
+        description="DryRun deletes nothing, and reports in status and Events what it would delete. Enforce deletes.",
     )
-    log: LogRetention | None = Field(default=None, description="Records in the topic; unset: the broker's default.")
-    rows: RowRetention | None = Field(default=None, description="Rows in the table; unset: all are kept.")
-    snapshots: SnapshotRetention | None = Field(default=None, description="Snapshots; unset: all are kept.")
-    orphan_files: OrphanRetention | None = Field(default=None, description="Stray files; unset: left where they are.")
+    log: LogRetention | None = Field(
+        default=None, description="Retention of records in the topic. Default: the broker's default."
+    )
+    rows: RowRetention | None = Field(
+        default=None, description="Retention of rows in the table. Default: all rows stay."
+    )
+    snapshots: SnapshotRetention | None = Field(
+        default=None, description="Retention of snapshots. Default: all snapshots stay."
+    )
+    orphan_files: OrphanRetention | None = Field(default=None, description="Removal of orphan files. Default: none.")
     metadata_files: MetadataRetention | None = Field(
-        default=None, description="Old metadata files; unset: as the table's properties say."
+        default=None, description="Removal of old metadata files. Default: as the table's properties say."
     )
-    schedule: Schedule = Field(default=Schedule(cron="15 3 * * *"), description="When everything but log is looked at.")
-    run: RetentionRun = Field(default=RetentionRun(), description="How runs are carried out.")
+    schedule: Schedule = Field(
+        default=Schedule(cron="15 3 * * *"), description="Times of runs. log takes effect at once and needs no run."
+    )
+    run: RetentionRun = Field(default=RetentionRun(), description="Settings of runs.")
 
 
 class RetentionPolicy(ApiModel):
-    """Retention of the records, rows, snapshots and files of topics."""
+    """How long records, rows, snapshots and files of the selected topics are kept."""
 
     rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 
@@ -96,11 +109,11 @@ class RetentionPolicy(ApiModel):
 
     @property
     def enforced(self) -> bool:
-        """Whether anything is deleted."""
+        """Return True if runs delete data."""
         return self.spec.mode == "Enforce"
 
     def work(self) -> RetentionWork | None:
-        """What a run does to a table, or None where only ``log`` is set, which needs no run."""
+        """Return the work of a run on a table, None if only ``log`` is set, which needs no run."""
         spec = self.spec
         if not (spec.rows or spec.snapshots or spec.orphan_files or spec.metadata_files):
             return None

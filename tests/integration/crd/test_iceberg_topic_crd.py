@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
 _PROFILE, _OTHER = {"profile": "classic"}, {"profile": "other"}
 UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
     **{
-        f"{path} {how}": (before, after, f"{path} is immutable, set or unset")
+        f"{path} {how}": (before, after, f"{path} is immutable: it cannot be set, changed or removed later")
         for path, one, other in (
             ("profile", {"profile": "a"}, {"profile": "b"}),
             ("topicName", {"topicName": "a"}, {"topicName": "b"}),

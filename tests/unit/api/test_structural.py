@@ -63,10 +63,10 @@ def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
             "note": {"type": "string"},
         },
     }
-    assert schema_of(Inner) == {**inner, "description": "What is inside."}
+    assert schema_of(Inner) == {**inner, "description": "The nested model."}
     assert schema_of(Inner, description="Ours.") == {**inner, "description": "Ours."}
     assert schema_of(Inner | None, default=None, description="Ours.") == {**inner, "description": "Ours."}
-    assert schema_of(list[Inner]) == {"type": "array", "items": {**inner, "description": "What is inside."}}
+    assert schema_of(list[Inner]) == {"type": "array", "items": {**inner, "description": "The nested model."}}
 
 
 def test_recursion_is_refused() -> None:
