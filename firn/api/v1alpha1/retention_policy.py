@@ -55,7 +55,7 @@ class OrphanRetention(ApiModel):
     """Removal of files below the table's location that nothing refers to."""
 
     min_age: Duration = Field(
-        description="Lowest age of a removed file. A writer may still commit a younger one. The configuration limits it (maintenance.lowestOrphanAge)."
+        description="Lowest age of a removed file. A writer may still commit a younger one. maintenance.lowestOrphanAge limits it."
     )
 
 

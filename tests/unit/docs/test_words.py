@@ -38,16 +38,16 @@ OPENINGS = re.compile(
 """Docstrings begin with an imperative verb, or with the noun that an attribute stands for."""
 SENTENCE_OPENINGS = re.compile(r"(Who|Whom|Whoever|Whether|Somebody|Nobody)\b")
 REMAINING = {
-    "firn": 84,
+    "firn": 52,
     "controllers/firn_controllers": 0,
     "operator/firn_operator": 0,
-    "broker/firn_broker": 145,
-    "spark_apps": 130,
+    "broker/firn_broker": 30,
+    "spark_apps": 15,
     "hack": 0,
     "tests": 3,
 }
 """Docstrings that still have to be rewritten, by package. The numbers may only shrink."""
-UNFINISHED = {"docs/reference/api.md"}
+UNFINISHED = set[str]()
 """Pages that still have to be rewritten."""
 
 
