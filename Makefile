@@ -71,7 +71,7 @@ verify: venv ## fail when what `make generate` writes differs from what is there
 
 .PHONY: docs
 docs: $(DOCS_STAMP) ## build the documentation site into build/docs; a warning fails the build
-	@$(DOCS_VENV)/bin/sphinx-build -q -W --keep-going -c docs -d build/docs-cache . build/docs
+	@$(DOCS_VENV)/bin/sphinx-build -q -W -E -a --keep-going -c docs . build/docs
 	@echo "docs: open build/docs/index.html"
 
 $(DOCS_STAMP): requirements/docs.txt

@@ -51,11 +51,15 @@ copybutton_exclude = ".linenos, .gp"
 
 
 def navigation(page: str, text: str) -> list[str]:
-    """List the pages below an index page: first those that it links, in its order, then the others of its folder."""
+    """List the pages below an index page: first those that it links, in its order, then the others of its folder.
+
+    A page of another folder of docs/ is below the index of that folder only.
+    """
     folder = Path(page).parent
     linked = [(ROOT / folder / link).resolve().relative_to(ROOT) for link in LINK.findall(text)]
     others = sorted(path.relative_to(ROOT) for path in (ROOT / folder).glob("*.md"))
-    pages = dict.fromkeys([*linked, *(() if page == root_doc else others)])
+    below = [path for path in linked if path.parent in (folder, folder / path.parent.name) or path.parts[0] != "docs"]
+    pages = dict.fromkeys([*below, *(() if page == root_doc else others)])
     return [
         "/" + str(path.with_suffix(""))
         for path in pages

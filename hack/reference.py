@@ -100,7 +100,8 @@ def keys(section: Schema, defaults: Any) -> Iterator[str]:
     for name, schema in section.get("properties", {}).items():
         default = known.get(name, schema.get("default"))
         shown = "" if default is None or isinstance(default, dict) else f"`{json.dumps(default, ensure_ascii=False)}`"
-        meaning = "; ".join(filter(None, (plain(schema.get("description", "")).rstrip("."), bounds_of(schema))))
+        described = plain(schema.get("description", "")).rstrip(".")
+        meaning = ". ".join(filter(None, (described, bounds_of(schema).capitalize())))
         yield row(f"`{name}`", type_of(schema), shown, f"{meaning}." if meaning else "")
 
 
