@@ -30,7 +30,7 @@ class ImageValues(Settings):
     """Container images: the project's own from a registry of yours, and those of the parts that it runs."""
 
     registry: ImageReference
-    """Where firn-operator, firn-spark and firn-broker were pushed, such as registry.example.com/data."""
+    """Registry of firn-operator, firn-spark and firn-broker, such as registry.example.com/data."""
     tag: ImageReference
     """Tag of all three; empty: the chart's appVersion."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"]

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a process gets the time from."""
+    """The time source of a process."""
 
     def now(self) -> datetime:
         """The wall-clock time, in UTC, with zone."""
@@ -21,9 +21,9 @@ class SystemClock:
     """The machine's own clock."""
 
     def now(self) -> datetime:
-        """See `Clock.now`."""
+        """Return the wall-clock time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return seconds that never go back."""
         return time.monotonic()

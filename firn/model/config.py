@@ -96,7 +96,7 @@ class Settings(BaseModel):
 
 
 class SecretKey(Settings):
-    """One key of a Secret in the operator's namespace."""
+    """A key of a Secret in the operator's namespace."""
 
     secret: str = Field(min_length=1, max_length=253)
     key: str = Field(min_length=1, max_length=253)
@@ -132,7 +132,7 @@ class Resources(Settings):
 
 
 class Scheduling(Settings):
-    """Where pods may run; copied into pod templates as they are."""
+    """Placement of pods. The values are copied into pod templates unchanged."""
 
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, object]] = []
@@ -251,7 +251,7 @@ class ObjectStore(Settings):
     properties: dict[str, str] = {}
     """Keys of the brokers' object store client: ``aws_endpoint``, ``aws_region``, ... (docs.rs/object_store has them all)."""
     secret_properties: dict[str, SecretKey] = {}
-    """The same by Secret key: ``aws_access_key_id``, ``aws_secret_access_key``, ..."""
+    """Properties with values from Secrets: ``aws_access_key_id``, ``aws_secret_access_key``, ..."""
 
 
 class DisklessProfile(Profile):
@@ -281,7 +281,7 @@ class DisklessProfile(Profile):
         return self
 
     def secret_names(self) -> list[str]:
-        """The Secrets that its brokers need, and nobody else; sorted."""
+        """Return the Secrets that only its brokers need, sorted."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
 
@@ -293,7 +293,7 @@ def _kind(profile: Any) -> Any:
 
 
 def _by_kind(schema: dict[str, Any]) -> None:
-    """What is wrong is then told of the kind that is meant; of ``oneOf`` it would be told of all kinds."""
+    """Replace ``oneOf`` by a condition on the kind, so that errors name only the problems of that kind."""
     kafka, diskless = schema.pop("oneOf")
     schema["if"] = {"properties": {"kind": {"const": "Diskless"}}, "required": ["kind"]}
     schema |= {"then": diskless, "else": kafka}
@@ -334,7 +334,7 @@ class Executors(Settings):
 
 
 class IngestionGroup(Settings):
-    """One ingestion application: a driver pod that serves many topics."""
+    """An ingestion application: a driver pod that serves many topics."""
 
     namespaces: list[str] = []
     """Namespaces whose topics may use it; empty: all."""
@@ -478,7 +478,7 @@ def load(path: str | Path) -> Config:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """Where an error is, as the document has it: pydantic adds a profile's kind to its place."""
+    """Return the place of an error in the document, without the kind of a profile that pydantic adds."""
     parts = [str(part) for part in location]
     if parts[:1] == ["profiles"] and len(parts) > 2 and parts[2] in ("Kafka", "Diskless"):
         del parts[2]

@@ -1,20 +1,20 @@
-"""What can go wrong, by who has to act.
+"""The errors of Firn, by who has to act.
 
 ::
 
     FirnError
     ├── InvalidSpecError       the author of the resource: a condition, no retry before a new spec
-    ├── ConflictError          the author: something else owns the topic or table
-    ├── AccessDeniedError      whoever runs the system: credentials or grants are wrong
-    ├── NotReadyError          nobody: a dependency is on its way; short wait
-    ├── UnavailableError       nobody: a dependency is down or slow; back off
-    ├── CommitConflictError    us: a race for the table was lost; plan again
-    ├── CommitUnknownError     us: the outcome is not known; read back before anything else
-    ├── FencedError            this process: a newer writer exists; stop
-    └── CorruptDataError       whoever runs the system: what was read cannot be true
+    ├── ConflictError          the author: another resource owns the topic or table
+    ├── AccessDeniedError      the administrator: credentials or grants are wrong
+    ├── NotReadyError          no action: a dependency is starting; short wait
+    ├── UnavailableError       no action: a dependency is down or slow; back off
+    ├── CommitConflictError    the caller: a race for the table was lost; plan again
+    ├── CommitUnknownError     the caller: the outcome is unknown; read back before anything else
+    ├── FencedError            the process: a newer writer exists; stop
+    └── CorruptDataError       the administrator: the data that was read cannot be true
 
-Adapters raise these, chained to the library's own exception. A new class is made only when some caller acts differently.
-Each carries the `reason` of the condition that tells the user (``firn.model.conditions.Reason``).
+Adapters raise these, chained to the library's own exception. A class is added only if a caller acts differently on it.
+Each error has the `reason` of the condition that reports it (``firn.model.conditions.Reason``).
 """
 
 from enum import IntEnum
@@ -75,11 +75,11 @@ class FencedError(FirnError):
 
 
 class CorruptDataError(FirnError):
-    """Something read back contradicts what can have been written."""
+    """Data that was read contradicts everything that can have been written."""
 
 
 def is_denial(sqlstate: str) -> bool:
-    """Whether a database's SQLSTATE says that these credentials may not do this: invalid authorization (28) or no privilege (42501)."""
+    """Return True if a SQLSTATE means invalid authorization (class 28) or a missing privilege (42501)."""
     return sqlstate.startswith("28") or sqlstate == "42501"
 
 

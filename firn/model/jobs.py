@@ -19,7 +19,7 @@ class Contract(BaseModel):
 
 
 class Column(Contract):
-    """One column of the inline schema; ``type`` in Iceberg's type names (see firn.tables.types)."""
+    """A column of the inline schema. ``type`` uses Iceberg's type names (`firn.tables.types`)."""
 
     name: str
     type: str
@@ -62,14 +62,14 @@ class TableTarget(Contract):
 
 
 class StartFrom(Contract):
-    """Where a table without offsets begins."""
+    """The start of ingestion for a table without landed offsets."""
 
     kind: Literal["Earliest", "Latest", "Timestamp"] = "Earliest"
     timestamp_ms: int | None = None
 
 
 class IngestJob(Contract):
-    """One topic's ingestion. ``generation`` is that of the resource."""
+    """The job contract of a topic. ``generation`` is that of the resource."""
 
     version: Literal[1] = 1
     uid: str
@@ -90,7 +90,8 @@ class IngestJob(Contract):
     resume: str | None = Field(default=None, pattern=RESUME)
     """``skip:PARTITION:OFFSET``: the record at which the topic halted, which goes to dead letters. A new one ends the halt."""
     restart: str | None = None
-    """Value of the restart annotation: a new one makes the driver take the topic up afresh (backoff forgotten, table read again)."""
+    """Value of the restart annotation. A new value makes the driver reload the topic: it drops the backoff and reads
+    the table again."""
 
 
 class KafkaConnection(Contract):
@@ -129,7 +130,7 @@ class CatalogConnection(Contract):
 
 
 class GroupSettings(Contract):
-    """What an ingestion application is started with. Directories stand in for Kubernetes where ``jobs_directory`` is set."""
+    """Settings of an ingestion application. With ``jobs_directory``, a directory replaces Kubernetes."""
 
     group: str
     namespace: str = ""
@@ -163,10 +164,10 @@ class GroupSettings(Contract):
 
     @property
     def driver_host(self) -> str | None:
-        """Where executors find the driver."""
+        """Return the host name at which executors find the driver."""
         return f"{self.application}.{self.namespace}.svc"
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """What tells this application's executors from others."""
+        """Return the labels of this application's executors."""
         return {names.LABEL_GROUP: self.group}

@@ -22,7 +22,7 @@ TABLES_PER_RUN = 24
 
 
 class CompactionWork(Contract):
-    """What a CompactionPolicy wants of a table."""
+    """The work of a CompactionPolicy on a table."""
 
     strategy: Literal["BinPack", "Sort", "ZOrder"] = "BinPack"
     columns: tuple[str, ...] = ()
@@ -53,7 +53,8 @@ class SnapshotsWork(Contract):
 
 
 class RetentionWork(Contract):
-    """What a RetentionPolicy wants of a table. Nothing is deleted unless ``enforce``: the report says what would be."""
+    """The work of a RetentionPolicy on a table. Without ``enforce`` nothing is deleted, and the report says what
+    would be."""
 
     enforce: bool = False
     rows: RowsWork | None = None
@@ -63,7 +64,7 @@ class RetentionWork(Contract):
 
 
 class TableWork(Contract):
-    """One table of a run."""
+    """A table of a run, and the work on it."""
 
     uid: str
     """Of the IcebergTopic."""
@@ -73,27 +74,29 @@ class TableWork(Contract):
     table_uuid: str
     """A table that is another one by now is left alone."""
     dead_letters: bool = True
-    """The same for the dead-letter table, where there is one (rows by ``ingested_at``)."""
+    """If true, the same work is done on the dead-letter table, if it exists (rows by ``ingested_at``)."""
     compaction: CompactionWork | None = None
     retention: RetentionWork | None = None
 
 
 class MaintenanceRun(Contract):
-    """One Job. Connections name secrets by file."""
+    """The contract of a run. Connections name secrets by file."""
 
     version: Literal[1] = 1
     name: str
     """Of the Job; also the holder of the leases that it takes."""
     namespace: str = ""
-    """Where the leases are: the operator's. Empty: leases are files in ``leases_directory``."""
+    """The operator's namespace, which has the leases. If empty, leases are files in ``leases_directory``."""
     leases_directory: str | None = None
     lease_seconds: int = 60
     tables: tuple[TableWork, ...]
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     deadline_ms: int = 3_600_000
     until_ms: int | None = None
-    """When the run has to end at the latest (milliseconds since 1970), whichever attempt of it is at work: Kubernetes ends the Job soon after,
-    and with it what a run would report. None: nobody waits."""
+    """Latest end of the run in milliseconds since 1970, for all attempts together. None: no limit.
+
+    Kubernetes ends the Job soon after, and a run that still works then loses its report.
+    """
     cores: int = 1
     heap: str = "1g"
     executors: Executors | None = None
@@ -110,17 +113,17 @@ class MaintenanceRun(Contract):
 
     @property
     def driver_host(self) -> str | None:
-        """Where executors find the driver: a Job's pod has no name of its own in DNS, so at its address."""
+        """Return None: executors use the address of the driver's pod, because a Job's pod has no name in DNS."""
         return None
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """What tells this application's executors from others."""
+        """Return the labels of this run's executors."""
         return {names.LABEL_RUN: self.name}
 
 
 class Removed(Contract):
-    """What one part of retention removed, or would."""
+    """Items that a part of retention removed, or would remove."""
 
     files: int = 0
     bytes: int = 0
@@ -131,7 +134,7 @@ class Removed(Contract):
 
 
 class TableReport(Contract):
-    """What came of one table. Counts are of both tables where the dead letters followed."""
+    """The result for a table. Counts include the dead-letter table if the run worked on it."""
 
     uid: str
     outcome: Literal["Done", "Nothing", "Busy", "Gone", "Failed", "Unfinished"] = "Unfinished"

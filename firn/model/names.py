@@ -1,4 +1,4 @@
-"""Every name that is derived from another: labels, annotations, children, tables (design: interface.md, resources.md)."""
+"""Names that are derived from other names: labels, annotations, child objects, tables."""
 
 import re
 
@@ -23,7 +23,7 @@ LABEL_POLICY = f"{GROUP}/policy"
 LABEL_POLICY_UID = f"{GROUP}/policy-uid"
 
 EXECUTOR_ROLE = {"spark-role": "executor"}
-"""What Spark itself labels executor pods with; they carry `LABEL_GROUP` and `LABEL_MANAGED_BY` too."""
+"""The label that Spark gives executor pods. They also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
 
 # Annotations
 TEMPLATE_HASH = f"{GROUP}/template-hash"
@@ -35,7 +35,7 @@ RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"
 
-# Snapshot summary keys and table properties (interface.md)
+# Snapshot summary keys and table properties
 SUMMARY_TOPIC_ID = "firn.topic-id"
 SUMMARY_EPOCH = "firn.epoch"
 SUMMARY_OFFSETS = "firn.offsets"
@@ -48,7 +48,7 @@ DEAD_LETTER_SUFFIX = "__dlq"
 CONFIG_PATH = "/etc/firn/config.yaml"
 GROUP_PATH = "/etc/firn/group/group.json"
 RUN_PATH = "/etc/firn/run/run.json"
-"""Where a maintenance run finds its contract."""
+"""Path of the contract in a maintenance run's pod."""
 SECRETS_PATH = "/etc/firn/secrets"
 
 
@@ -83,7 +83,7 @@ def table_lease(table_uuid: str) -> str:
 
 
 def secret_file(secret: str, key: str) -> str:
-    """Where a referenced Secret's key is mounted in every pod that needs it."""
+    """Return the path at which a Secret's key is mounted in the pods that need it."""
     return f"{SECRETS_PATH}/{secret}/{key}"
 
 

@@ -1,4 +1,4 @@
-"""What ingestion leaves behind and says of itself: offsets in snapshot summaries, and the `/progress` document."""
+"""Offsets in snapshot summaries, and the `/progress` document of ingestion."""
 
 import json
 import re
@@ -42,7 +42,7 @@ class HaltedAt(BaseModel):
 
 
 class TopicProgress(BaseModel):
-    """What the driver says of one topic. Times are Unix seconds; lag in records and seconds."""
+    """The driver's report of a topic. Times are Unix seconds. Lag is in records and seconds."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

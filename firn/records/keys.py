@@ -36,12 +36,12 @@ class TooLargeError(Exception):
 
 
 class Record(NamedTuple):
-    """One record. ``rest`` are its bytes from the length of its key on."""
+    """A record. ``rest`` are its bytes from the length of its key on."""
 
     offset: int
     timestamp: int
     appended: bool
-    """Whether the timestamp is the append time of the batch."""
+    """True if the timestamp is the append time of the batch."""
     key: bytes | None
     tombstone: bool
     horizon: int

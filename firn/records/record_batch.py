@@ -52,7 +52,7 @@ class InvalidBatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One record batch with the fields of its header that the broker uses. ``data`` is the whole batch."""
+    """A record batch with the header fields that the broker uses. ``data`` is the whole batch."""
 
     data: memoryview
     attributes: int

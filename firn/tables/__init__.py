@@ -1,1 +1,2 @@
-"""What every process agrees on about tables: types, transforms, columns, properties, and which files are rewritten together."""
+"""Rules about tables that all processes share: types, transforms, columns, properties, and files to rewrite
+together."""

@@ -52,7 +52,7 @@ class DataFile:
     sequence: int = 0
     """Data sequence number, which says what deletes apply (`firn.tables.deletes`)."""
     written: int = 0
-    """Sequence number of the commit that added it; 0 where nobody asks for it."""
+    """Sequence number of the commit that added it; 0 if it is not needed."""
     deleted_ms: int = 0
     """Commit time of the first delete that applies to it; 0 where that is not known or there is none."""
 
@@ -85,22 +85,22 @@ class Group:
 
 
 def is_small(size: int, target_bytes: int) -> bool:
-    """Whether a file is too small for the target: below three quarters, as Iceberg's own rewrite has it."""
+    """Return True if a file is below three quarters of the target, as in Iceberg's own rewrite."""
     return size * 4 < target_bytes * 3
 
 
 def is_worn(file: DataFile, work: CompactionWork) -> bool:
-    """Whether its deletes alone are reason enough to rewrite a file."""
+    """Return True if the deletes of a file alone justify a rewrite."""
     if file.delete_files >= MANY_DELETE_FILES:
         return True
     return file.deletes > 0 and file.deletes >= work.delete_file_ratio * file.records
 
 
 def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[Group, ...]:
-    """What to rewrite now, most files saved first. A file is in one group at most. Files within ``open_grace_ms`` are never in one.
+    """Return the groups of files to rewrite now, most files saved first.
 
-    Files that are neither small nor have deletes may be left out of ``files``, but for the newest of each partition, unless
-    ``work.everything``.
+    A file is in at most one group. Files younger than ``open_grace_ms`` are in none. ``files`` may leave out files that are neither small nor
+    have deletes, except the newest of each partition, unless ``work.everything``.
     """
     partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in files:
@@ -113,7 +113,7 @@ def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[
 
 
 def manifests_fragmented(lengths: Sequence[int]) -> bool:
-    """Whether a snapshot's manifests, given by their lengths in bytes, are worth rewriting."""
+    """Return True if rewriting a snapshot's manifests is worthwhile. ``lengths`` are in bytes."""
     needed = -(-sum(lengths) // MANIFEST_BYTES)
     return len(lengths) - needed >= SPARE_MANIFESTS and len(lengths) > 2 * needed
 
@@ -172,13 +172,15 @@ def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:
 
 
 def _worth(count: int, total: int, largest: int, work: CompactionWork) -> bool:
-    """Whether so many small files of so many bytes are rewritten together."""
+    """Return True if a group of ``count`` small files with ``total`` bytes is worth a rewrite."""
     return count >= 2 and total >= 2 * largest and (total >= work.target_file_bytes or count >= MIN_FILES)
 
 
 def _merged(files: Sequence[DataFile], work: CompactionWork) -> Group:
-    """A group of small files. It is owed since the first of them, in order of time, were enough: those that came later must not make
-    it younger, and one that nothing could be merged with was owed to nobody."""
+    """Return a group of small files, due since the first of them, in order of time, were enough for a group.
+
+    Later files must not make the group younger. A file without a partner is not due.
+    """
     aged = _by_time(files)
     total = largest = 0
     since = aged[-1].added_ms

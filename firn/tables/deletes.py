@@ -25,7 +25,7 @@ class DeleteFile:
     target: str | None = None
     """Path of the only data file that it is about: deletion vectors, and position deletes of one file."""
     added_ms: int = 0
-    """Commit time of the snapshot that added it, as of a `DataFile`; 0 where nobody asks for it."""
+    """Commit time of the snapshot that added it, as for a `DataFile`; 0 if it is not needed."""
     written: int = 0
     """As of a `DataFile`."""
 

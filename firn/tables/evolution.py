@@ -1,5 +1,5 @@
 """Which changes of a record schema keep the table readable: add a field, widen a type, drop ``required``, change a doc
-(Iceberg spec, "Schema Evolution"; resources.md, "Schema changes")."""
+(Iceberg spec, "Schema Evolution")."""
 
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.tables import types

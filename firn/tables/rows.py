@@ -1,4 +1,4 @@
-"""What a record becomes: the columns every table has beside its schema's, and those of dead letters (resources.md, "Rows")."""
+"""Columns of rows: those of the schema, those that every table has in addition, and those of dead letters."""
 
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import types

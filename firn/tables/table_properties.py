@@ -31,8 +31,10 @@ def taken_back(current: Mapping[str, str], wanted: Mapping[str, str]) -> frozens
 
 
 def of_dead_letters(properties: Mapping[str, str]) -> dict[str, str]:
-    """What of a table's properties its dead-letter table has too: not those that name columns, which it does not have and Iceberg then
-    refuses to create it, nor places of files, which are one table's alone."""
+    """Return the properties of a table that its dead-letter table takes over.
+
+    Properties that name columns are left out, because Iceberg rejects unknown columns. Locations belong to one table only.
+    """
     return {
         key: value
         for key, value in properties.items()

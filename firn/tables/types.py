@@ -17,7 +17,7 @@ PRIMITIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One of `PRIMITIVES`."""
+    """A primitive type of `PRIMITIVES`."""
 
     name: str
 

@@ -1,6 +1,6 @@
 """How long Ready takes to follow what Kubernetes shows: the ingestion driver goes and is there again, the broker goes and is there again.
 
-resources.md promises 15 s. Cause and effect are both timed by watches of this process, so what is measured is the operator.
+The promise is 15 s. Cause and effect are both timed by watches of this process, so what is measured is the operator.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ def test_kafka_s_columns_are_the_same_as_a_struct_and_flat() -> None:
     assert [(f"_kafka_{name}", member) for name, member in kind.fields] == [
         (column.name, types.parse(column.type)) for column in flat
     ]
-    # resources.md, "Rows"
     assert str(kind) == (
         "struct<partition: int, offset: long, timestamp: timestamptz, timestamp_ms: long, timestamp_type: int,"
         " key: binary, headers: list<struct<key: string, value: binary>>>"
