@@ -1,4 +1,4 @@
-"""How clients on librdkafka reach a profile's brokers, and what they call topics. Nothing here reads a file: secrets are passed in."""
+"""Settings of librdkafka's clients for a profile's brokers. No function reads a file: callers pass secrets."""
 
 import re
 from collections.abc import Callable
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from firn.model.jobs import KafkaConnection
 
 _CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
-"""TLS's alerts about a certificate (RFC 8446, 6.2) as OpenSSL writes them."""
+"""Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""
 
 
 def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, str]:
-    """librdkafka's settings for ``connection``; ``secret`` gives the value in the file of that path. Secrets are values in them, so that they
-    can be sent to where the files are not."""
+    """Return librdkafka's settings for ``connection``. ``secret`` returns the content of the file at a path.
+
+    The settings contain secrets as values, so that processes without the files can use them."""
     config = {"bootstrap.servers": connection.bootstrap_servers, "security.protocol": connection.protocol}
     if connection.protocol.endswith("SSL"):
         config["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
@@ -30,11 +31,12 @@ def connection_settings(connection: KafkaConnection, secret: Callable[[str], str
 
 
 def refuses_certificate(text: str) -> bool:
-    """True where brokers do not take the client's certificate, or miss one: librdkafka calls that a lost connection, as they say so only after
-    the handshake (TLS 1.3)."""
+    """Return True if brokers reject the client's certificate or require one.
+
+    librdkafka reports a lost connection, because with TLS 1.3 the brokers reject it only after the handshake."""
     return _CERTIFICATE_ALERT.search(text) is not None
 
 
 def kafka_id(topic_id: object) -> str:
-    """A topic id as Kafka's own tools print it: URL-safe base64, where librdkafka has the standard alphabet."""
+    """Return a topic ID in the form of Kafka's own tools: URL-safe base64. librdkafka uses the standard alphabet."""
     return str(topic_id).replace("+", "-").replace("/", "_")

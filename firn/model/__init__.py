@@ -1,1 +1,1 @@
-"""The nouns every process shares and the contracts between processes; standard library and pydantic only."""
+"""Nouns that every process shares, and contracts between processes. Imports only the standard library and pydantic."""

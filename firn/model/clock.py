@@ -1,4 +1,4 @@
-"""Time as a port, so that decisions can be tested without waiting and without patching the standard library."""
+"""Time as a port: tests of decisions need no waiting and no patched standard library."""
 
 import time
 from datetime import UTC, datetime
@@ -6,24 +6,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time source of a process."""
+    """The clock of a process."""
 
     def now(self) -> datetime:
-        """The wall-clock time, in UTC, with zone."""
+        """Return the wall-clock time, with the zone UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; only differences mean something."""
+        """Return seconds that never decrease. Only differences have a meaning."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time in UTC."""
+        """Return the wall-clock time, with the zone UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return seconds that never decrease."""
         return time.monotonic()

@@ -1,7 +1,7 @@
 """The operator's configuration: one YAML document that the chart renders (``values.yaml``) and the operator validates at start.
 
-Keys are camelCase in YAML. Everything cluster-wide is here: profiles, ingestion groups, catalogs, images, sizes. A user's
-IcebergTopic names a profile, a group and a catalog; secrets are named by reference and never stand here.
+Keys are camelCase in YAML. The document has all cluster-wide settings: profiles, ingestion groups, catalogs, images, sizes. An
+IcebergTopic names a profile, a group and a catalog. The document refers to Secrets by name and key and contains no secret values.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _checked_heap(text: str) -> str:
 
 def _without_credentials(uri: str) -> str:
     if "@" in urlsplit(uri).netloc:
-        raise ValueError("has credentials in it; name a Secret in secretProperties instead")
+        raise ValueError("contains credentials; remove them and name a Secret in secretProperties")
     return uri
 
 
@@ -47,24 +47,24 @@ BROKERS_OWN = frozenset(
         "metadata.log.dir",
     }
 )  # fmt: skip
-"""Keys that a profile's ``config`` may not set: pods could not find one another, or their data, any more."""
+"""Keys that a profile's ``config`` must not set, because brokers would lose each other or their data."""
 
 
 def _without_identity(properties: dict[str, str]) -> dict[str, str]:
     refused = sorted(BROKERS_OWN & properties.keys())
     if refused:
-        raise ValueError(f"{', '.join(refused)} cannot be set, as the operator sets it for each broker; remove it")
+        raise ValueError(f"{', '.join(refused)} is set by the operator for each broker; remove it")
     return properties
 
 
 BROKER_SETTINGS_OWN = frozenset({"coordinator", "objects", "listener", "external", "nodeId", "zone", "metricsListen"})
-"""Keys of a diskless broker's settings that a profile's ``config`` may not set, for the same reason."""
+"""Settings of a diskless broker that a profile's ``config`` must not set, for the same reason."""
 
 
 def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     refused = sorted(BROKER_SETTINGS_OWN & settings.keys())
     if refused:
-        raise ValueError(f"{', '.join(refused)} cannot be set, as the operator sets it for each broker; remove it")
+        raise ValueError(f"{', '.join(refused)} is set by the operator for each broker; remove it")
     return settings
 
 
@@ -73,7 +73,7 @@ BrokerConfig = Annotated[
     AfterValidator(_without_identity),
     Field(json_schema_extra={"properties": dict.fromkeys(sorted(BROKERS_OWN), False)}),
 ]
-"""Keys of ``server.properties``."""
+"""Keys of Kafka's ``server.properties``."""
 BrokerSettings = Annotated[
     dict[str, Any],
     AfterValidator(_without_place),
@@ -82,13 +82,13 @@ BrokerSettings = Annotated[
 """Keys of a diskless broker's settings document (``firn_broker.settings``)."""
 Duration = Annotated[str, AfterValidator(_checked_duration)]
 Size = Annotated[str, AfterValidator(_checked_size)]
-"""A Kubernetes quantity of bytes."""
+"""A Kubernetes quantity of bytes, such as ``512Mi``."""
 Heap = Annotated[str, AfterValidator(_checked_heap)]
-"""A size as the JVM writes it."""
+"""A size in the JVM's form, such as ``768m``."""
 
 
 class Settings(BaseModel):
-    """Base of every configuration model: camelCase keys, unknown keys refused, frozen."""
+    """Base of every configuration model: camelCase keys, immutable. Unknown keys are errors."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
@@ -103,12 +103,12 @@ class SecretKey(Settings):
 
     @property
     def path(self) -> str:
-        """File in which every pod that needs the value finds it."""
+        """Return the file with the value in every pod that needs it."""
         return names.secret_file(self.secret, self.key)
 
 
 class Image(Settings):
-    """A container image, by full reference."""
+    """A container image: its full reference, and when to pull it."""
 
     image: str = Field(min_length=1)
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
@@ -120,19 +120,19 @@ class Images(Settings):
     spark: Image
     kafka: Image
     broker: Image | None = None
-    """Needed by profiles of kind Diskless that name no image of their own."""
+    """Image of diskless brokers, for profiles that do not name one."""
     pull_secrets: list[str] = []
 
 
 class Resources(Settings):
-    """Requests and limits of a container, as Kubernetes writes them."""
+    """Resource requests and limits of a container, in Kubernetes' form."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
 class Scheduling(Settings):
-    """Placement of pods. The values are copied into pod templates unchanged."""
+    """Scheduling fields that the operator copies into pod templates."""
 
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, object]] = []
@@ -150,7 +150,7 @@ class Sasl(Settings):
 
 
 class KafkaSecurity(Settings):
-    """How to connect to a Kafka that exists: TLS (CA, client certificate) and SASL, by Secret."""
+    """Connection to an existing Kafka: TLS (CA, client certificate) and SASL, from Secrets."""
 
     tls: bool = False
     ca: SecretKey | None = None
@@ -162,29 +162,29 @@ class KafkaSecurity(Settings):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if (self.certificate is None) != (self.certificate_key is None):
-            raise ValueError("certificate and certificateKey need each other")
+            raise ValueError("certificate and certificateKey have to be set together")
         if not self.tls and (self.ca or self.certificate):
-            raise ValueError("ca and certificate need tls: true")
+            raise ValueError("ca and certificate require tls: true")
         return self
 
     @property
     def protocol(self) -> str:
-        """Kafka's ``security.protocol``."""
+        """Return Kafka's ``security.protocol``."""
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
 
 
 class Storage(Settings):
-    """The volume of one broker."""
+    """The volume of each broker."""
 
     size: Size = "20Gi"
     storage_class_name: str | None = None
 
 
 class External(Settings):
-    """A listener for clients outside the cluster: one Service per broker and one to bootstrap from.
+    """A listener for clients outside the cluster: a Service for each broker and a bootstrap Service.
 
-    Broker N is advertised as ``host:port+1+N`` (NodePort), where ``host`` is a name or address that clients reach; the bootstrap
-    Service answers on ``port``. For LoadBalancer, ``hosts`` lists the advertised name of each broker, all on port 9094.
+    NodePort: broker N is advertised as ``host:port+1+N``. ``host`` is a name or address that clients reach. The bootstrap Service
+    listens on ``port``. LoadBalancer: ``hosts`` has the advertised name of each broker; all listen on port 9094.
     """
 
     type: Literal["NodePort", "LoadBalancer"] = "NodePort"
@@ -195,10 +195,10 @@ class External(Settings):
 
 
 class Profile(Settings):
-    """How the log of a topic is kept: what all kinds have."""
+    """Brokers and defaults of topics: the keys that all kinds of profiles have."""
 
     namespaces: list[str] = []
-    """Namespaces whose topics may use it; empty: all."""
+    """Namespaces whose topics may use it. Empty: all."""
     default_partitions: int = Field(default=3, ge=1, le=10000)
     replicas: int = Field(default=3, ge=1, le=99)
     image: Image | None = None
@@ -207,12 +207,12 @@ class Profile(Settings):
 
     @property
     def managed(self) -> bool:
-        """True when the operator launches the brokers."""
+        """Return True if the operator runs the brokers."""
         return True
 
 
 class KafkaProfile(Profile):
-    """Apache Kafka. With ``bootstrapServers``: one that exists; without: a fleet that the operator launches."""
+    """Apache Kafka. With ``bootstrapServers``: an existing Kafka. Without: brokers that the operator runs."""
 
     kind: Literal["Kafka"] = "Kafka"
     bootstrap_servers: str | None = None
@@ -225,63 +225,63 @@ class KafkaProfile(Profile):
 
     @property
     def managed(self) -> bool:
-        """True when the operator launches the brokers."""
+        """Return True if the operator runs the brokers."""
         return self.bootstrap_servers is None
 
 
 class Coordinator(Settings):
-    """The PostgreSQL database in which diskless brokers keep offsets, topics and groups, in a schema for each profile."""
+    """PostgreSQL database for offsets, topics and groups of diskless brokers; each profile has its own schema."""
 
     uri: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^postgres(ql)?://")]
-    """``postgresql://host:port/database`` (no credentials)."""
+    """Address as ``postgresql://HOST:PORT/DATABASE``, without credentials."""
     user: Annotated[str, Field(min_length=1)] | SecretKey
-    """Its name, or the Secret key that has it."""
+    """User of the database, or the Secret key with its name."""
     password: SecretKey | None = None
 
     def references(self) -> list[SecretKey]:
-        """The Secret keys that are needed to connect."""
+        """Return the Secret keys that a connection needs."""
         return [it for it in (self.user, self.password) if isinstance(it, SecretKey)]
 
 
 class ObjectStore(Settings):
-    """The bucket in which diskless brokers keep records."""
+    """Bucket for the records of diskless brokers."""
 
     url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^(s3|gs|az)://[^/]+")]
-    """``s3://bucket/prefix``, ``gs://`` or ``az://``; what this profile writes is below its own name there."""
+    """Place of objects: ``s3://BUCKET/PREFIX``, ``gs://...`` or ``az://...``. Each profile writes below its own name."""
     properties: dict[str, str] = {}
-    """Keys of the brokers' object store client: ``aws_endpoint``, ``aws_region``, ... (docs.rs/object_store has them all)."""
+    """Keys of the object store client, such as ``aws_endpoint`` and ``aws_region``. docs.rs/object_store lists them."""
     secret_properties: dict[str, SecretKey] = {}
-    """Properties with values from Secrets: ``aws_access_key_id``, ``aws_secret_access_key``, ..."""
+    """Properties from Secret keys, such as ``aws_access_key_id`` and ``aws_secret_access_key``."""
 
 
 class DisklessProfile(Profile):
-    """Brokers that keep nothing: records go to a bucket, their order to a database. They come and go without moving data."""
+    """Diskless brokers: a bucket has the records, a database their order. Brokers start and stop without moving data."""
 
     kind: Literal["Diskless"]
     coordinator: Coordinator
     object_store: ObjectStore
     flush_interval: Duration = "250ms"
-    """An object is written this long after its first record came; producers wait for it."""
+    """Longest time between the first record of an object and its upload. Producers wait for the upload."""
     flush_bytes: Size = "8Mi"
-    """An object is written before its time when it would grow past this."""
+    """Size from which an object is uploaded early."""
     topic_config: dict[str, str] = {}
-    """Configs of topics that do not have their own, by their Kafka names."""
+    """Default topic configs, by Kafka's names. Configs of a topic have precedence."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "512Mi"})
     service_account: str = "firn-broker"
     environment: dict[str, str] = {}
     config: BrokerSettings = {}
-    """Further settings of the brokers (``writer``, ``reader``, ``connections``, ``groups``, ``upkeep``, ...); they win over ours."""
+    """Further settings of the brokers, such as ``writer`` and ``reader``. They have precedence over the settings of the operator."""
 
     @model_validator(mode="after")
     def _flushes(self) -> Self:
         if durations.milliseconds(self.flush_interval) > 60_000:
-            raise ValueError("flushInterval: at most 60s, as producers wait for it")
+            raise ValueError("flushInterval is at most 60s, because producers wait for the upload")
         if not 1024 <= quantities.size(self.flush_bytes) <= 256 * 2**20:
             raise ValueError("flushBytes: from 1Ki to 256Mi")
         return self
 
     def secret_names(self) -> list[str]:
-        """Return the Secrets that only its brokers need, sorted."""
+        """Return the names of the Secrets that only its brokers need, sorted."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
 
@@ -293,7 +293,7 @@ def _kind(profile: Any) -> Any:
 
 
 def _by_kind(schema: dict[str, Any]) -> None:
-    """Replace ``oneOf`` by a condition on the kind, so that errors name only the problems of that kind."""
+    """Errors then name the intended kind only; with ``oneOf`` they would name all kinds."""
     kafka, diskless = schema.pop("oneOf")
     schema["if"] = {"properties": {"kind": {"const": "Diskless"}}, "required": ["kind"]}
     schema |= {"then": diskless, "else": kafka}
@@ -304,52 +304,52 @@ AnyProfile = Annotated[
     Discriminator(_kind, custom_error_type="kind", custom_error_message="kind is neither Kafka nor Diskless"),
     Field(json_schema_extra=_by_kind),
 ]
-"""A profile of any kind; one that names none is of kind Kafka."""
+"""A profile of any kind. The default kind is Kafka."""
 
 
 class Catalog(Settings):
-    """An Iceberg catalog. ``properties`` are Iceberg's own keys as Java writes them (``s3.endpoint``, ``client.region``, ...)."""
+    """An Iceberg catalog. ``properties`` are keys of Iceberg's Java implementation, such as ``s3.endpoint`` and ``client.region``."""
 
     type: Literal["sql", "rest"]
     uri: Annotated[str, AfterValidator(_without_credentials)]
-    """For sql: ``postgresql://host:port/database`` (no credentials). For rest: the base URI."""
+    """For sql: ``postgresql://HOST:PORT/DATABASE``, without credentials. For rest: the base URI."""
     warehouse: str
     namespaces: list[str] = []
-    """Kubernetes namespaces whose topics may use it; empty: all."""
+    """Kubernetes namespaces whose topics may use it. Empty: all."""
     properties: dict[str, str] = {}
     secret_properties: dict[str, SecretKey] = {}
-    """Property -> Secret key; for sql, ``user`` and ``password`` are the database's."""
+    """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
 
 
 class Executors(Settings):
-    """Spark executors on Kubernetes, of an ingestion group or a maintenance run."""
+    """Spark executors of an ingestion group or a maintenance run, as pods."""
 
     instances: int = Field(ge=1, le=100)
     cores: int = Field(default=1, ge=1, le=64)
     cpu: str = "500m"
-    """CPU request of one executor; there is no limit."""
+    """CPU request of each executor, such as ``500m``. Executors have no CPU limit."""
     memory: Heap = "2g"
     overhead: Heap = "1g"
-    """Memory beside the executor's heap: Python workers and off-heap."""
+    """Memory of each executor beside its heap, for Python workers and off-heap data."""
 
 
 class IngestionGroup(Settings):
     """An ingestion application: a driver pod that serves many topics."""
 
     namespaces: list[str] = []
-    """Namespaces whose topics may use it; empty: all."""
+    """Namespaces whose topics may use it. Empty: all."""
     image: Image | None = None
-    """Instead of ``images.spark``: to try a new version on one group first."""
+    """Image instead of ``images.spark``, to test a new version with this group first."""
     cores: int = Field(default=1, ge=1, le=64)
-    """Spark's local[N] when there are no executors; threads that land topics either way."""
+    """Number of topics or parts of topics that land at the same time; N of Spark's local[N] without executors."""
     memory: Size = "2Gi"
     """Memory request and limit of the driver pod."""
     heap: Heap = "768m"
-    """Heap of the driver's JVM; the rest of ``memory`` is for Python."""
+    """Heap of the driver's JVM, such as ``768m``. Python uses the rest of ``memory``."""
     cpu: str = "500m"
     executors: Executors | None = None
     bytes_per_commit: Size = "128Mi"
-    """A topic is due before its freshness once this much waits."""
+    """Size of waiting records from which a topic lands before its freshness requires it."""
     spark_conf: dict[str, str] = {}
     scheduling: Scheduling = Scheduling()
     environment: dict[str, str] = {}
@@ -357,12 +357,12 @@ class IngestionGroup(Settings):
 
 
 class RunSize(Settings):
-    """Resources of a maintenance run that names this size."""
+    """Resources of a maintenance run of this size."""
 
     cores: int = Field(default=1, ge=1, le=64)
-    """Spark's local[N] when there are no executors; tables that are worked on at the same time either way."""
+    """Number of tables that a run handles at the same time; N of Spark's local[N] without executors."""
     heap: Heap = "1g"
-    """Heap of the driver's JVM; the rest of ``memory`` is for Python and off-heap."""
+    """Heap of the driver's JVM, such as ``1g``. Python and off-heap data use the rest of ``memory``."""
     memory: Size = "2Gi"
     """Memory request and limit of the driver pod."""
     cpu: str = "500m"
@@ -370,27 +370,27 @@ class RunSize(Settings):
 
 
 class Maintenance(Settings):
-    """The runs that carry out CompactionPolicies and RetentionPolicies."""
+    """Runs of CompactionPolicies and RetentionPolicies."""
 
     sizes: dict[Name, RunSize] = {"small": RunSize()}
-    """Sizes that a policy's ``run.size`` may name; ``large``, where there is one, is used for large tables by itself."""
+    """Sizes that a policy's ``run.size`` may name. If there is a size ``large``, large tables use it."""
     large_table: Size = "16Gi"
-    """A table with so many bytes to rewrite, or in all where retention drops rows, gets a run of its own."""
+    """Bytes to rewrite from which a table gets its own run. For retention of rows, bytes of the whole table."""
     max_runs: int = Field(default=4, ge=1, le=100)
-    """Runs at the same time, of all policies together; each policy has its own limit below that."""
+    """Most runs at the same time, of all policies together. Each policy also has its own limit."""
     tables_per_run: int = Field(default=24, ge=1, le=24)
-    """Small tables share a run, at most so many: their reports have to fit a termination message."""
+    """Most small tables that share a run. Their reports have to fit a termination message."""
     debt_interval: Duration = "1m"
-    """Every table's metadata is looked at so often; nothing is read where nothing was committed."""
+    """Interval between measurements of each table's debt. A table without new commits is not read again."""
     lowest_orphan_age: Duration = "1d"
-    """No policy may take files younger than this for orphans: a writer may be about to commit them."""
+    """Lowest age for ``orphanFiles.minAge`` of policies. Younger files may belong to a commit in progress."""
     lowest_snapshot_age: Duration = "5m"
-    """No policy may expire snapshots younger than this: a reader may still use them."""
+    """Lowest age for ``snapshots.maxAge`` of policies. Readers may still use younger snapshots."""
     ttl: Duration = "1h"
-    """Finished runs stay in the cluster this long, with their logs."""
+    """Time for which Jobs of finished runs, and their logs, stay in the cluster."""
     service_account: str = "firn-maintain"
     image: Image | None = None
-    """Instead of ``images.spark``."""
+    """Image of runs instead of ``images.spark``."""
     spark_conf: dict[str, str] = {}
     scheduling: Scheduling = Scheduling()
     environment: dict[str, str] = {}
@@ -398,7 +398,7 @@ class Maintenance(Settings):
     @model_validator(mode="after")
     def _has_a_size(self) -> Self:
         if "small" not in self.sizes:
-            raise ValueError("sizes: there has to be one named small, which policies use that name none")
+            raise ValueError("sizes: add a size named small, the default of policies")
         return self
 
 
@@ -407,7 +407,7 @@ class Config(Settings):
 
     namespace: str
     watch_namespaces: list[str] = []
-    """Namespaces whose resources count; empty: all."""
+    """Namespaces whose resources the operator manages. Empty: all."""
     images: Images
     default_profile: str
     profiles: dict[Name, AnyProfile]
@@ -417,14 +417,14 @@ class Config(Settings):
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance = Maintenance()
     resync: Duration = "5m"
-    """Every resource is looked at again at least this often."""
+    """Longest time between two reconciles of a resource."""
     progress_interval: Duration = "5s"
-    """How often a group's /progress is read."""
+    """Interval between two reads of a group's /progress."""
     workers: int = Field(default=8, ge=1, le=64)
     writes_per_second: int = Field(default=100, ge=1, le=1000)
-    """Writes to the Kubernetes API that the operator allows itself, on average; Events come on top."""
+    """Most writes to the Kubernetes API per second, on average. Events are not counted."""
     write_burst: int = Field(default=200, ge=1, le=10000)
-    """Writes to the Kubernetes API at once, before the average counts."""
+    """Most writes to the Kubernetes API in a burst."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")
@@ -435,18 +435,18 @@ class Config(Settings):
             ("defaultGroup", self.default_group, self.groups),
         ):
             if name not in known:
-                raise ValueError(f"{kind}: {name!r} is not among {sorted(known)}")
+                raise ValueError(f"{kind}: {name!r} is not in the configuration, which has {sorted(known)}")
         return self
 
     @model_validator(mode="after")
     def _brokers_have_an_image(self) -> Self:
         for name, profile in self.profiles.items():
             if isinstance(profile, DisklessProfile) and profile.image is None and self.images.broker is None:
-                raise ValueError(f"profiles.{name} is Diskless and has no image; set images.broker, or its own")
+                raise ValueError(f"profiles.{name} is Diskless and has no image; set images.broker or its own image")
         return self
 
     def secret_names(self) -> list[str]:
-        """Every Secret that the operator and the ingestion applications need, sorted. Those of diskless brokers are for these alone."""
+        """Return the names of the Secrets that the operator and the ingestion applications need, sorted."""
         return sorted({reference.secret for reference in self._references()})
 
     def _references(self) -> Iterator[SecretKey]:
@@ -458,14 +458,14 @@ class Config(Settings):
 
 
 def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:
-    """The Secret keys that connecting with ``security`` needs."""
+    """Return the Secret keys that a connection with ``security`` needs."""
     yield from (ref for ref in (security.ca, security.certificate, security.certificate_key) if ref is not None)
     if security.sasl is not None:
         yield security.sasl.password
 
 
 def load(path: str | Path) -> Config:
-    """The configuration in the YAML file at ``path``. Raises InvalidSpecError that names file and key."""
+    """Read the configuration from the YAML file at ``path``. Raises InvalidSpecError that names file and key."""
     try:
         document = yaml.safe_load(Path(path).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -478,7 +478,7 @@ def load(path: str | Path) -> Config:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """Return the place of an error in the document, without the kind of a profile that pydantic adds."""
+    """Return the place of an error in the document. Pydantic adds the kind of a profile to it."""
     parts = [str(part) for part in location]
     if parts[:1] == ["profiles"] and len(parts) > 2 and parts[2] in ("Kafka", "Diskless"):
         del parts[2]

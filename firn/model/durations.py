@@ -1,4 +1,4 @@
-"""Durations as users write them: one number and one unit, such as ``5s`` or ``7d`` (design rule for every field of the API)."""
+"""Durations in the form of every field of the API: a number and a unit, such as ``5s`` or ``7d``."""
 
 import re
 from datetime import timedelta
@@ -9,16 +9,16 @@ _SHAPE = re.compile(r"([1-9][0-9]*)(ms|s|m|h|d)")
 
 
 def milliseconds(text: str) -> int:
-    """Milliseconds of ``text``. Raises ValueError naming the text and the accepted form."""
+    """Return the milliseconds of ``text``. Raises ValueError that names the text and the valid form."""
     match = _SHAPE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a duration: write one number and one unit of ms, s, m, h, d, such as 60s")
+        raise ValueError(f"{text!r} is not a duration: write a number and a unit of ms, s, m, h or d, such as 60s")
     return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def parse(text: str) -> timedelta:
-    """``text`` as a timedelta. Raises ValueError as `milliseconds` does."""
+    """Return ``text`` as a timedelta. Raises ValueError like `milliseconds`."""
     try:
         return timedelta(milliseconds=milliseconds(text))
     except OverflowError as error:
-        raise ValueError(f"{text!r} is longer than time goes") from error
+        raise ValueError(f"{text!r} is too long: write a shorter duration") from error

@@ -1,19 +1,19 @@
-"""The errors of Firn, by who has to act.
+"""Errors by the party that has to act.
 
 ::
 
     FirnError
-    ├── InvalidSpecError       the author of the resource: a condition, no retry before a new spec
-    ├── ConflictError          the author: another resource owns the topic or table
+    ├── InvalidSpecError       the author of the resource: a condition, and no retry before a new spec
+    ├── ConflictError          the author: another owner has the topic or table
     ├── AccessDeniedError      the administrator: credentials or grants are wrong
-    ├── NotReadyError          no action: a dependency is starting; short wait
+    ├── NotReadyError          no action: a dependency is starting; retry soon
     ├── UnavailableError       no action: a dependency is down or slow; back off
-    ├── CommitConflictError    the caller: a race for the table was lost; plan again
-    ├── CommitUnknownError     the caller: the outcome is unknown; read back before anything else
+    ├── CommitConflictError    the caller: another writer committed first; plan again
+    ├── CommitUnknownError     the caller: the outcome is unknown; read the table back first
     ├── FencedError            the process: a newer writer exists; stop
-    └── CorruptDataError       the administrator: the data that was read cannot be true
+    └── CorruptDataError       the administrator: the data read cannot be true
 
-Adapters raise these, chained to the library's own exception. A class is added only if a caller acts differently on it.
+Adapters raise these errors, chained to the library's own exception. Add a class only if a caller acts differently on it.
 Each error has the `reason` of the condition that reports it (``firn.model.conditions.Reason``).
 """
 
@@ -21,7 +21,7 @@ from enum import IntEnum
 
 
 class FirnError(Exception):
-    """Base of all. ``reason`` is the condition reason it leads to; the message names object, cause and way out."""
+    """Base of all errors. ``reason`` is that of the condition; the message names object, cause and next step."""
 
     default_reason = "NotReady"
 
@@ -31,60 +31,60 @@ class FirnError(Exception):
 
 
 class InvalidSpecError(FirnError):
-    """The manifest asks for something impossible; waits for a new spec."""
+    """The spec cannot be followed until its author changes it."""
 
     default_reason = "InvalidSpec"
 
 
 class ConflictError(FirnError):
-    """Another resource, or a thing outside, already owns the name."""
+    """Another resource, or another system, already uses the name."""
 
     default_reason = "ResourceConflict"
 
 
 class AccessDeniedError(FirnError):
-    """The dependency answered that these credentials may not do this."""
+    """A dependency rejected the credentials or the operation."""
 
     default_reason = "AccessDenied"
 
 
 class NotReadyError(FirnError):
-    """A dependency is on its way."""
+    """A dependency is starting."""
 
     default_reason = "Pending"
 
 
 class UnavailableError(FirnError):
-    """A dependency does not answer, or answers that it cannot now."""
+    """A dependency does not answer, or cannot serve the request now."""
 
     default_reason = "NotReady"
 
 
 class CommitConflictError(FirnError):
-    """The table moved under us: plan again from its new state."""
+    """Another writer committed to the table first. Plan again from its new state."""
 
 
 class CommitUnknownError(FirnError):
-    """A commit may or may not have happened: read the table back before doing anything else."""
+    """The outcome of a commit is unknown. Read the table back before any other step."""
 
 
 class FencedError(FirnError):
-    """A writer with a newer epoch exists; this one must stop."""
+    """A writer with a newer epoch exists. This writer has to stop."""
 
     default_reason = "Fenced"
 
 
 class CorruptDataError(FirnError):
-    """Data that was read contradicts everything that can have been written."""
+    """Data that was read contradicts every possible write."""
 
 
 def is_denial(sqlstate: str) -> bool:
-    """Return True if a SQLSTATE means invalid authorization (class 28) or a missing privilege (42501)."""
+    """Return True if a database's SQLSTATE rejects the credentials (class 28) or the privilege (42501)."""
     return sqlstate.startswith("28") or sqlstate == "42501"
 
 
 class ExitCode(IntEnum):
-    """Process exit codes of the Spark applications (part of the public surface)."""
+    """Exit codes of all processes (part of the public interface)."""
 
     DONE = 0
     BUG = 1
@@ -93,4 +93,4 @@ class ExitCode(IntEnum):
     CORRUPT = 4
     TEMPORARY = 75
     OUT_OF_MEMORY = 76
-    """The heap of Spark's JVM was exhausted, and that ended."""
+    """Spark's JVM ended because its heap was exhausted."""

@@ -1,5 +1,8 @@
-"""Contracts from the operator to the Spark applications: what an ingestion driver must do (`IngestJob`, one ConfigMap per
-topic, watched by label) and what it needs to know of the world (`GroupSettings`, mounted as a file)."""
+"""Contracts from the operator to the Spark applications.
+
+`IngestJob` says what a driver has to do for a topic: a ConfigMap for each topic, watched by label. `GroupSettings` says how the driver
+reaches its surroundings: a mounted file.
+"""
 
 from enum import StrEnum
 from typing import Literal
@@ -13,13 +16,13 @@ RESUME = r"^skip:[0-9]{1,10}:[0-9]{1,18}$"
 
 
 class Contract(BaseModel):
-    """Base of what crosses a process boundary: unknown keys are ignored, so that a newer operator can talk to an older driver."""
+    """Base of documents between processes. Unknown keys are ignored, so that an older driver reads a newer operator's documents."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Column(Contract):
-    """A column of the inline schema. ``type`` uses Iceberg's type names (`firn.tables.types`)."""
+    """A column of the inline schema. ``type`` is in the form of `firn.tables.types`."""
 
     name: str
     type: str
@@ -28,14 +31,14 @@ class Column(Contract):
 
 
 class SchemaFormat(StrEnum):
-    """How record values are encoded. Each format is a package in ``firn_spark/worker/formats``."""
+    """Encoding of record values. Each format is a package in ``firn_spark/worker/formats``."""
 
     JSON = "Json"
     RAW = "Raw"
 
 
 class RecordSchema(Contract):
-    """How record values become columns. Json has fields; Raw has a ``value`` column, and ``key`` too."""
+    """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``."""
 
     format: SchemaFormat
     fields: tuple[Column, ...] = ()
@@ -57,19 +60,19 @@ class TableTarget(Contract):
 
     @property
     def identifier(self) -> str:
-        """``catalog.namespace.name``."""
+        """Return the full name: ``CATALOG.NAMESPACE.NAME``."""
         return f"{self.catalog}.{self.namespace}.{self.name}"
 
 
 class StartFrom(Contract):
-    """The start of ingestion for a table without landed offsets."""
+    """The first record to land when the table has no offsets."""
 
     kind: Literal["Earliest", "Latest", "Timestamp"] = "Earliest"
     timestamp_ms: int | None = None
 
 
 class IngestJob(Contract):
-    """The job contract of a topic. ``generation`` is that of the resource."""
+    """The ingestion of a topic. ``generation`` is that of the resource."""
 
     version: Literal[1] = 1
     uid: str
@@ -80,7 +83,7 @@ class IngestJob(Contract):
     profile: str
     topic: str
     topic_id: str | None = None
-    """Kafka's id of the topic as the operator saw it (base64 as Kafka prints it)."""
+    """Kafka's topic ID that the operator observed, in Kafka's base64."""
     record_schema: RecordSchema
     table: TableTarget
     freshness_ms: int
@@ -88,14 +91,13 @@ class IngestJob(Contract):
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)
-    """``skip:PARTITION:OFFSET``: the record at which the topic halted, which goes to dead letters. A new one ends the halt."""
+    """``skip:PARTITION:OFFSET``: write the record at which the topic halted to the dead letters. A new value ends the halt."""
     restart: str | None = None
-    """Value of the restart annotation. A new value makes the driver reload the topic: it drops the backoff and reads
-    the table again."""
+    """Value of the restart annotation. On a new value the driver drops its state of the topic and starts again."""
 
 
 class KafkaConnection(Contract):
-    """How to reach a profile's brokers. Secret values are named by file."""
+    """Connection to a profile's brokers. Files have the secret values."""
 
     bootstrap_servers: str
     protocol: str = "PLAINTEXT"
@@ -109,13 +111,13 @@ class KafkaConnection(Contract):
 
     @property
     def secret_files(self) -> tuple[str, ...]:
-        """The files that it names."""
+        """Return the files with secret values."""
         files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path)
         return tuple(file for file in files if file is not None)
 
 
 class CatalogConnection(Contract):
-    """How to reach a catalog. ``properties`` are Iceberg's Java keys; ``secret_properties`` name files."""
+    """Connection to a catalog. ``properties`` are Iceberg's Java keys; ``secret_properties`` name files."""
 
     type: Literal["sql", "rest"]
     uri: str
@@ -125,21 +127,21 @@ class CatalogConnection(Contract):
 
     @property
     def secret_files(self) -> tuple[str, ...]:
-        """The files that it names."""
+        """Return the files with secret values."""
         return tuple(self.secret_properties.values())
 
 
 class GroupSettings(Contract):
-    """Settings of an ingestion application. With ``jobs_directory``, a directory replaces Kubernetes."""
+    """Settings of an ingestion application. If ``jobs_directory`` is set, directories replace Kubernetes."""
 
     group: str
     namespace: str = ""
     cores: int = 1
     heap: str = "768m"
     bytes_per_commit: int = 128 * 1024 * 1024
-    """A topic is due before its freshness once this many bytes wait."""
+    """Waiting bytes from which a topic lands before its freshness requires it."""
     buffer_bytes: int = 128 * 1024 * 1024
-    """Decoded rows that one task may hold before it writes files."""
+    """Bytes of decoded rows that a task holds before it writes files."""
     executors: config.Executors | None = None
     executor_image: str | None = None
     executor_pull_policy: str = "IfNotPresent"
@@ -153,21 +155,21 @@ class GroupSettings(Contract):
 
     @property
     def secret_files(self) -> frozenset[str]:
-        """Every file with a secret that some connection names."""
+        """Return every file with a secret value of any connection."""
         connections: tuple[KafkaConnection | CatalogConnection, ...] = (*self.kafka.values(), *self.catalogs.values())
         return frozenset(file for connection in connections for file in connection.secret_files)
 
     @property
     def application(self) -> str:
-        """Name of the Spark application."""
+        """Return the name of the Spark application."""
         return names.ingestion(self.group)
 
     @property
     def driver_host(self) -> str | None:
-        """Return the host name at which executors find the driver."""
+        """Return the name at which executors reach the driver."""
         return f"{self.application}.{self.namespace}.svc"
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """Return the labels of this application's executors."""
+        """Return the labels that identify the executors of this application."""
         return {names.LABEL_GROUP: self.group}

@@ -1,8 +1,7 @@
-"""Contract between the operator and a maintenance run, and back: what to do to which tables, and what was done.
+"""Contracts between the operator and a maintenance run: the work for each table, and the report.
 
-The operator writes a `MaintenanceRun` into the ConfigMap that a run's Job mounts. What the run did comes back as a `RunReport` in the
-container's termination message, packed by `pack`: a run needs no right to write anything in Kubernetes but the leases of its tables, and its
-executors where it has some.
+The operator writes a `MaintenanceRun` into the ConfigMap that the run's Job mounts. The run returns a `RunReport` in the container's
+termination message, packed by `pack`. A run therefore writes only the leases of its tables and its executors in Kubernetes.
 """
 
 import base64
@@ -16,45 +15,44 @@ from firn.model.config import Executors
 from firn.model.jobs import CatalogConnection, Contract, TableTarget
 
 MESSAGE_BYTES = 4096
-"""Kubernetes keeps this much of a container's termination message."""
+"""Bytes of a termination message that Kubernetes stores."""
 TABLES_PER_RUN = 24
-"""So many tables' reports fit a termination message, samples left out where they do not."""
+"""Number of tables whose reports fit a termination message, if necessary without samples."""
 
 
 class CompactionWork(Contract):
-    """The work of a CompactionPolicy on a table."""
+    """Work of a CompactionPolicy on a table."""
 
     strategy: Literal["BinPack", "Sort", "ZOrder"] = "BinPack"
     columns: tuple[str, ...] = ()
-    """For Sort (``time_hour desc nulls last``, as in ``table.sortBy``; empty: the table's own order) and ZOrder (column names)."""
+    """Sort: terms such as ``time_hour desc nulls last``; empty: the table's own order. ZOrder: names of columns."""
     target_file_bytes: int = 512 * 1024 * 1024
     open_grace_ms: int = 300_000
-    """Files younger than this are left to the writer."""
+    """Age below which files are not rewritten."""
     delete_file_ratio: float = 0.3
-    """A data file with so many deleted rows, as a share of its own, is rewritten whatever its size."""
+    """Share of deleted rows from which a data file of any size is rewritten."""
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = "WhenFragmented"
     max_commits: int = 10
     everything: bool = False
-    """Sort and ZOrder on a schedule or by run-now: all files in reach, not only small ones."""
+    """True: Sort and ZOrder rewrite all files, because the run was scheduled or requested."""
 
 
 class RowsWork(Contract):
-    """Rows whose ``column`` (a timestamp, timestamptz or date of the table) is older than ``max_age_ms`` go."""
+    """Delete rows whose ``column`` (timestamp, timestamptz or date) is older than ``max_age_ms``."""
 
     column: str
     max_age_ms: int
 
 
 class SnapshotsWork(Contract):
-    """Snapshots older than ``max_age_ms`` go, but ``min_keep`` stay."""
+    """Expire snapshots older than ``max_age_ms``, but keep ``min_keep``."""
 
     max_age_ms: int
     min_keep: int
 
 
 class RetentionWork(Contract):
-    """The work of a RetentionPolicy on a table. Without ``enforce`` nothing is deleted, and the report says what
-    would be."""
+    """Work of a RetentionPolicy on a table. Without ``enforce`` the run only reports what it would delete."""
 
     enforce: bool = False
     rows: RowsWork | None = None
@@ -64,39 +62,37 @@ class RetentionWork(Contract):
 
 
 class TableWork(Contract):
-    """A table of a run, and the work on it."""
+    """A table of a run."""
 
     uid: str
-    """Of the IcebergTopic."""
+    """UID of the IcebergTopic."""
     namespace: str
     name: str
     table: TableTarget
     table_uuid: str
-    """A table that is another one by now is left alone."""
+    """UUID of the table. A table with another UUID is not touched."""
     dead_letters: bool = True
-    """If true, the same work is done on the dead-letter table, if it exists (rows by ``ingested_at``)."""
+    """Work on the dead-letter table, if it exists. The age of its rows is that of ``ingested_at``."""
     compaction: CompactionWork | None = None
     retention: RetentionWork | None = None
 
 
 class MaintenanceRun(Contract):
-    """The contract of a run. Connections name secrets by file."""
+    """A Job. Files have the secret values of connections."""
 
     version: Literal[1] = 1
     name: str
-    """Of the Job; also the holder of the leases that it takes."""
+    """Name of the Job, and holder of its leases."""
     namespace: str = ""
-    """The operator's namespace, which has the leases. If empty, leases are files in ``leases_directory``."""
+    """Namespace of the leases: that of the operator. Empty: leases are files in ``leases_directory``."""
     leases_directory: str | None = None
     lease_seconds: int = 60
     tables: tuple[TableWork, ...]
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     deadline_ms: int = 3_600_000
     until_ms: int | None = None
-    """Latest end of the run in milliseconds since 1970, for all attempts together. None: no limit.
-
-    Kubernetes ends the Job soon after, and a run that still works then loses its report.
-    """
+    """Deadline of all attempts of the run, in milliseconds since 1970. Kubernetes ends the Job soon after it, and a run that is ended
+    so cannot report. None: no deadline."""
     cores: int = 1
     heap: str = "1g"
     executors: Executors | None = None
@@ -113,37 +109,37 @@ class MaintenanceRun(Contract):
 
     @property
     def driver_host(self) -> str | None:
-        """Return None: executors use the address of the driver's pod, because a Job's pod has no name in DNS."""
+        """Return the address at which executors reach the driver. The pod of a Job has no DNS name."""
         return None
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """Return the labels of this run's executors."""
+        """What tells this application's executors from others."""
         return {names.LABEL_RUN: self.name}
 
 
 class Removed(Contract):
-    """Items that a part of retention removed, or would remove."""
+    """Data that a part of retention removed or would remove."""
 
     files: int = 0
     bytes: int = 0
     items: int = 0
-    """Rows, snapshots or metadata files, by the part that says it."""
+    """Number of rows, snapshots or metadata files."""
     sample: tuple[str, ...] = ()
-    """A few of them, by path or id."""
+    """Some examples, by path or ID."""
 
 
 class TableReport(Contract):
-    """The result for a table. Counts include the dead-letter table if the run worked on it."""
+    """Result for a table. Counts include the dead-letter table."""
 
     uid: str
     outcome: Literal["Done", "Nothing", "Busy", "Gone", "Failed", "Unfinished"] = "Unfinished"
-    """Nothing: there was nothing to do. Busy: another run has the table's lease. Gone: dropped, or another table by now.
-    Unfinished: the deadline or the end of the process came first."""
+    """Nothing: there was no work. Busy: another run holds the table's lease. Gone: the table was dropped or replaced.
+    Unfinished: the run ended before the table's work did."""
     begun: bool = True
-    """False where the run ended before it came to the table."""
+    """False if the run ended before it started on the table."""
     reason: str = ""
-    """A condition's reason where it failed (`firn.model.conditions.Reason`)."""
+    """Reason of a failure (`firn.model.conditions.Reason`)."""
     message: str = ""
     seconds: float = 0.0
     commits: int = 0
@@ -160,15 +156,17 @@ class TableReport(Contract):
 
 
 class RunReport(Contract):
-    """All of a run."""
+    """The report of a run."""
 
     name: str
     tables: tuple[TableReport, ...] = ()
 
 
 def pack(report: RunReport) -> str:
-    """The report as a termination message of at most `MESSAGE_BYTES`. What does not fit is left out: samples, then messages, then the last
-    tables (the operator takes those for unfinished)."""
+    """Return the report as a termination message of at most `MESSAGE_BYTES`.
+
+    If it does not fit, samples are left out first, then messages, then the last tables. The operator treats missing tables as
+    unfinished."""
     text = _packed(report)
     if len(text) > MESSAGE_BYTES:
         parts = ("rows", "snapshots", "orphans", "metadata")
@@ -200,7 +198,7 @@ def _packed(report: RunReport) -> str:
 
 
 def unpack(message: str) -> RunReport:
-    """The report in a termination message. Raises ValueError where it is none."""
+    """Read the report from a termination message. Raises ValueError if the message is no report."""
     try:
         return RunReport.model_validate_json(zlib.decompress(base64.b85decode(message.strip())))
     except (zlib.error, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Names that are derived from other names: labels, annotations, child objects, tables."""
+"""Names of labels, annotations, objects, Secrets and tables, and the rules that derive them."""
 
 import re
 
@@ -23,7 +23,7 @@ LABEL_POLICY = f"{GROUP}/policy"
 LABEL_POLICY_UID = f"{GROUP}/policy-uid"
 
 EXECUTOR_ROLE = {"spark-role": "executor"}
-"""The label that Spark gives executor pods. They also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
+"""Labels that Spark adds to executor pods. Executors also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
 
 # Annotations
 TEMPLATE_HASH = f"{GROUP}/template-hash"
@@ -35,63 +35,65 @@ RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"
 
-# Snapshot summary keys and table properties
+# Snapshot summary keys and table properties (interface.md)
 SUMMARY_TOPIC_ID = "firn.topic-id"
 SUMMARY_EPOCH = "firn.epoch"
 SUMMARY_OFFSETS = "firn.offsets"
 SUMMARY_KIND = "firn.kind"
 TABLE_OWNER = "firn.owner"
-"""Table property: uid of the IcebergTopic that made or adopted the table; only that one may drop it."""
+"""Table property: UID of the IcebergTopic that created or adopted the table. Only that resource may drop the table."""
 
 DEAD_LETTER_SUFFIX = "__dlq"
 
 CONFIG_PATH = "/etc/firn/config.yaml"
 GROUP_PATH = "/etc/firn/group/group.json"
 RUN_PATH = "/etc/firn/run/run.json"
-"""Path of the contract in a maintenance run's pod."""
+"""Path of a maintenance run's contract."""
 SECRETS_PATH = "/etc/firn/secrets"
 
 
 def fleet(profile: str) -> str:
-    """StatefulSet and headless Service of a profile's brokers."""
+    """Return the name of the StatefulSet and the headless Service of a profile's brokers."""
     return f"firn-broker-{profile}"
 
 
 def bootstrap(profile: str) -> str:
-    """Service that clients bootstrap from, port 9092."""
+    """Return the name of the bootstrap Service (port 9092)."""
     return f"firn-broker-{profile}-bootstrap"
 
 
 def ingestion(group: str) -> str:
-    """StatefulSet, Service and settings ConfigMap of an ingestion group."""
+    """Return the name of the StatefulSet, the Service and the ConfigMap of an ingestion group."""
     return f"firn-ingest-{group}"
 
 
 def job(uid: str) -> str:
-    """ConfigMap with the job contract of the topic resource with this uid."""
+    """Return the name of the ConfigMap with the job contract of a topic, by the UID of its resource."""
     return f"firn-job-{uid}"
 
 
 def run(policy: str, digest: str) -> str:
-    """Job and ConfigMap of a maintenance run for this policy; ``digest`` tells one run from another."""
+    """Return the name of the Job and the ConfigMap of a maintenance run. ``digest`` identifies the run."""
     return f"firn-run-{policy[:36].rstrip('-.')}-{digest}"
 
 
 def table_lease(table_uuid: str) -> str:
-    """Lease of the table with this UUID, and of its dead letters: a topic that is deleted with Retain and applied again has another uid."""
+    """Return the name of the Lease of a table and its dead letters, by the table's UUID.
+
+    A topic that is deleted with Retain and created again has another UID, but the same table."""
     return f"firn-table-{table_uuid}"
 
 
 def secret_file(secret: str, key: str) -> str:
-    """Return the path at which a Secret's key is mounted in the pods that need it."""
+    """Return the path of a Secret's key in every pod that needs it."""
     return f"{SECRETS_PATH}/{secret}/{key}"
 
 
 def table_part(text: str) -> str:
-    """A table or namespace name derived from a Kubernetes or Kafka name: characters outside [a-z0-9_] become _."""
+    """Return a Kubernetes or Kafka name as a name of a table or namespace: characters outside [a-z0-9_] become _."""
     return re.sub(r"[^a-z0-9_]", "_", text.lower())
 
 
 def dead_letters(table: str) -> str:
-    """Name of a table's dead-letter table."""
+    """Return the name of a table's dead-letter table."""
     return f"{table}{DEAD_LETTER_SUFFIX}"

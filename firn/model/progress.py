@@ -1,4 +1,4 @@
-"""Offsets in snapshot summaries, and the `/progress` document of ingestion."""
+"""Reports of ingestion: offsets in snapshot summaries, and the `/progress` document."""
 
 import json
 import re
@@ -10,18 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from firn.model import names
 
 Offsets = dict[int, int]
-"""Partition -> next offset to land."""
+"""Next offset to land, by partition."""
 
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def encode_offsets(offsets: Mapping[int, int]) -> str:
-    """The value of ``firn.offsets``: a JSON object, partitions ascending."""
+    """Return the value of ``firn.offsets``: a JSON object, partitions ascending."""
     return json.dumps({str(partition): offsets[partition] for partition in sorted(offsets)}, separators=(",", ":"))
 
 
 def decode_offsets(text: str) -> Offsets:
-    """The offsets in a ``firn.offsets`` value. Raises ValueError on anything else."""
+    """Read the offsets from a value of ``firn.offsets``. Raises ValueError for any other text."""
     value = json.loads(text)
     if not isinstance(value, dict) or not all(
         _PARTITION.fullmatch(partition) and type(offset) is int and offset >= 0 for partition, offset in value.items()
@@ -31,7 +31,7 @@ def decode_offsets(text: str) -> Offsets:
 
 
 class HaltedAt(BaseModel):
-    """The record a topic stopped at."""
+    """The record at which ingestion of a topic stopped."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -42,7 +42,7 @@ class HaltedAt(BaseModel):
 
 
 class TopicProgress(BaseModel):
-    """The driver's report of a topic. Times are Unix seconds. Lag is in records and seconds."""
+    """The driver's report of a topic. Times are Unix seconds; lag is in records and in seconds."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

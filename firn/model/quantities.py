@@ -1,4 +1,4 @@
-"""Sizes as Kubernetes writes them (``128Mi``, ``2Gi``, ``1G``) and as the JVM does (``768m``, ``1g``)."""
+"""Sizes in the form of Kubernetes (``128Mi``, ``2Gi``, ``1G``) and of the JVM (``768m``, ``1g``)."""
 
 import re
 
@@ -9,7 +9,7 @@ _JVM = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def size(text: str) -> int:
-    """Bytes of a Kubernetes quantity. Raises ValueError naming the text and the accepted form."""
+    """Return the bytes of a Kubernetes quantity. Raises ValueError that names the text and the valid form."""
     match = re.fullmatch(r"([0-9]+)([A-Za-z]*)", text)
     if match is None or match[2] not in _KUBERNETES:
         raise ValueError(f"{text!r} is not a size: write a whole number and a unit such as Mi or Gi")
@@ -17,7 +17,7 @@ def size(text: str) -> int:
 
 
 def heap(text: str) -> int:
-    """Bytes of a JVM heap size. Raises ValueError naming the text and the accepted form."""
+    """Return the bytes of a JVM heap size. Raises ValueError that names the text and the valid form."""
     match = re.fullmatch(r"([0-9]+)([A-Za-z]?)", text)
     if match is None or match[2].lower() not in _JVM:
         raise ValueError(f"{text!r} is not a heap size: write a whole number and m or g, such as 768m")

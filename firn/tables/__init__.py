@@ -1,2 +1,1 @@
-"""Rules about tables that all processes share: types, transforms, columns, properties, and files to rewrite
-together."""
+"""Rules about tables that every process shares: types, transforms, columns, properties, plans of compaction."""

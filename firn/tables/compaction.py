@@ -1,9 +1,9 @@
-"""Which data files of a table are rewritten together: pure planning, the same in the operator (what would be rewritten: debt) and in a run.
+"""Plan which data files of a table are rewritten together. The operator measures debt with the same plan that a run executes.
 
-The rule for small files is size-tiered: a file is rewritten only together with at least as much again. Every rewrite at least doubles the
-file that a row lies in, so a row is rewritten a number of times that is logarithmic in target size / first size, however the table is
-written. What cannot be merged under that rule grows by size class, so the small files that stay are logarithmically many too. Iceberg's own
-planner takes every group of five, the largest of them over and over.
+The rule for small files is size-tiered: a file is rewritten only with other files of at least its size in sum. Every rewrite at least
+doubles the size of the file that contains a row. The number of rewrites of a row is therefore logarithmic in target size / first size.
+The number of small files that remain is logarithmic too. Iceberg's own planner takes every group of five files, and so rewrites the
+largest of them again and again.
 """
 
 from collections import defaultdict
@@ -14,19 +14,19 @@ from typing import Literal
 from firn.model.maintenance import CompactionWork
 
 MIN_FILES = 4
-"""A group that does not fill a file has at least so many: fewer are not worth a commit."""
+"""Fewest files of a group that does not fill a target file. Fewer files do not justify a commit."""
 MAX_FILES = 2_000
-"""A group is closed at so many files: what one task can open in seconds. Its output is merged further by a later plan."""
+"""Most files of a group: a task can open them in seconds. A later plan merges the output further."""
 MANY_DELETE_FILES = 10
-"""A file that so many delete files apply to is rewritten whatever they delete: a reader opens all of them for it."""
+"""Number of delete files from which a data file is rewritten, because a reader opens all of them."""
 QUIET_MS = 86_400_000
-"""A partition without a new file for so long is taken for closed: what the size rule left there is merged."""
+"""Time without a new file after which a partition is closed: all its small files are merged."""
 ARRANGED_TARGETS = 64
-"""A group of Sort or ZOrder is at most so many target files: what is arranged together, not only rewritten together."""
+"""Most target files of a group of Sort or ZOrder, whose rows are ordered together."""
 MANIFEST_BYTES = 8 * 1024 * 1024
 """Iceberg's ``commit.manifest.target-size-bytes``."""
 SPARE_MANIFESTS = 10
-"""Manifests are fragmented when rewriting them would leave so many fewer, and less than half."""
+"""Manifests are fragmented if a rewrite removes at least this many, and more than half."""
 
 Reason = Literal["SmallFiles", "Settled", "Deletes", "Arrange"]
 
@@ -39,26 +39,26 @@ class DataFile:
     bytes: int
     records: int
     partition: str
-    """Partition tuple as text. Only compared."""
+    """Partition tuple as text, only for comparison."""
     spec_id: int
     added_ms: int
-    """Commit time of the snapshot that added it, epoch milliseconds; that of the oldest snapshot known where it has expired."""
+    """Commit time of the snapshot that added the file, in epoch milliseconds. If that snapshot expired: that of the oldest snapshot."""
     deletes: int = 0
-    """Rows of it that are deleted, as `firn.tables.deletes` estimates them."""
+    """Deleted rows of the file, as `firn.tables.deletes` estimates them."""
     delete_files: int = 0
-    """Delete files and deletion vectors that apply to it."""
+    """Number of delete files and deletion vectors that apply to the file."""
     arranged: bool = False
-    """Written by a run in the very arrangement (strategy and columns) that is wanted now."""
+    """True if a run wrote the file with the strategy and columns of the policy."""
     sequence: int = 0
-    """Data sequence number, which says what deletes apply (`firn.tables.deletes`)."""
+    """Data sequence number, which decides what deletes apply (`firn.tables.deletes`)."""
     written: int = 0
-    """Sequence number of the commit that added it; 0 if it is not needed."""
+    """Sequence number of the commit that added the file; 0 if not needed."""
     deleted_ms: int = 0
-    """Commit time of the first delete that applies to it; 0 where that is not known or there is none."""
+    """Commit time of the first delete that applies to the file; 0 if unknown or if there is none."""
 
     @property
     def live_bytes(self) -> int:
-        """Bytes, less the share of deleted rows."""
+        """Return the bytes without the share of deleted rows."""
         if self.deletes <= 0:
             return self.bytes
         return self.bytes * max(self.records - self.deletes, 0) // max(self.records, 1)
@@ -73,34 +73,36 @@ class Group:
     files: tuple[DataFile, ...]
     reason: Reason
     outputs: int
-    """How many files to write."""
+    """Number of files to write."""
     owed_ms: int = 0
-    """Since when these files are to be rewritten, epoch milliseconds. Files that are merged: since so many of them were past the grace that
-    the rule for small files asked for it, or since the partition closed; worn ones: since the first delete. `plan` says it."""
+    """Time since which the group is due, in epoch milliseconds. Merged files: since enough of them were past the grace for the size rule, or
+    since the partition closed. Files with deletes: since the first delete."""
 
     @property
     def bytes(self) -> int:
-        """Bytes read."""
+        """Return the bytes to read."""
         return sum(file.bytes for file in self.files)
 
 
 def is_small(size: int, target_bytes: int) -> bool:
-    """Return True if a file is below three quarters of the target, as in Iceberg's own rewrite."""
+    """Return True if a file is smaller than three quarters of the target size, like Iceberg's own rewrite."""
     return size * 4 < target_bytes * 3
 
 
 def is_worn(file: DataFile, work: CompactionWork) -> bool:
-    """Return True if the deletes of a file alone justify a rewrite."""
+    """Return True if the deletes of a file justify its rewrite."""
     if file.delete_files >= MANY_DELETE_FILES:
         return True
     return file.deletes > 0 and file.deletes >= work.delete_file_ratio * file.records
 
 
 def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[Group, ...]:
-    """Return the groups of files to rewrite now, most files saved first.
+    """Plan the groups to rewrite now, those that remove the most files first.
 
-    A file is in at most one group. Files younger than ``open_grace_ms`` are in none. ``files`` may leave out files that are neither small nor
-    have deletes, except the newest of each partition, unless ``work.everything``.
+    A file is in one group at most. Files younger than ``open_grace_ms`` are in none.
+
+    ``files`` may omit files that are neither small nor have deletes, except the newest of each partition. With ``work.everything``
+    it has all files.
     """
     partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in files:
@@ -113,7 +115,7 @@ def plan(files: Iterable[DataFile], work: CompactionWork, now_ms: int) -> tuple[
 
 
 def manifests_fragmented(lengths: Sequence[int]) -> bool:
-    """Return True if rewriting a snapshot's manifests is worthwhile. ``lengths`` are in bytes."""
+    """Return True if a rewrite of a snapshot's manifests is worthwhile. ``lengths``: their bytes."""
     needed = -(-sum(lengths) // MANIFEST_BYTES)
     return len(lengths) - needed >= SPARE_MANIFESTS and len(lengths) > 2 * needed
 
@@ -135,8 +137,10 @@ def _partition(members: list[DataFile], work: CompactionWork, now_ms: int) -> li
 
 
 def _arranged(reach: list[DataFile], work: CompactionWork) -> list[Group]:
-    """All files of a partition that are not in the wanted arrangement, together with those that are where one group holds them all. A larger
-    partition is arranged group by group: what is done stays done, so a run that is cut short goes on and does not begin again."""
+    """Group the files of a partition that are not arranged as the policy asks.
+
+    If one group can hold the whole partition, it also has the arranged files. A larger partition is arranged group by group, so that a
+    run that ends early is continued by the next one."""
     if all(file.arranged and not is_worn(file, work) for file in reach):
         return []
     limit = work.target_file_bytes * ARRANGED_TARGETS
@@ -150,8 +154,9 @@ def _arranged(reach: list[DataFile], work: CompactionWork) -> list[Group]:
 
 
 def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:
-    """Groups of small files by the size rule. Within a size class they are in order of time, so that the rewritten files keep narrow
-    ranges of it."""
+    """Group small files by the size rule.
+
+    Files of a size class are grouped in order of time, so that rewritten files have narrow ranges of time."""
     ordered = sorted(small, key=lambda file: (file.bytes.bit_length(), file.added_ms, file.path))
     groups: list[Group] = []
     start = cut = total = largest = 0
@@ -172,15 +177,14 @@ def _tiers(small: list[DataFile], work: CompactionWork) -> list[Group]:
 
 
 def _worth(count: int, total: int, largest: int, work: CompactionWork) -> bool:
-    """Return True if a group of ``count`` small files with ``total`` bytes is worth a rewrite."""
+    """Return True if this number of small files with these bytes is rewritten together."""
     return count >= 2 and total >= 2 * largest and (total >= work.target_file_bytes or count >= MIN_FILES)
 
 
 def _merged(files: Sequence[DataFile], work: CompactionWork) -> Group:
-    """Return a group of small files, due since the first of them, in order of time, were enough for a group.
+    """Return a group of small files with the time since which it is due.
 
-    Later files must not make the group younger. A file without a partner is not due.
-    """
+    It is due since the first of its files, in order of time, were enough for the size rule. Later files do not change that time."""
     aged = _by_time(files)
     total = largest = 0
     since = aged[-1].added_ms
@@ -194,7 +198,7 @@ def _merged(files: Sequence[DataFile], work: CompactionWork) -> Group:
 
 
 def _filled(files: list[DataFile], work: CompactionWork, reason: Reason, limit: int) -> list[Group]:
-    """All the files, in order of time, in groups of about ``limit`` live bytes."""
+    """Group all files, in order of time, by about ``limit`` live bytes."""
     groups: list[Group] = []
     current: list[DataFile] = []
     total = 0

@@ -1,4 +1,4 @@
-"""Which delete files apply to which data files, and how many rows of each they delete: Iceberg's rules, from metadata alone."""
+"""Find which delete files apply to which data files, and how many rows they delete: Iceberg's rules, from metadata only."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -14,7 +14,7 @@ class DeleteFile:
     """A position or equality delete file, or a deletion vector."""
 
     records: int
-    """Positions, or rows of values."""
+    """Number of positions, or of rows with values."""
     sequence: int
     """Data sequence number."""
     spec_id: int
@@ -23,23 +23,25 @@ class DeleteFile:
     everywhere: bool = False
     """Equality deletes written under an unpartitioned spec apply to every partition."""
     target: str | None = None
-    """Path of the only data file that it is about: deletion vectors, and position deletes of one file."""
+    """Path of the only data file to which the deletes apply: deletion vectors, and position deletes of one file."""
     added_ms: int = 0
-    """Commit time of the snapshot that added it, as for a `DataFile`; 0 if it is not needed."""
+    """Commit time of the snapshot that added the file, as in `DataFile`; 0 if not needed."""
     written: int = 0
-    """As of a `DataFile`."""
+    """Sequence number of the commit, as in `DataFile`."""
 
     @property
     def reach(self) -> int:
-        """The highest data sequence number of files that it applies to: equality deletes spare rows committed with them."""
+        """Return the highest data sequence number of files to which the deletes apply.
+
+        Equality deletes do not apply to rows of their own commit."""
         return self.sequence - 1 if self.equality else self.sequence
 
 
 def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[DataFile]:
-    """The files with ``deletes``, ``delete_files`` and ``deleted_ms`` filled in, in the order given.
+    """Return the files in the same order, with ``deletes``, ``delete_files`` and ``deleted_ms`` set.
 
-    What a delete file of many data files deletes is spread over them by their records: for position deletes that is their sum exactly,
-    for equality deletes it is at most that, as a row of values may match none.
+    The rows of a delete file that applies to several data files are distributed by their records. For position deletes the sum is exact.
+    For equality deletes it is an upper bound, because values may match no row.
     """
     ordered = list(files)
     by_target: dict[str, list[DeleteFile]] = defaultdict(list)
@@ -79,8 +81,9 @@ _NEVER = 2**62
 
 
 class _Scope:
-    """Deletes that apply to all older files of a set. Sums are kept by sequence number, so that many deletes over many files take
-    no product of the two."""
+    """Deletes that apply to all older files of a set.
+
+    Sums by sequence number make the cost linear in the number of deletes and files."""
 
     def __init__(self, files: Sequence[DataFile], deletes: list[DeleteFile]) -> None:
         aged = sorted(files, key=lambda file: file.sequence)
@@ -95,6 +98,6 @@ class _Scope:
         self._since = [*reversed(list(first))]
 
     def of(self, file: DataFile) -> tuple[int, float, int]:
-        """Delete files that apply, the share of the file's rows that they delete, and when the first of them was committed."""
+        """Return the number of delete files that apply, the share of rows that they delete, and the time of the first."""
         first = bisect_left(self._reaches, file.sequence)
         return len(self._reaches) - first, self._weights[first], self._since[first]

@@ -1,5 +1,7 @@
-"""Which changes of a record schema keep the table readable: add a field, widen a type, drop ``required``, change a doc
-(Iceberg spec, "Schema Evolution")."""
+"""Changes of a record schema that keep the table readable: add a field, widen a type, drop ``required``, change a doc.
+
+Source: Iceberg specification, "Schema Evolution".
+"""
 
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.tables import types
@@ -9,7 +11,7 @@ _WIDER = {("int", "long"), ("float", "double")}
 
 
 def can_become(old: Type, new: Type) -> bool:
-    """Values of ``old`` can be read as ``new`` without rewriting a file. Structs may get more members, in any order."""
+    """Return True if values of ``old`` can be read as ``new`` without a rewrite. Structs may get more members, in any order."""
     match old, new:
         case Primitive(a), Primitive(b):
             return a == b or (a, b) in _WIDER
@@ -27,7 +29,7 @@ def can_become(old: Type, new: Type) -> bool:
 
 
 def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
-    """Why a table made for ``old`` cannot go on with ``new``, a sentence each; none if it can."""
+    """List the reasons why a table created for ``old`` cannot change to ``new``. Empty: it can."""
     if (old.format, old.raw_as) != (new.format, new.raw_as):
         before, after = (f"Raw {it.raw_as}" if it.format is SchemaFormat.RAW else it.format for it in (old, new))
         return [f"the format cannot change from {before} to {after}"]

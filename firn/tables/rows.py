@@ -1,4 +1,4 @@
-"""Columns of rows: those of the schema, those that every table has in addition, and those of dead letters."""
+"""Columns of tables: those of Kafka beside those of the schema, and those of dead-letter tables."""
 
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import types
@@ -18,14 +18,14 @@ METADATA_COLUMN = "_kafka"
 
 
 def metadata_columns(shape: str) -> tuple[Column, ...]:
-    """The Kafka columns: one struct (``Struct``), or one column each named ``_kafka_...`` (``Flat``)."""
+    """Return Kafka's columns: one struct (``Struct``), or columns named ``_kafka_...`` (``Flat``)."""
     if shape == "Struct":
         return (Column(name=METADATA_COLUMN, type=str(Struct(METADATA))),)
     return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in METADATA)
 
 
 def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
-    """The columns that record values fill."""
+    """Return the columns for record values."""
     if schema.format is SchemaFormat.RAW:
         kind = "string" if schema.raw_as == "String" else "binary"
         return (Column(name="key", type=kind), Column(name="value", type=kind))
@@ -33,12 +33,12 @@ def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
 
 
 def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:
-    """All columns of a topic's table, in order: the schema's, then Kafka's."""
+    """Return all columns of a topic's table, in order: those of the schema, then Kafka's."""
     return schema_columns(schema) + metadata_columns(shape)
 
 
 def dead_letter_columns() -> tuple[Column, ...]:
-    """All columns of a dead-letter table, in order."""
+    """Return all columns of a dead-letter table, in order."""
     text = ("error_code", "error_stage", "error_path", "error_detail")
     return (
         *(Column(name=name, type="string") for name in text),

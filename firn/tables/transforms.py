@@ -1,5 +1,7 @@
-"""Partition and sort terms as users write them: ``month(time_hour)``, ``bucket(8, carrier)``, ``time_hour desc nulls last``
-(Iceberg spec, "Partition Transforms" and "Sort Orders")."""
+"""Partition and sort terms: ``month(time_hour)``, ``bucket(8, carrier)``, ``time_hour desc nulls last``.
+
+Source: Iceberg specification, "Partition Transforms" and "Sort Orders".
+"""
 
 import re
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ class PartitionTerm:
 
     @property
     def field_name(self) -> str:
-        """The partition field's name, as Spark and Iceberg's Java API derive it."""
+        """Return the name of the partition field, as Spark and Iceberg's Java API derive it."""
         base = self.column
         match self.transform:
             case "identity":
@@ -55,7 +57,7 @@ class SortTerm:
 
 
 def parse(text: str) -> PartitionTerm:
-    """The partition term in ``text``. Raises InvalidSpecError (BadTransform)."""
+    """Parse a partition term. Raises InvalidSpecError (BadTransform)."""
     words = text.strip()
     if _COLUMN.fullmatch(words):
         return PartitionTerm("identity", words)
@@ -64,19 +66,19 @@ def parse(text: str) -> PartitionTerm:
         raise _error(text, "write a column, or a transform such as month(column) or bucket(8, column)")
     name = _PLURAL.get(call[1], call[1])
     if call[2] and call[4]:
-        raise _error(text, "one number is enough")
+        raise _error(text, "write one number only")
     number = call[2] or call[4]
     if name not in ("identity", "bucket", "truncate", "year", "month", "day", "hour", "void"):
         raise _error(text, f"{name!r} is not one of identity, bucket, truncate, year, month, day, hour, void")
     if (name in WITH_ARGUMENT) != (number is not None):
-        raise _error(text, f"{name} {'needs a number' if number is None else 'takes no number'}")
+        raise _error(text, f"{name} {'requires a number' if number is None else 'has no number'}")
     if number is not None and not (len(number) <= 10 and 1 <= int(number) <= 2**31 - 1):
-        raise _error(text, "the number has to be at least 1 and fit 32 bits")
+        raise _error(text, "the number is at least 1 and at most 2147483647")
     return PartitionTerm(name, call[3], int(number) if number else None)  # type: ignore[arg-type]
 
 
 def parse_sort(text: str) -> SortTerm:
-    """The sort term in ``text``; ascending puts nulls first unless said, descending last. Raises InvalidSpecError (BadTransform)."""
+    """Parse a sort term. By default nulls are first if ascending and last if descending. Raises InvalidSpecError (BadTransform)."""
     match = _SORT.fullmatch(text.strip())
     if match is None:
         raise _error(text, "write a column, then asc or desc, then nulls first or nulls last")

@@ -1,4 +1,4 @@
-"""Iceberg's types as users write them in ``spec.schema.fields[].type`` (Iceberg spec, "Schemas and Data Types").
+"""Iceberg's types in the form of ``spec.schema.fields[].type`` (Iceberg specification, "Schemas and Data Types").
 
 Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``struct<name: T, ...>``, nested up to `MAX_DEPTH`.
 """
@@ -17,7 +17,7 @@ PRIMITIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A primitive type of `PRIMITIVES`."""
+    """A type of `PRIMITIVES`."""
 
     name: str
 
@@ -38,7 +38,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Bytes of one length."""
+    """Bytes of a fixed length."""
 
     length: int
 
@@ -83,7 +83,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 
 
 def parse(text: str) -> Type:
-    """The type that ``text`` names. Raises InvalidSpecError (BadSchema) saying what is wrong and where."""
+    """Parse a type. Raises InvalidSpecError (BadSchema) that names cause and place."""
     reader = _Reader(text)
     found = reader.type(1)
     reader.end()
@@ -97,7 +97,7 @@ class _Reader:
 
     def type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
-            raise self.error(f"is nested more than {MAX_DEPTH} levels deep")
+            raise self.error(f"has more than {MAX_DEPTH} levels of nesting")
         word = self.take()
         name = word.lower()
         if name == "decimal":
@@ -107,14 +107,14 @@ class _Reader:
             scale = self.number()
             self.expect(")")
             if not 1 <= precision <= 38 or scale > precision:
-                raise self.error("needs a precision of 1 to 38 and a scale no larger than it")
+                raise self.error("requires a precision of 1 to 38 and a scale of at most the precision")
             return Decimal(precision, scale)
         if name == "fixed":
             self.expect("[")
             length = self.number()
             self.expect("]")
             if not 1 <= length <= 1_048_576:
-                raise self.error("needs a length of 1 to 1048576")
+                raise self.error("requires a length of 1 to 1048576")
             return Fixed(length)
         if name == "list":
             self.expect("<")
@@ -144,9 +144,7 @@ class _Reader:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise self.error(f"expected a member name, found {name!r}")
             if name.lower() in (known.lower() for known, _ in fields):
-                raise self.error(
-                    f"names the member {name!r} twice (query engines do not tell small and capital letters apart)"
-                )
+                raise self.error(f"has the member {name!r} twice; query engines ignore case, so rename one")
             self.expect(":")
             fields.append((name, self.type(depth + 1)))
             sign = self.take()
@@ -177,7 +175,7 @@ class _Reader:
 
     def end(self) -> None:
         if self.text[self.position :].strip():
-            raise self.error("goes on after its end")
+            raise self.error("has characters after its end")
 
     def error(self, problem: str) -> InvalidSpecError:
         text = self.text if len(self.text) <= 100 else f"{self.text[:100]}..."

@@ -236,7 +236,7 @@ async def test_a_manifest_that_is_gone_is_said(
     assert snapshot is not None
     (manifest,) = snapshot.manifests(table.io)
     table.io.delete(manifest.manifest_path)
-    with pytest.raises(UnavailableError, match=f"{target.name}: a file that its metadata names is missing"):
+    with pytest.raises(UnavailableError, match=f"{target.name}: a file of its metadata does not exist"):
         await debts.measure(target, AT_ONCE)
 
 

@@ -141,7 +141,7 @@ class ProfileClients:
                 self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
             except KafkaException as error:
                 raise AccessDeniedError(
-                    f"profile {self._name}: Kafka client refuses its settings: {error.args[0].str()}"
+                    f"profile {self._name}: the Kafka client rejects its settings: {error.args[0].str()}"
                 ) from error
             self._made_with = now
         return self._admin

@@ -68,6 +68,6 @@ class HttpProgress:
             log.debug("group %s does not answer: %s", group, error)
             return None
         except ValidationError as error:
-            log.error("group %s answers with a document that cannot be read: %s", group, error)
+            log.error("group %s sends a progress document that cannot be read: %s", group, error)
             return None
         return document, datetime.now(UTC)

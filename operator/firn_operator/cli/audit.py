@@ -132,7 +132,7 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
     text, found = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
     if text is not None and topic_id is not None and found != topic_id:
         raise UnavailableError(
-            f"table {'.'.join(table.name())}: the topic was created anew, and nothing of it has landed yet; try again when it has"
+            f"table {'.'.join(table.name())}: the topic was created again and no record of it has landed yet; retry after the first commit"
         )
     return decode_offsets(text) if text is not None else {}
 
@@ -357,7 +357,7 @@ class Subject:
         table = status.get("table") or {}
         if not table.get("identifier") or not status.get("topicName"):
             name = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
-            raise InvalidSpecError(f"icebergtopic {name} has no topic and table yet: see its conditions")
+            raise InvalidSpecError(f"IcebergTopic {name} has no topic and table yet; read its conditions")
         ingestion = (manifest.get("spec") or {}).get("ingestion") or {}
         return cls(
             profile=status["profile"],

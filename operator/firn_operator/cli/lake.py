@@ -40,7 +40,9 @@ class Lake:
         """The catalog of this name. Raises InvalidSpecError naming those that exist."""
         if name not in self._catalogs:
             if name not in self._config.catalogs:
-                raise InvalidSpecError(f"catalog {name!r} is not among {sorted(self._config.catalogs)}")
+                raise InvalidSpecError(
+                    f"catalog {name!r} is not in the configuration, which has {sorted(self._config.catalogs)}"
+                )
             connection = settings.catalog_connection(self._config.catalogs[name])
             properties = {**connection.properties, PY_IO_IMPL: ARROW_IO}
             if "client.region" in properties:
@@ -53,7 +55,7 @@ class Lake:
         """The table ``catalog.namespace.name`` as it is now. Raises InvalidSpecError where there is none."""
         found = self.look_up(identifier)
         if found is None:
-            raise InvalidSpecError(f"table {identifier} does not exist")
+            raise InvalidSpecError(f"table {identifier} does not exist; check catalog, namespace and name")
         return found
 
     def look_up(self, identifier: str) -> Table | None:
@@ -64,7 +66,7 @@ class Lake:
         parts = identifier.split(".")
         if len(parts) != 3:
             raise InvalidSpecError(
-                f"{identifier!r} is not a table: write catalog.namespace.name, such as lake.demo.flights"
+                f"{identifier!r} is not the name of a table: write CATALOG.NAMESPACE.NAME, such as lake.demo.flights"
             )
         catalog, namespace, name = parts
         try:

@@ -1,4 +1,4 @@
-"""The command line tool ``firn``: questions to the lake and its proofs, beside the operator and apart from it."""
+"""The command line tool ``firn``: query tables, audit topics, check the configuration."""
 
 import json
 import os
@@ -18,7 +18,10 @@ from firn.model.errors import ExitCode, FirnError, InvalidSpecError, Unavailable
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Configuration = Annotated[
-    str, typer.Option("--config", envvar="FIRN_CONFIG", help="The operator's configuration file.", show_default=True)
+    str,
+    typer.Option(
+        "--config", envvar="FIRN_CONFIG", help="Path of the operator's configuration file.", show_default=True
+    ),
 ]
 
 
@@ -32,12 +35,15 @@ class Output(StrEnum):
 
 @app.command()
 def sql(
-    statement: Annotated[str, typer.Argument(help="One SELECT; tables as catalog.namespace.name.")],
+    statement: Annotated[str, typer.Argument(help="One SELECT statement. Name tables as CATALOG.NAMESPACE.NAME.")],
     config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Form of the result.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option(help="Format of the result.")] = Output.TABLE,
 ) -> None:
-    """Answer a query from the tables, with DuckDB."""
-    # Arrow and DuckDB take a while to load; the other commands do without.
+    """Run a query on the Iceberg tables, with DuckDB.
+
+    DuckDB reads the current snapshots. Timestamps with a zone are shown in UTC.
+    """
+    # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
 
     result = query.run(lake.Lake(configuration.load(config)), statement)
@@ -58,16 +64,20 @@ def sql(
 
 @app.command()
 def audit(
-    topic: Annotated[str, typer.Argument(help="The IcebergTopic, as NAMESPACE/NAME.")],
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
     config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="table or json.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option(help="Format of the result: table or json.")] = Output.TABLE,
 ) -> None:
     """Prove that every record of a topic is in its table or its dead letters, exactly once.
 
     The audit compares all offsets that the brokers still have, up to the landed offsets. Rows of older offsets are only checked for doubles. The
-    command ends with exit code 4 if a record is missing, doubled or stray (a row of an offset that the log does not have).
+    command ends with exit code 4 if a record is missing, doubled or stray.
 
-    Column "unproved" counts offsets for which the audit cannot decide: records that compaction has removed from the log, and missing records
+    Columns: "log start" and "landed to" are the first offset in the log and the next offset to land. "log records", "rows" and "dead letters"
+    count records between them. "missing" counts records that are in neither table. "doubled" counts offsets with several rows. "stray" counts
+    rows whose offset the log does not have.
+
+    "unproved" counts offsets for which the audit cannot decide: records that compaction has removed from the log, and missing records
     where onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out while the table has the
     snapshot from before the change.
     """
@@ -111,7 +121,7 @@ def audit(
 
 @app.command()
 def check(config: Configuration = names.CONFIG_PATH) -> None:
-    """Check a configuration file; says which key is wrong."""
+    """Check a configuration file and name the first wrong keys."""
     found = configuration.load(config)
     print(f"{config}: {len(found.profiles)} profiles, {len(found.catalogs)} catalogs, {len(found.groups)} groups")
 
@@ -128,7 +138,7 @@ def version() -> None:
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 def quickstart_secrets(context: typer.Context) -> None:
-    """Make the passwords of the quick start's stores, once (run by the chart)."""
+    """Create the passwords of the quick start's stores, if they do not exist. The chart runs this command."""
     from firn_operator.cli import quickstart_secrets as generation
 
     raise typer.Exit(generation.main(context.args))
@@ -140,19 +150,19 @@ def _resource(topic: str) -> dict[str, Any]:
         raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAMESPACE/NAME")
     found = _read("icebergtopics", namespace, name)
     if found is None:
-        raise InvalidSpecError(f"icebergtopic {topic} does not exist")
+        raise InvalidSpecError(f"IcebergTopic {topic} does not exist; kubectl get icebergtopics -A lists them")
     return found
 
 
 def _retention(topic: dict[str, Any]) -> dict[str, Any] | None:
-    """The RetentionPolicy that governs a topic, by the topic's status."""
+    """Return the RetentionPolicy that governs a topic according to its status."""
     maintenance = (topic.get("status") or {}).get("maintenance") or {}
     name = (maintenance.get("retention") or {}).get("policy")
     return _read("retentionpolicies", topic["metadata"]["namespace"], name) if name else None
 
 
 def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
-    """A resource of ours as it is in the cluster; None where it is not there. Raises UnavailableError."""
+    """Read a resource from the cluster; None if it does not exist. Raises UnavailableError."""
     from kubernetes import client
     from kubernetes import config as kubeconfig
 
@@ -173,7 +183,7 @@ def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
 
 
 def _console() -> Console:
-    # Piped output is for other programs and for logs: no wrapping at 80 columns.
+    # Programs and logs read piped output, so lines are not wrapped at 80 columns.
     return Console(width=None if sys.stdout.isatty() else 200)
 
 
@@ -186,7 +196,7 @@ def _text(value: object) -> str:
 
 
 def main() -> int:
-    """Entry of ``firn``; the exit code."""
+    """Run ``firn`` and return the exit code."""
     try:
         app()
     except FirnError as error:

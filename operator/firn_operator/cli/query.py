@@ -28,7 +28,7 @@ def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Tabl
     try:
         statements = connection.extract_statements(statement)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise InvalidSpecError("firn sql takes one SELECT statement; tables are written by ingestion alone")
+            raise InvalidSpecError("firn sql runs one SELECT statement only; ingestion alone writes tables")
         tables = {name: lake.find(name) for name in _names(statement, lake.catalogs)}
         for catalog, namespace in sorted({(name.split(".")[0], name.split(".")[1]) for name in tables}):
             connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")

@@ -43,7 +43,7 @@ def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]
     missing = [key for key in keys if not (found.data or {}).get(key)]
     if missing:
         raise ConflictError(
-            f"secret {namespace}/{name} exists without {', '.join(missing)}: add what the stores on their volumes were made with, "
+            f"secret {namespace}/{name} exists without {', '.join(missing)}: add the values with which the stores were created, "
             "or delete the Secret together with the stores' volumes"
         )
     return False

@@ -8,7 +8,7 @@ from firn.model import names
 from firn.model.errors import AccessDeniedError, NotReadyError
 from firn_operator.adapters.kube.api_client import Api, ApiError
 
-_WAY_OUT = "apply the CRDs of this version (they come with the chart: crds.enabled=true)"
+_NEXT_STEP = "apply the CRDs of this version, which the chart installs with crds.enabled=true"
 
 
 async def check(api: Api) -> None:
@@ -23,7 +23,7 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
         live = await api.call("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
     except ApiError as error:
         if error.status == 404:
-            raise NotReadyError(f"the CustomResourceDefinition {name} is missing: {_WAY_OUT}") from error
+            raise NotReadyError(f"the CustomResourceDefinition {name} does not exist: {_NEXT_STEP}") from error
         raise
     except AccessDeniedError:
         # Not allowed to read CRDs: all that can be known is whether the version is served.
@@ -31,24 +31,26 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
         return
     version = next((found for found in live["spec"]["versions"] if found["name"] == names.VERSION), None)
     if version is None or not version.get("served"):
-        raise NotReadyError(f"the CustomResourceDefinition {name} does not serve {names.VERSION}: {_WAY_OUT}")
+        raise NotReadyError(f"the CustomResourceDefinition {name} does not serve {names.VERSION}: {_NEXT_STEP}")
     missing = list(missing_fields(_schema(needed["spec"]["versions"][0]), _schema(version)))
     if missing:
         raise NotReadyError(
-            f"the CustomResourceDefinition {name} is of another version: it lacks {', '.join(missing[:5])}; {_WAY_OUT}"
+            f"the CustomResourceDefinition {name} belongs to another version and lacks the fields {', '.join(missing[:5])}; {_NEXT_STEP}"
         )
     conditions = {found["type"]: found["status"] for found in live.get("status", {}).get("conditions", [])}
     if conditions.get("Established") != "True":
-        raise NotReadyError(f"the CustomResourceDefinition {name} is not established yet")
+        raise NotReadyError(
+            f"the CustomResourceDefinition {name} is not established yet; the API server needs a moment"
+        )
 
 
 async def _check_served(api: Api, plural: str) -> None:
     try:
         served = await api.call("GET", f"/apis/{names.API_VERSION}")
     except ApiError as error:
-        raise NotReadyError(f"{names.API_VERSION} is not served: {_WAY_OUT}") from error
+        raise NotReadyError(f"{names.API_VERSION} is not served: {_NEXT_STEP}") from error
     if not any(resource["name"] == plural for resource in served["resources"]):
-        raise NotReadyError(f"{names.API_VERSION} does not serve {plural}: {_WAY_OUT}")
+        raise NotReadyError(f"{names.API_VERSION} does not serve {plural}: {_NEXT_STEP}")
 
 
 def _schema(version: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -126,7 +126,7 @@ class Watches:
                 await self._list_policies()
                 await self._list_topics()
             except (ApiError, UnavailableError, AccessDeniedError) as error:
-                log.warning("resync failed, the watches go on: %s", error)
+                log.warning("resync failed and is retried; the watches continue: %s", error)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
@@ -258,7 +258,7 @@ class Watches:
             for known in self._controllers.policies.all():
                 listed = known.kind == kind and namespace in (None, known.name[0])
                 if listed and int(known.resource_version) <= version and known.name not in present:
-                    log.warning("missed the deletion of %s %s/%s", kind, *known.name)
+                    log.warning("watch missed the deletion of %s %s/%s; the list shows it", kind, *known.name)
                     metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
                     self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
 
@@ -279,7 +279,7 @@ class Watches:
             for known in list(self._controllers.topics.all()):
                 listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
                 if listed and known.name not in present:
-                    log.warning("missed the deletion of topic %s/%s", *known.name)
+                    log.warning("watch missed the deletion of IcebergTopic %s/%s; the list shows it", *known.name)
                     metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
                     self._feed_topic({"metadata": metadata}, gone=True)
 

@@ -131,7 +131,7 @@ async def _work(
         log.info("reconciling")
         done, _ = await asyncio.wait([reconciling, *helpers, *kopf_tasks], return_when=asyncio.FIRST_COMPLETED)
         health.starting = "stopping"
-        log.info("stopping: %s ended", ", ".join(sorted(task.get_name() for task in done)))
+        log.info("stopping because %s ended", ", ".join(sorted(task.get_name() for task in done)))
         controllers.stop()
         await reconciling
         for task in helpers:
@@ -140,7 +140,7 @@ async def _work(
     if not stop.is_set():
         for task in done:
             task.result()
-        raise RuntimeError(f"{', '.join(task.get_name() for task in done)} ended by itself")
+        raise RuntimeError(f"{', '.join(task.get_name() for task in done)} ended unexpectedly")
 
 
 async def _start_up(api: Api, config: Config) -> str:
@@ -152,7 +152,7 @@ async def _start_up(api: Api, config: Config) -> str:
         if error.status != 404:
             raise
         raise NotReadyError(
-            f"ConfigMap {config.namespace}/{names.CONFIG_OBJECT}, which owns the workloads, is missing; the chart makes it"
+            f"ConfigMap {config.namespace}/{names.CONFIG_OBJECT}, which owns the workloads, does not exist; install the chart, which creates it"
         ) from error
     uid: str = found["metadata"]["uid"]
     return uid

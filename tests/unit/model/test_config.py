@@ -75,9 +75,12 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_set("defaultProfile", "other"), "defaultProfile: 'other' is not among ['classic', 'outside']"),
-        (_set("defaultCatalog", "other"), "defaultCatalog: 'other' is not among ['lake']"),
-        (_set("defaultGroup", "other"), "defaultGroup: 'other' is not among ['default']"),
+        (
+            _set("defaultProfile", "other"),
+            "defaultProfile: 'other' is not in the configuration, which has ['classic', 'outside']",
+        ),
+        (_set("defaultCatalog", "other"), "defaultCatalog: 'other' is not in the configuration, which has ['lake']"),
+        (_set("defaultGroup", "other"), "defaultGroup: 'other' is not in the configuration, which has ['default']"),
         (_set("replica", 3), "replica: Extra inputs are not permitted"),
         (_set("profiles.classic.replica", 3), "profiles.classic.replica: Extra inputs"),
         (_set("profiles.classic.replicas", 0), "profiles.classic.replicas: Input should be greater than or equal to 1"),
@@ -94,8 +97,11 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
             _set("profiles.classic.storage", {"size": "lots"}),
             "profiles.classic.storage.size: Value error, 'lots' is not a size",
         ),
-        (_set("profiles.outside.security.certificateKey", None), "certificate and certificateKey need each other"),
-        (_set("profiles.outside.security.tls", False), "ca and certificate need tls: true"),
+        (
+            _set("profiles.outside.security.certificateKey", None),
+            "certificate and certificateKey have to be set together",
+        ),
+        (_set("profiles.outside.security.tls", False), "ca and certificate require tls: true"),
         (_set("profiles.outside.security.sasl.mechanism", "GSSAPI"), "sasl.mechanism: Input should be 'PLAIN'"),
         (_set("catalogs.lake.type", "hive"), "catalogs.lake.type: Input should be 'sql' or 'rest'"),
         (
@@ -180,7 +186,7 @@ def test_secrets_of_diskless_brokers_are_for_them_alone(tmp_path: Path) -> None:
         ),
         (
             lambda document: document["profiles"].update(waves=gen.diskless()),
-            "profiles.waves is Diskless and has no image; set images.broker, or its own",
+            "profiles.waves is Diskless and has no image; set images.broker or its own image",
         ),
         (lambda document: document["profiles"].update(waves=gen.diskless(image={"image": "mine:1"})), ""),
         (_diskless(config={"leaseSeconds": 3}), ""),

@@ -81,7 +81,7 @@ def test_ways_to_write_a_term(text: str, term: PartitionTerm, name: str) -> None
         ("week(a)", "'week' is not one of identity, bucket"),
         ("bucket(a)", "bucket needs a number"),
         ("month(8, a)", "month takes no number"),
-        ("bucket(8, a, 9)", "one number is enough"),
+        ("bucket(8, a, 9)", "write one number only"),
         ("bucket(0, a)", "at least 1"),
         ("bucket(2147483648, a)", "fit 32 bits"),
         ("bucket(" + "9" * 5000 + ", a)", "fit 32 bits"),

@@ -58,7 +58,9 @@ class Agreement:
         self._request = request
         for key in self._layout.properties:
             if key.startswith(table_properties.RESERVED):
-                raise InvalidSpecError(f"table {target.identifier}: property {key!r} is not yours to set; remove it")
+                raise InvalidSpecError(
+                    f"table {target.identifier}: property {key!r} is reserved for Firn; remove it from spec.table.properties"
+                )
 
     def run(self, place: str | None) -> TableState | None:
         """`place`: where the metadata lies, None where that is not known or there is no table."""
@@ -78,7 +80,7 @@ class Agreement:
                 if isinstance(self._catalog, SqlCatalog):
                     (place,) = places(self._catalog, [self._key])
         raise UnavailableError(
-            f"table {self._target.identifier} was changed by others {_ATTEMPTS} times in a row",
+            f"table {self._target.identifier} was changed by other writers during {_ATTEMPTS} attempts; the next reconcile retries",
             reason=Reason.CATALOG_UNREACHABLE,
         )
 

@@ -170,7 +170,7 @@ class CatalogDebts:
                 # Expired or dropped while it was read: look where it lies now.
                 if attempt == _ATTEMPTS - 1:
                     raise UnavailableError(
-                        f"{subject}: a file that its metadata names is missing: {error}",
+                        f"{subject}: a file of its metadata does not exist: {error}",
                         reason=Reason.CATALOG_UNREACHABLE,
                     ) from error
                 continue

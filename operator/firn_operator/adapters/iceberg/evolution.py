@@ -122,18 +122,20 @@ def _source(schema: Schema, term: PartitionTerm, identifier: str, use: str) -> i
     except ValueError as error:
         known = ", ".join(name.name for name in schema.fields)
         raise InvalidSpecError(
-            f"table {identifier}, {use} {str(term)!r}: there is no column {term.column!r}; columns are {known}",
+            f"table {identifier}, {use} {str(term)!r}: there is no column {term.column!r}; choose one of {known}",
             reason=Reason.UNKNOWN_COLUMN,
         ) from error
     lists = {part for part in term.column.split(".") if part in ("element", "key", "value")}
     if not field.field_type.is_primitive or (lists and _inside_collection(schema, term.column)):
         raise InvalidSpecError(
-            f"table {identifier}, {use} {str(term)!r}: column {term.column!r} is {field.field_type}; only single values can be used",
+            f"table {identifier}, {use} {str(term)!r}: column {term.column!r} is {field.field_type}; only columns of primitive type can be used;"
+            " choose another column",
             reason=Reason.BAD_TRANSFORM,
         )
     if not transform_of(term).can_transform(field.field_type):
         raise InvalidSpecError(
-            f"table {identifier}, {use} {str(term)!r}: {term.transform} does not apply to column {term.column!r} of type {field.field_type}",
+            f"table {identifier}, {use} {str(term)!r}: {term.transform} does not apply to column {term.column!r} of type {field.field_type};"
+            " choose another transform",
             reason=Reason.BAD_TRANSFORM,
         )
     return field.field_id
@@ -161,7 +163,7 @@ def partition_keys(schema: Schema, wanted: Layout) -> dict[PartitionKey, Partiti
         earlier = keys.get(key) or (timed.get(source) if term.transform in _TIME_TRANSFORMS else None)
         if earlier is not None:
             raise InvalidSpecError(
-                f"table {wanted.identifier}, partitionBy {str(term)!r} says the same as {str(earlier)!r}; keep one of them",
+                f"table {wanted.identifier}, partitionBy {str(term)!r} repeats {str(earlier)!r}; remove one of them",
                 reason=Reason.BAD_TRANSFORM,
             )
         keys[key] = term
@@ -177,7 +179,8 @@ def _field_name(schema: Schema, term: PartitionTerm, taken: Iterable[str], ident
     column = schema.find_column_name(_column_id(schema, name)) if _has_column(schema, name) else None
     if column is not None and (term.transform not in ("identity", "void") or column != term.column):
         raise InvalidSpecError(
-            f"table {identifier}, partitionBy {str(term)!r}: its partition field would be called {name!r}, as a column is",
+            f"table {identifier}, partitionBy {str(term)!r}: its partition field would have the name of column {name!r};"
+            " rename the column or choose another transform",
             reason=Reason.BAD_TRANSFORM,
         )
     return name

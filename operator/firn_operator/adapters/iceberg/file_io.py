@@ -76,7 +76,7 @@ def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) ->
         return AzureStore(container, config=cast(Any, settings), client_options=cast(Any, options))
     if scheme in ("", "file"):
         return LocalStore()
-    raise UnknownSchemeError(f"no object store answers to {scheme}://: use s3, gs, abfs or file")
+    raise UnknownSchemeError(f"locations with {scheme}:// are not supported: use s3, gs, abfs or file")
 
 
 class _Place:

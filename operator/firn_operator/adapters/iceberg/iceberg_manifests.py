@@ -140,7 +140,7 @@ def _records(io: FileIO, path: str, fields: Fields, nested: Mapping[int, Fields]
                 record[name] = dict(zip(parts, record[name]._data, strict=True))
             yield record
         if decoder.read(SYNC_SIZE) != header.sync:
-            raise ValueError(f"{path}: a block does not end where its file says")
+            raise ValueError(f"{path}: the file is corrupt: a block does not end with the file's sync marker")
 
 
 _Pairs = tuple[tuple[int, str], ...]

@@ -31,7 +31,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """An answer of the API server that says no. ``status`` is HTTP's, ``reason`` Kubernetes's word for it."""
+    """An error response of the API server. ``status`` is HTTP's, ``reason`` that of Kubernetes."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")

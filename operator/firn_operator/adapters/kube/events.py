@@ -53,7 +53,13 @@ class EventRecorder:
         try:
             self._waiting.put_nowait((subject, type_, reason, message))
         except asyncio.QueueFull:
-            log.warning("event dropped: %s of %s %s/%s", reason, subject.kind, subject.namespace, subject.name)
+            log.warning(
+                "Event %s of %s %s/%s dropped, because too many Events wait",
+                reason,
+                subject.kind,
+                subject.namespace,
+                subject.name,
+            )
 
     async def run(self) -> None:
         """Send queued Events until cancelled."""
@@ -62,9 +68,9 @@ class EventRecorder:
             try:
                 await self._send(*item)
             except (ApiError, UnavailableError, AccessDeniedError) as error:
-                log.warning("event not recorded: %s", error)
+                log.warning("Event not recorded: %s", error)
             except Exception:
-                log.exception("event not recorded")
+                log.exception("Event not recorded")
 
     async def _send(self, subject: EventSubject, type_: str, reason: str, message: str) -> None:
         key = hashlib.blake2b("\0".join((subject.uid, type_, reason, message)).encode(), digest_size=12).digest()
