@@ -34,15 +34,17 @@ class Triggers(ApiModel):
     small_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=None, description="Number of due small files."
     )
-    small_bytes: ByteSize | None = Field(default=None, description="Bytes of due small files.")
+    small_bytes: ByteSize | None = Field(default=None, description="Bytes of due small files, such as 1Gi.")
     delete_file_ratio: Ratio | None = Field(
         default=None, description='A data file in which this share of the rows is deleted, such as "0.3".'
     )
     max_age: Duration | None = Field(
-        default=None, description="Longest time that a file may have been due. It bounds the compaction lag."
+        default=None,
+        description="Longest time that a file may have been due, such as 1h. It bounds the compaction lag.",
     )
     min_interval: Duration = Field(
-        default="10m", description="Shortest time from the end of a table's run to its next run by a trigger."
+        default="10m",
+        description="Shortest time from the end of a table's run to its next run by a trigger, such as 10m.",
     )
 
 
@@ -91,8 +93,10 @@ class CompactionPolicySpec(TopicSelection):
             "quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('16Gi')) <= 0",
             "targetFileSize is between 1Mi and 16Gi",
         ),
-    ] = Field(default="512Mi", description="Target size of rewritten files: 1Mi to 16Gi.")
-    open_grace: Duration = Field(default="5m", description="Compaction leaves files younger than this alone.")
+    ] = Field(default="512Mi", description="Target size of rewritten files, such as 512Mi: 1Mi to 16Gi.")
+    open_grace: Duration = Field(
+        default="5m", description="Compaction leaves files younger than this alone, such as 5m."
+    )
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
         default="WhenFragmented", description="When to rewrite manifests into fewer and larger ones."
     )

@@ -75,7 +75,7 @@ class Schedule(ApiModel):
     time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
     jitter: Duration | None = Field(
         default=None,
-        description="Longest random delay of a run. It is fixed for each scheduled time and policy.",
+        description="Longest random delay of a run, such as 15m. It is fixed for each scheduled time and policy.",
     )
 
 
@@ -83,7 +83,7 @@ class Window(ApiModel):
     """A time window in which runs may start."""
 
     cron: Cron = Field(description="Opening time as cron expression with five fields.")
-    duration: Duration = Field(description="How long the window stays open.")
+    duration: Duration = Field(description="How long the window stays open, such as 6h.")
     time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
 
 
@@ -108,7 +108,7 @@ class RetentionRun(ApiModel):
     )
     deadline: Deadline = Field(
         default="1h",
-        description="Longest time from the creation of the Job until the run is stopped: 1m to 1d. Its unfinished tables are due again.",
+        description="Longest time from the creation of the Job until the run is stopped, such as 30m: 1m to 1d. Its unfinished tables are due again.",
     )
     retries: int = Field(default=2, ge=0, le=10, description="Number of immediate retries of a failed run.")
     size: ConfiguredName = Field(

@@ -21,9 +21,11 @@ class LogRetention(ApiModel):
         Rule("has(self.maxAge) || has(self.maxBytes)", "log needs maxAge, maxBytes or both"),
     )
 
-    max_age: Duration | None = Field(default=None, description="Age of records, as retention.ms of the topic.")
+    max_age: Duration | None = Field(
+        default=None, description="Age of records, such as 7d, as retention.ms of the topic."
+    )
     max_bytes: ByteSize | None = Field(
-        default=None, description="Size of each partition, as retention.bytes of the topic."
+        default=None, description="Size of each partition, such as 10Gi, as retention.bytes of the topic."
     )
 
 
@@ -44,7 +46,7 @@ class SnapshotRetention(ApiModel):
     """How long snapshots are kept. Snapshots with tags, and those that branches need, stay."""
 
     max_age: Duration = Field(
-        description="Age after which snapshots expire, counted from the time when a newer snapshot replaced them."
+        description="Age after which snapshots expire, such as 5d, counted from the time when a newer snapshot replaced them."
     )
     min_keep: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=1, description="Number of newest snapshots that stay at any age."
@@ -55,7 +57,7 @@ class OrphanRetention(ApiModel):
     """Removal of files below the table's location that nothing refers to."""
 
     min_age: Duration = Field(
-        description="Lowest age of a removed file. A writer may still commit a younger one. maintenance.lowestOrphanAge limits it."
+        description="Lowest age of a removed file, such as 3d. A writer may still commit a younger one. maintenance.lowestOrphanAge limits it."
     )
 
 
