@@ -64,7 +64,7 @@ class InOutage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API as the broker serves it."""
+    """An API as the broker serves it."""
 
     key: int
     name: str
@@ -75,9 +75,9 @@ class Api:
     handle: Callable[..., Awaitable[Any]]
     """Called with (broker, request, call), or with (broker, call) if the handler reads the frame."""
     reads: bool
-    """Whether the request changes nothing: the broker cancels it when its client disconnects."""
+    """True if the request changes nothing. The broker cancels it when its client disconnects."""
     outage: Callable[[Any], Fields] | InOutage
-    """What the broker answers while the coordinator cannot be reached."""
+    """The broker's answer while the coordinator cannot be reached."""
 
 
 class _Module(Protocol):

@@ -42,7 +42,7 @@ JOIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a broker needs of its surroundings."""
+    """The ports and clocks that a broker needs."""
 
     metadata_store: MetadataStore
     objects: ObjectStore
@@ -211,7 +211,8 @@ class Broker:
 
 
 async def _reached(step: Callable[[], Awaitable[T]]) -> T:
-    """What the step gives once the coordinator can be reached. Fleet and database may begin at the same time."""
+    """Repeat the step until the coordinator can be reached, and return its result. Fleet and database may start
+    together."""
     while True:
         try:
             return await step()

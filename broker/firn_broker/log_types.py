@@ -30,7 +30,7 @@ LOOKUP_RANGES = 256
 
 
 class Partition(NamedTuple):
-    """One partition of one incarnation of a topic."""
+    """A partition of an incarnation of a topic."""
 
     topic: UUID
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
@@ -113,7 +113,7 @@ class Lease:
 
 
 class BatchEntry(NamedTuple):
-    """One batch inside a WAL object for its commit. The entries have the order in which producers sent the batches."""
+    """A batch inside a WAL object for its commit. The entries have the order in which producers sent the batches."""
 
     partition: Partition
     position: int

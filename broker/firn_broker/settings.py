@@ -220,9 +220,9 @@ class BrokerSettings(Settings):
     """All settings of a broker."""
 
     coordinator: Annotated[SqliteSettings | PostgresSettings, Field(discriminator="type")]
-    """Where the broker stores topics, offsets, leases and groups."""
+    """The store of topics, offsets, leases and groups."""
     objects: Annotated[DirectorySettings | BucketSettings, Field(discriminator="type")]
-    """Where the broker stores batches."""
+    """The store of batches."""
     listener: Listener = Listener()
     """The listener for clients."""
     external: Listener | None = None

@@ -1,1 +1,2 @@
-"""One module for each API of the Kafka protocol: its versions, what it does, and what it leaves out."""
+"""The APIs of the Kafka protocol, with a module for each: its versions, its behaviour, and the parts that are left
+out."""

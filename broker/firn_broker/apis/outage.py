@@ -1,4 +1,4 @@
-"""What APIs answer while the coordinator cannot be reached, so that clients retry instead of losing their connection.
+"""Answers of APIs while the coordinator cannot be reached, so that clients retry instead of losing their connection.
 
 Each code makes Java clients and librdkafka retry by themselves, or report an error that their program may retry:
 

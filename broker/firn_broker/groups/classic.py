@@ -88,7 +88,7 @@ SyncFuture = asyncio.Future[SyncReply]
 
 @dataclass(slots=True)
 class Member:
-    """One member. A rebalance waits for it until ``joining`` is set."""
+    """A member. A rebalance waits for it until ``joining`` is set."""
 
     id: str
     instance: str | None
@@ -139,7 +139,7 @@ def _answer(future: Any, reply: Any) -> None:
 
 @dataclass(slots=True)
 class Group:
-    """One group of the classic protocol."""
+    """A group of the classic protocol."""
 
     kind: ClassVar[str] = "classic"
 
@@ -158,11 +158,11 @@ class Group:
     version: int = 0
     empty_ms: int | None = None
     _proposed: bool = False
-    """Whether the leader of this generation has sent its assignments: `save` writes a stable group then."""
+    """True if the leader of this generation has sent its assignments. `save` then writes a stable group."""
     _rebalance_end: float = 0.0
     _first: bool = False
-    """Whether the group was empty before the rebalance, which then ends at `_initial_until` without waiting for pending
-    ids, as with Kafka."""
+    """True if the group was empty before the rebalance. It then ends at `_initial_until` without waiting for pending ids, as with
+    Kafka."""
     _initial_until: float = 0.0
 
     @property

@@ -106,7 +106,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """One member. It owns ``assigned``, and ``revoking`` until it confirms the revocation."""
+    """A member. It owns ``assigned``, and ``revoking`` until it confirms the revocation."""
 
     id: str
     instance: str | None
@@ -134,7 +134,7 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """One group of the consumer protocol."""
+    """A group of the consumer protocol."""
 
     kind: ClassVar[str] = "consumer"
     protocol_type: ClassVar[str] = "consumer"

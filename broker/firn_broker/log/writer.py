@@ -48,7 +48,7 @@ _Producer = tuple[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One batch for one partition, as the producer sent it."""
+    """A batch for a partition, as the producer sent it."""
 
     partition: Partition
     batch: Batch

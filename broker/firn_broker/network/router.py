@@ -31,7 +31,7 @@ class Client:
     principal: str = ANONYMOUS
     """The authenticated principal, as Kafka writes it. No client can authenticate yet."""
     external: bool = False
-    """Whether the client uses the external listener: the broker gives it the addresses of that listener."""
+    """True if the client uses the external listener. The broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock | None = None
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, with its frame and its client."""
+    """A request with its frame and its client."""
 
     header: RequestHeader
     frame: memoryview
@@ -71,7 +71,7 @@ RawHandler = Callable[[Call], Awaitable[Buffers | None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One API: its name, the advertised versions, and its handler."""
+    """An API: its name, the advertised versions, and its handler."""
 
     key: int
     name: str
@@ -81,7 +81,7 @@ class Route:
     handler: Handler | None = None
     raw: RawHandler | None = None
     reads: bool = False
-    """Whether the request changes nothing, so that it may be cancelled at any point when its client disconnects."""
+    """True if the request changes nothing, so that it may be cancelled at any point when its client disconnects."""
 
 
 class Router:

@@ -37,7 +37,7 @@ HEAD, TAIL = _HEAD.size, _TAIL.size
 
 @dataclass(frozen=True, slots=True)
 class IndexedBatch:
-    """One batch in the index; ``position`` is that in the object."""
+    """A batch in the index. ``position`` is its position in the object."""
 
     partition: Partition
     position: int

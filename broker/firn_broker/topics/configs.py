@@ -24,7 +24,7 @@ class ConfigType(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """Source of a value, with the numbers of DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 4
@@ -37,7 +37,7 @@ class InvalidConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config."""
+    """A topic config."""
 
     default: str
     type: ConfigType

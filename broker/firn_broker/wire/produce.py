@@ -27,7 +27,7 @@ class ProducePartition:
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """What a producer asks."""
+    """A produce request."""
 
     transactional_id: str | None
     acks: int
@@ -39,7 +39,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """What became of one partition's batch; offsets and times are -1 where there are none."""
+    """The result of a partition's batch. Missing offsets and times are -1."""
 
     index: int
     error: ErrorCode = ErrorCode.none

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class Driver:
-    """One ingestion application on a running Spark session: its loop, its rounds and its HTTP server."""
+    """An ingestion application on a running Spark session: its loop, its rounds and its HTTP server."""
 
     def __init__(
         self,

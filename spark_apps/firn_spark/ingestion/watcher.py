@@ -15,7 +15,7 @@ log = structlog.get_logger()
 METADATA_SECONDS = 5.0
 """Between two requests for the id and partitions of a topic that exists."""
 RETRY_SECONDS = 0.5
-"""The same for a topic that was not found yet."""
+"""Seconds between two looks for a topic that was not found yet."""
 
 
 class Watcher:

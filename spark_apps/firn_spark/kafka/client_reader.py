@@ -28,7 +28,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One partition's range for one task."""
+    """A range of a partition for a task."""
 
     topic: str
     partition: int

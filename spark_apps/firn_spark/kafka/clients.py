@@ -11,8 +11,8 @@ STALL_SECONDS = 30.0
 """A task gives up after this long without a record or an end of a partition."""
 POLL_RECORDS = 5_000
 POLL_BYTES = 4 * 1024 * 1024
-"""What Spark's Kafka source takes from a partition at once: with Kafka's own 500 records, its bookkeeping between polls costs a quarter of
-the throughput."""
+"""Records and bytes that Spark's Kafka source takes from a partition at once. With Kafka's default of 500, its bookkeeping between polls costs a
+quarter of the throughput."""
 
 
 def client_config(connection: KafkaConnection) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def client_config(connection: KafkaConnection) -> dict[str, Any]:
 
 
 def spark_options(connection: KafkaConnection) -> dict[str, str]:
-    """The same for Spark's Kafka source (Kafka's Java client, PEM certificates inline)."""
+    """Return the options of Spark's Kafka source for ``connection`` (Kafka's Java client, PEM certificates inline)."""
     options = {
         "kafka.bootstrap.servers": connection.bootstrap_servers,
         "kafka.security.protocol": connection.protocol,

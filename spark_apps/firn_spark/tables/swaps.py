@@ -26,7 +26,7 @@ log = structlog.get_logger()
 ATTEMPTS = 12
 """How often a change is tried while other commits come first."""
 PATIENT = 60
-"""The same for changes that are expensive to prepare and may wait."""
+"""Attempts for changes that are expensive to prepare and may wait."""
 
 
 class OutdatedError(CommitConflictError):

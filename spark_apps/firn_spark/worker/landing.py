@@ -173,7 +173,7 @@ _MESSAGE_LIMIT = 2000
 
 
 class _Topic:
-    """One topic in one task: decoded rows, written files and counts."""
+    """A topic in a task: decoded rows, written files and counts."""
 
     def __init__(self, landing: TopicLanding, ingested_at: int) -> None:
         self._stats: TaskStats = {

@@ -1,4 +1,4 @@
-"""One broker for all tests of a process. Tests use different names of topics and groups."""
+"""Run one broker for all tests of a process. Tests use different names of topics and groups."""
 
 import itertools
 from collections.abc import Iterator

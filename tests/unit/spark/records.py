@@ -31,7 +31,7 @@ def batch(values: list[bytes | None], **columns: Any) -> pa.RecordBatch:
 
 
 def fetched(values: list[bytes | None], **columns: Any) -> Fetched:
-    """The same records as decoders take them."""
+    """Return the records as decoders take them."""
     return Fetched.from_arrow("t", batch(values, **columns))
 
 

@@ -1,1 +1,1 @@
-"""One round: topics are prepared, planned, read and written by one Spark job, and committed."""
+"""A round: topics are prepared and planned, one Spark job reads and writes their records, and the driver commits."""

@@ -1,7 +1,7 @@
-"""One round: some topics' waiting records, read and written by one Spark job, committed one table at a time.
+"""A round: one Spark job reads and writes the waiting records of some topics, and the driver commits one table at a time.
 
-A failure of one topic ends in that topic's own failure. A Spark job that fails as a whole is tried again in halves, down to single
-topics, so that a topic that cannot be read does not hold up those that shared a job with it.
+A failure of a topic stays with that topic. A Spark job that fails as a whole is retried in halves, down to single topics. A topic that
+cannot be read therefore does not delay the topics that shared its job.
 """
 
 import threading

@@ -38,7 +38,8 @@ class Log:
     ends_at: float = 0.0
     """When ``ends`` were asked for (monotonic seconds)."""
     seen: tuple[tuple[float, Offsets], ...] = ()
-    """Earlier ends, each with the last time it was current, from the newest that has landed wholly; thinned to `SEEN_MOST`."""
+    """Earlier ends with the last time each was current, from the newest that has landed completely. Thinned to
+    `SEEN_MOST`."""
     seen_since: float | None = None
     """When the ends were first asked for (monotonic seconds)."""
     cut_back: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One topic as the driver knows it: its contract, its progress, and the failures that delay it."""
+"""A topic as the driver knows it: its contract, its progress, and the failures that delay it."""
 
 from dataclasses import dataclass, field
 
@@ -118,9 +118,9 @@ class Topic:
         return max(due, self.attempts.next_at)
 
     def was_prepared(self, *, wholly: bool = True) -> None:
-        """Record the end of a preparation. The failure of a round is over with it only if no record waits for another round.
+        """Record the end of a preparation. It ends the failure of a round only if no record waits for another round.
 
-        Not ``wholly``: the table is ready, the brokers have not answered yet. An earlier failure of the catalog is over then.
+        If not ``wholly``, the table is ready but the brokers have not answered yet. This ends an earlier failure of the catalog.
         """
         self.prepared = wholly
         if not (self.attempts.round_failed and (self.lag_records or not wholly)):

@@ -1,4 +1,4 @@
-"""One Iceberg table under maintenance: the Java table, the conditions for changing it, and the work done so far."""
+"""An Iceberg table under maintenance: the Java table, the conditions for changing it, and the work done so far."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
