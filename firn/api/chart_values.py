@@ -32,21 +32,21 @@ class ImageValues(Settings):
     registry: ImageReference
     """Registry of firn-operator, firn-spark and firn-broker, such as registry.example.com/data."""
     tag: ImageReference
-    """Tag of all three; empty: the chart's appVersion."""
+    """Tag of these three images. Empty: the chart's appVersion."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"]
-    """Used for every image."""
+    """Pull policy of every image."""
     pull_secrets: list[KubernetesName]
     """Image pull Secrets in the release's namespace."""
     operator: ImageReference
-    """Full reference of firn-operator; wins over registry and tag."""
+    """Full reference of firn-operator. It replaces registry and tag."""
     spark: ImageReference
-    """Full reference of firn-spark; wins over registry and tag."""
+    """Full reference of firn-spark. It replaces registry and tag."""
     broker: ImageReference
-    """Full reference of firn-broker, used by profiles of kind Diskless; wins over registry and tag."""
+    """Full reference of firn-broker, for profiles of kind Diskless. It replaces registry and tag."""
     kafka: Annotated[ImageReference, Field(min_length=1)]
-    """Apache Kafka, laid out like the official image."""
+    """Apache Kafka, with the layout of the official image."""
     postgres: Annotated[ImageReference, Field(min_length=1)]
-    """PostgreSQL of the quick start, laid out like the official image."""
+    """PostgreSQL of the quick start, with the layout of the official image."""
     s3: Annotated[ImageReference, Field(min_length=1)]
     """S3 server of the quick start: versitygw."""
 
@@ -55,9 +55,9 @@ class CrdValues(Settings):
     """CustomResourceDefinitions."""
 
     enabled: bool
-    """Install and upgrade them with the chart."""
+    """Install and upgrade the CRDs with the chart."""
     keep: bool
-    """Leave them, and so every IcebergTopic and policy, in the cluster when the release is uninstalled."""
+    """Keep the CRDs, and every IcebergTopic and policy, in the cluster when the release is uninstalled."""
 
 
 class Store(Settings):
@@ -82,7 +82,7 @@ class QuickStart(Settings):
     profile: KafkaProfile
     """The profile `classic`."""
     diskless: QuickStartDiskless
-    """The profile `diskless`, beside it."""
+    """The profile `diskless`."""
     postgres: Store
     """The catalog's database, and the coordinator of diskless brokers."""
     s3: Store
@@ -94,15 +94,15 @@ class OperatorValues(Settings):
 
     log_level: Literal["debug", "info", "warning", "error"]
     resync: Duration
-    """Every resource is looked at again at least this often."""
+    """Longest time between two reconciles of a resource."""
     progress_interval: Duration
-    """How often the ingestion applications are asked for their progress."""
+    """Interval between two reads of an ingestion application's progress."""
     workers: int = Field(ge=1, le=64)
-    """Reconciles that run at the same time."""
+    """Number of reconciles that run at the same time."""
     writes_per_second: int = Field(ge=1, le=1000)
-    """Writes to the Kubernetes API that the operator allows itself, on average."""
+    """Most writes to the Kubernetes API per second, on average."""
     write_burst: int = Field(ge=1, le=10000)
-    """Writes to the Kubernetes API at once, before the average counts."""
+    """Most writes to the Kubernetes API in a burst."""
     resources: Resources
     scheduling: Scheduling
     pod_annotations: dict[str, str]
@@ -112,30 +112,30 @@ class OperatorValues(Settings):
 
 
 class ServiceAccount(Settings):
-    """A ServiceAccount that the chart makes."""
+    """A ServiceAccount that the chart creates."""
 
     annotations: dict[str, str]
-    """Such as eks.amazonaws.com/role-arn or iam.gke.io/gcp-service-account."""
+    """Annotations, such as eks.amazonaws.com/role-arn or iam.gke.io/gcp-service-account."""
 
 
 class ServiceAccounts(Settings):
     """Workload identity."""
 
     operator: ServiceAccount
-    """Creates and evolves tables."""
+    """The operator: creates and changes tables."""
     ingest: ServiceAccount
-    """Writes tables."""
+    """Ingestion applications: write tables."""
     maintain: ServiceAccount
-    """Rewrites tables and deletes their files."""
+    """Maintenance runs: rewrite tables and delete their files."""
     broker: ServiceAccount
-    """Diskless brokers: writes, reads and deletes objects of their bucket."""
+    """Diskless brokers: write, read and delete objects of their bucket."""
 
 
 class Rbac(Settings):
-    """Rights of people."""
+    """Rights of users."""
 
     aggregate: bool
-    """Let the cluster's roles view, edit and admin cover IcebergTopics and policies."""
+    """Add IcebergTopics and policies to the cluster's roles view, edit and admin."""
 
 
 class NetworkPolicyValues(Settings):
@@ -143,7 +143,7 @@ class NetworkPolicyValues(Settings):
 
     enabled: bool
     metrics_from: list[dict[str, Any]]
-    """NetworkPolicy peers that may read metrics; empty: everyone."""
+    """Peers in NetworkPolicy's form that may read metrics. Empty: all."""
 
 
 class ServiceMonitor(Settings):
@@ -160,9 +160,9 @@ class PrometheusRule(Settings):
     enabled: bool
     labels: dict[str, str]
     lag_seconds: int = Field(ge=5)
-    """A table is this many seconds behind for ten minutes."""
+    """Lag of a topic's table, in seconds, that raises an alert after ten minutes."""
     compaction_lag_seconds: int = Field(ge=60)
-    """A file has waited this many seconds for compaction, for fifteen minutes."""
+    """Compaction lag of a table, in seconds, that raises an alert after fifteen minutes."""
     runbook_url: str
     """Address of the alerts page; each alert links its section there. Empty: no links."""
 
@@ -187,14 +187,14 @@ class Values(Settings):
     images: ImageValues
     crds: CrdValues
     watch_namespaces: list[KubernetesName]
-    """Namespaces whose IcebergTopics and policies the operator serves; empty: all."""
+    """Namespaces whose IcebergTopics and policies the operator manages. Empty: all."""
     default_profile: Name
     default_catalog: Name
     default_group: Name
     profiles: dict[Name, AnyProfile]
-    """The quick start adds classic, and diskless where it is enabled there."""
+    """Brokers, by name. The quick start adds classic, and diskless if it is enabled there."""
     catalogs: dict[Name, Catalog]
-    """The quick start adds lake."""
+    """Iceberg catalogs, by name. The quick start adds lake."""
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance
     quick_start: QuickStart
@@ -205,7 +205,7 @@ class Values(Settings):
     metrics: Metrics
     pod_disruption_budget: PodDisruptionBudget
     global_: dict[str, Any] = Field(default={}, alias="global")
-    """Not used; Helm adds it when the chart is a dependency."""
+    """Not used. Helm adds this key when the chart is a dependency."""
 
 
 def json_schema() -> str:
