@@ -114,7 +114,7 @@ class MaintenanceRun(Contract):
 
     @property
     def executor_labels(self) -> dict[str, str]:
-        """What tells this application's executors from others."""
+        """Return the labels of this run's executors."""
         return {names.LABEL_RUN: self.name}
 
 

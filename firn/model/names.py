@@ -35,7 +35,7 @@ RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"
 
-# Snapshot summary keys and table properties (interface.md)
+# Snapshot summary keys and table properties
 SUMMARY_TOPIC_ID = "firn.topic-id"
 SUMMARY_EPOCH = "firn.epoch"
 SUMMARY_OFFSETS = "firn.offsets"
