@@ -53,7 +53,7 @@ BROKERS_OWN = frozenset(
 def _without_identity(properties: dict[str, str]) -> dict[str, str]:
     refused = sorted(BROKERS_OWN & properties.keys())
     if refused:
-        raise ValueError(f"{', '.join(refused)} is set by the operator for each broker; remove it")
+        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove it")
     return properties
 
 
@@ -64,7 +64,7 @@ BROKER_SETTINGS_OWN = frozenset({"coordinator", "objects", "listener", "external
 def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     refused = sorted(BROKER_SETTINGS_OWN & settings.keys())
     if refused:
-        raise ValueError(f"{', '.join(refused)} is set by the operator for each broker; remove it")
+        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove it")
     return settings
 
 

@@ -90,7 +90,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("profiles.classic.heap", "1Gi"), "profiles.classic.heap: Value error, '1Gi' is not a heap size"),
         (
             _set("profiles.classic.config", {"node.id": "1", "log.dirs": "/x", "num.io.threads": "9"}),
-            "profiles.classic.config: Value error, log.dirs, node.id cannot be set",
+            "profiles.classic.config: Value error, the operator sets log.dirs, node.id for each broker",
         ),
         (_set("profiles.classic.storage", {"size": "20"}), ""),
         (
@@ -106,7 +106,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("catalogs.lake.type", "hive"), "catalogs.lake.type: Input should be 'sql' or 'rest'"),
         (
             _set("catalogs.lake.uri", "postgresql://me:secret@host/db"),
-            "catalogs.lake.uri: Value error, has credentials in it",
+            "catalogs.lake.uri: Value error, contains credentials",
         ),
         (_set("groups.default.memory", "2 gigabytes"), "groups.default.memory: Value error"),
         (_set("groups.default.bytesPerCommit", "1.5Gi"), "groups.default.bytesPerCommit: Value error"),
@@ -114,7 +114,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("maintenance", {"sizes": {"small": {}, "large": {"executors": {"instances": 3}}}}), ""),
         (
             _set("maintenance", {"sizes": {"large": {}}}),
-            "maintenance: Value error, sizes: there has to be one named small",
+            "maintenance: Value error, sizes: add a size named small",
         ),
         (_set("maintenance", {"sizes": {"small": {"memory": "2 GB"}}}), "maintenance.sizes.small.memory: Value error"),
         (
@@ -171,18 +171,18 @@ def test_secrets_of_diskless_brokers_are_for_them_alone(tmp_path: Path) -> None:
         (_diskless(coordinator={"user": "firn"}), "profiles.waves.coordinator.uri: Field required"),
         (
             _diskless(coordinator={"uri": "postgresql://me:secret@host/db", "user": "me"}),
-            "profiles.waves.coordinator.uri: Value error, has credentials in it",
+            "profiles.waves.coordinator.uri: Value error, contains credentials",
         ),
         (
             _diskless(coordinator={"uri": "mysql://host/db", "user": "me"}),
             "profiles.waves.coordinator.uri: String should match pattern",
         ),
         (_diskless(objectStore={"url": "/data"}), "profiles.waves.objectStore.url: String should match pattern"),
-        (_diskless(flushInterval="2m"), "profiles.waves: Value error, flushInterval: at most 60s"),
+        (_diskless(flushInterval="2m"), "profiles.waves: Value error, flushInterval is at most 60s"),
         (_diskless(flushBytes="1Gi"), "profiles.waves: Value error, flushBytes: from 1Ki to 256Mi"),
         (
             _diskless(config={"nodeId": 7, "listener": {}, "leaseSeconds": 3}),
-            "profiles.waves.config: Value error, listener, nodeId cannot be set",
+            "profiles.waves.config: Value error, the operator sets listener, nodeId for each broker",
         ),
         (
             lambda document: document["profiles"].update(waves=gen.diskless()),

@@ -20,12 +20,12 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None
     "text", ["", "5", "0s", "-5s", "05s", "1.5s", "5 s", "5S", "5s\n", " 5s", "5w", "P1D", "1h30m", "\u0665s"]
 )
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration: write one number and one unit"):
+    with pytest.raises(ValueError, match="is not a duration: write a number and a unit"):
         durations.milliseconds(text)
 
 
 def test_a_duration_beyond_time() -> None:
-    with pytest.raises(ValueError, match="longer than time goes"):
+    with pytest.raises(ValueError, match="is too long"):
         durations.parse("99999999999999d")
 
 

@@ -78,7 +78,7 @@ def _refusal(text: str) -> InvalidSpecError | None:
         ("decimal(10)", "expected ',', found ')'"),
         ("decimal(39, 2)", "precision of 1 to 38"),
         ("decimal(0, 0)", "precision of 1 to 38"),
-        ("decimal(5, 6)", "scale no larger"),
+        ("decimal(5, 6)", "scale of at most the precision"),
         ("decimal(a, 1)", "expected a number"),
         ("decimal(1" + "0" * 5000 + ", 1)", "expected a number of at most nine digits"),
         ("decimal(\u0661, 1)", "character that does not belong"),
