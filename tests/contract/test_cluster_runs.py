@@ -157,7 +157,7 @@ async def test_a_job_that_ended_well_has_its_report(subject: Subject) -> None:
     run = runs.read_run(state, await subject.cluster.pods({names.LABEL_RUN: name}))
     assert run is not None
     assert (run.active, run.reported) == (False, True)
-    assert run.outcome("uid-demo-flights").commits == 3
+    assert run.table_report("uid-demo-flights").commits == 3
 
 
 @pytest.mark.parametrize("message", [None, "Traceback\nMemoryError"])
@@ -172,8 +172,8 @@ async def test_a_job_that_failed_says_why(subject: Subject, message: str | None)
     run = runs.read_run(state, await subject.cluster.pods({names.LABEL_RUN: name}))
     assert run is not None
     assert run.reported is (message is not None)
-    assert ("MemoryError" in run.outcome("uid-demo-flights").message) is (message is not None)
-    assert run.outcome("uid-demo-flights").outcome == "Failed"
+    assert ("MemoryError" in run.table_report("uid-demo-flights").message) is (message is not None)
+    assert run.table_report("uid-demo-flights").outcome == "Failed"
 
 
 @pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])
