@@ -19,7 +19,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.registry import CollectorRegistry
 
 import firn_broker.__main__ as broker_process
-import firn_broker.metrics  # noqa: F401 (registers the broker's metrics)
+import firn_broker.metrics  # noqa: F401 (registers the metrics of the broker)
+import firn_operator.adapters.kube.api_client  # noqa: F401 (registers the metric of Kubernetes requests)
 from firn.model.errors import ExitCode
 from firn_broker.settings import BrokerSettings
 from firn_operator.cli.main import app

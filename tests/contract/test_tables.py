@@ -252,8 +252,8 @@ async def test_a_column_and_a_partition_by_it_in_one_step(
         (("nobody",), Reason.UNKNOWN_COLUMN, "nobody"),
         (("legs",), Reason.BAD_TRANSFORM, "legs"),
         (("legs.element.miles",), Reason.BAD_TRANSFORM, "legs"),
-        (("month(at)", "day(at)"), Reason.BAD_TRANSFORM, "same"),
-        (("carrier", "carrier"), Reason.BAD_TRANSFORM, "same"),
+        (("month(at)", "day(at)"), Reason.BAD_TRANSFORM, "repeats"),
+        (("carrier", "carrier"), Reason.BAD_TRANSFORM, "repeats"),
     ],
 )
 async def test_impossible_partitioning_is_refused_and_makes_no_table(

@@ -146,7 +146,7 @@ def test_where_an_earlier_topic_ends_in_the_history(history: History, expected: 
 def test_offsets_of_another_topic_prove_nothing() -> None:
     history = cast(Table, History((1, None, "old"), (2, 1, None)))
     assert audit.landed_offsets(history, "old") == {0: 1}
-    with pytest.raises(UnavailableError, match=r"demo\.orders: the topic was created anew"):
+    with pytest.raises(UnavailableError, match=r"demo\.orders: the topic was created again"):
         audit.landed_offsets(history, "new")
     assert audit.landed_offsets(cast(Table, History()), "new") == {}
 
