@@ -176,7 +176,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(20)
     except subprocess.TimeoutExpired:
-        print(f"{process.args} did not end on SIGTERM", file=sys.stderr)
+        print(f"{process.args!r} did not end on SIGTERM", file=sys.stderr)
         process.kill()
         process.wait()
 

@@ -76,7 +76,7 @@ def pytest_make_collect_report(
     return report
 
 
-class Groups(LoadScopeScheduling):
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """With ``pytest -n`` the tests of a group run in one process, one after the other; groups begin in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from hack.localcluster.artifacts import tools
 from hack.localcluster.layout import NODE_PORTS, Layout
@@ -21,7 +22,7 @@ class Kind:
         self.engine = engine
         self.name = layout.control_group
 
-    def configuration(self) -> dict[str, object]:
+    def configuration(self) -> dict[str, Any]:
         """kind's configuration: one node of our Kubernetes version, with the NodePorts on the machine's loopback address."""
         mappings = [{"containerPort": port, "hostPort": port, "listenAddress": "127.0.0.1"} for port in NODE_PORTS]
         patch = {

@@ -199,7 +199,7 @@ async def test_the_same_event_again_raises_its_count(api: Api, cluster: KubeClus
     async def all_sent() -> bool:
         return sum(event["count"] for event in await recorded()) == 4
 
-    await await_answer(all_sent)  # type: ignore[arg-type]
+    await await_answer(all_sent)
     assert {event["reason"]: event["count"] for event in await recorded()} == {"Created": 3, "Changed": 1}
     sending.cancel()
 

@@ -113,9 +113,9 @@ class StoreContract:
         lease = Leases(store, "me", 1).take(name)
         assert lease is not None
         first = store.read(name)
-        await_true(
-            "two renewals", lambda: (found := store.read(name)) is not None and found.renewed > first.renewed + 1
-        )
+        assert first is not None
+        renewed = first.renewed
+        await_true("two renewals", lambda: (found := store.read(name)) is not None and found.renewed > renewed + 1)
         assert Leases(store, "other", 1).take(name) is None
         lease.check()
         lease.release()

@@ -139,9 +139,9 @@ def test_scaling_up_and_down_with_clients_connected(topic: Manifest, client: str
 
 @pytest.mark.usefixtures("two_brokers")
 def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None:
-    outside = {"bootstrap.servers": "127.0.0.1:30020"}
+    outside: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:30020"}
     seen = AdminClient(outside).list_topics(timeout=60).brokers.values()
-    assert sorted((it.host, it.port) for it in seen) == [("127.0.0.1", 30021), ("127.0.0.1", 30022)]
+    assert sorted((str(it.host), it.port) for it in seen) == [("127.0.0.1", 30021), ("127.0.0.1", 30022)]
     name, count = topic["status"]["topicName"], 300
     producer = Producer(outside)
     for record in numbered(0, count):
@@ -153,7 +153,7 @@ def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None
         found: list[bytes] = []
 
         def look() -> bool:
-            found.extend(it.value() for it in consumer.consume(count, 1) if it.error() is None)
+            found.extend(it.value() or b"" for it in consumer.consume(count, 1) if it.error() is None)
             return len(found) >= count
 
         await_until("all records are consumed", look)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, last_run, policy,
 from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 NEVER = 10**6
-ALONE = {
+ALONE: dict[str, dict[str, Any]] = {
     "count": {"triggers": {"smallFiles": 5, "minInterval": "1s"}},
     "bytes": {"triggers": {"smallBytes": "1Ki", "minInterval": "1s"}},
     "age": {"triggers": {"maxAge": "30s", "minInterval": "1s"}},
@@ -36,7 +37,7 @@ def test_each_trigger_makes_a_table_due(namespace: str, produce: Produce) -> Non
     opens = (datetime.now(UTC) + timedelta(minutes=3)).replace(second=0, microsecond=0)
     window = {"cron": f"{opens.minute} {opens.hour} * * *", "duration": "1h"}
     for name, spec in ALONE.items():
-        more = {"windows": [window]} if name == "window" else {}
+        more: dict[str, Any] = {"windows": [window]} if name == "window" else {}
         apply(policy(COMPACTION, name, namespace, **AT_ONCE, **spec, **more))
         apply(topic_manifest(name, namespace, partitions=1, compactionPolicyRef={"name": name}))
     with ThreadPoolExecutor(len(AT_WORK)) as waiters:

@@ -51,7 +51,7 @@ def test_clients_outside_the_cluster_produce_and_consume(namespace: str) -> None
         def all_seen() -> bool:
             message = consumer.poll(1)
             if message is not None and message.error() is None:
-                seen.append(json.loads(message.value())["id"])
+                seen.append(json.loads(message.value() or b"")["id"])
             return len(seen) >= 20
 
         await_until("20 records come back", all_seen, timeout=60, every=0)

@@ -169,7 +169,9 @@ def test_a_killed_broker_loses_nothing(fleet: Fleet, topic: Manifest, client: st
             old = uids(SELECTOR)[f"{BROKERS}-{number}"]
             kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-{number}", "--grace-period=0", "--force")
             await_until(
-                "it is another pod", lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u, every=1
+                "it is another pod",
+                lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u,  # type: ignore[misc]
+                every=1,
             )
             await_rolled(BROKERS, 3)
             producing.await_more()

@@ -1,9 +1,10 @@
 """Ends the process that is being tested at its n-th call to the outside, before or after the call has had its effect."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -24,17 +25,18 @@ class Faults:
         return len(self.log)
 
 
-def effect(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+def effect(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Marks a port's method that changes the outside: counted, logged, and a place to be killed at."""
 
     @wraps(method)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> T:
-        faults: Faults = self.faults
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        fake: Any = args[0]
+        faults: Faults = fake.faults
         faults.calls += 1
         mine = faults.calls == faults.kill_at
         if mine and not faults.after_effect:
             raise Killed(method.__name__)
-        result = await method(self, *args, **kwargs)
+        result = await method(*args, **kwargs)
         if mine:
             raise Killed(method.__name__)
         return result

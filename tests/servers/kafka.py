@@ -133,7 +133,7 @@ def kafka(
         )  # fmt: skip
     with running(program("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
         reached = (f"localhost:{tls}", f"localhost:{mutual}") if secure else (None, None)
-        yield Kafka(f"127.0.0.1:{plain}", *reached, directory)
+        yield Kafka(f"127.0.0.1:{plain}", secure=reached[0], mutual=reached[1], directory=directory)
 
 
 def _security(directory: Path) -> dict[str, str]:

@@ -72,11 +72,11 @@ class Kafka:
 
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the last stable offset of each partition: the end for readers of committed records."""
-        return self._offsets(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._offsets(topics, OffsetSpec.latest())
 
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the log start of each partition."""
-        return self._offsets(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return self._offsets(topics, OffsetSpec.earliest())
 
     def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
         """Return each partition's first offset whose record is not older than ``timestamp_ms``; Kafka's -1 if there

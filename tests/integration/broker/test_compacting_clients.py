@@ -54,14 +54,14 @@ def records(firn: FirnBroker, topic: str) -> list[tuple[int, int, bytes | None, 
     try:
         partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        found, ended = [], set[int]()
+        found, ended = list[tuple[int, int, bytes | None, bytes | None]](), set[int]()
         while len(ended) < len(partitions):
             message = consumer.poll(20)
             assert message is not None, f"{topic} does not end: {found}"
             if message.error():
-                ended.add(message.partition())
+                ended.add(message.partition() or 0)
             else:
-                found.append((message.partition(), message.offset(), message.key(), message.value()))
+                found.append((message.partition() or 0, message.offset() or 0, message.key(), message.value()))
         return found
     finally:
         consumer.close()

@@ -117,8 +117,8 @@ def test_a_group_has_one_protocol(firn: FirnBroker, name: str) -> None:
     while not refused:
         assert time.monotonic() < deadline
         found = classic.poll(0.1)
-        if found is not None and found.error() is not None:
-            refused.append(found.error().name())
+        if found is not None and (error := found.error()) is not None:
+            refused.append(error.name())
     assert refused == ["INCONSISTENT_GROUP_PROTOCOL"]
     modern.close()
     assert len(take_through(classic, 1)) == 1, "nobody is left: the group is its own"
@@ -174,7 +174,7 @@ def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> Non
         produce(broker, name, [{"value": b"%d" % number, "partition": number % 4} for number in range(100, 200)])
         for one in members:
             assert len(take(one, 50)) == 50
-            await_true("the group goes on", lambda one=one: committed(one))
+            await_true("the group goes on", lambda one=one: committed(one))  # type: ignore[misc]
         assert not revoked, "with the same members, who keep their partitions"
         assert ids(broker, name) == before
         for one in members:
@@ -195,7 +195,7 @@ def test_a_group_moves_with_its_broker(tmp_path: Path, database: Postgres, stora
         coordinator = coordinator_of(everybody, name)
         fleet[coordinator].kill()
         for one in members:
-            await_true("the group has a broker again", lambda one=one: one.poll(0) is None and committed(one))
+            await_true("the group has a broker again", lambda one=one: one.poll(0) is None and committed(one))  # type: ignore[misc]
         produce(everybody, name, [{"value": b"after", "partition": number % 4} for number in range(100)])
         for one in members:
             assert len(take(one, 50)) == 50

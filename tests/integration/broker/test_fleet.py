@@ -99,7 +99,7 @@ def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: st
             time.sleep(0.01)
             for member in members:
                 consumed += [
-                    (it.partition(), it.offset(), int(it.value()))
+                    (it.partition() or 0, it.offset() or 0, int(it.value() or b""))
                     for it in member.consume(500, 0.005)
                     if it.error() is None
                 ]
@@ -126,7 +126,9 @@ def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: st
         assert time.monotonic() < deadline, len(consumed)
         for member in members:
             consumed += [
-                (it.partition(), it.offset(), int(it.value())) for it in member.consume(500, 0.1) if it.error() is None
+                (it.partition() or 0, it.offset() or 0, int(it.value() or b""))
+                for it in member.consume(500, 0.1)
+                if it.error() is None
             ]
     for member in members:
         member.close()
@@ -229,7 +231,7 @@ def test_consumers_that_start_around_an_outage_of_the_database_read_everything(
         def look(seconds: float = 0) -> None:
             """At all of them in turn: when their way is cut, and when it is there again, some are at each step of their start."""
             for member, values in zip(members, found, strict=True):
-                values += [it.value() for it in member.consume(300, seconds) if it.error() is None]
+                values += [it.value() or b"" for it in member.consume(300, seconds) if it.error() is None]
 
         for number in range(60):
             if number == 20:

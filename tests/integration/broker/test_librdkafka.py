@@ -88,7 +88,7 @@ def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_records_come_back_as_they_were(firn: FirnBroker, name: str, codec: str, idempotent: bool) -> None:
     create(firn, name)
-    records = [
+    records: list[dict[str, Any]] = [
         {"key": None, "value": b"v"},
         {"key": b"k", "value": None},
         {"key": b"", "value": b""},

@@ -12,6 +12,7 @@ from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from firn_controllers.fleet.kafka import metadata_version
+from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
 from firn_controllers.ingestion_group import stateful_set as driver
@@ -74,6 +75,7 @@ def children() -> list[Manifest]:
         },
     )
     fleet = kinds.managed_fleet(config, "classic", OWNER, None)
+    assert isinstance(fleet, KafkaFleet)
     waves = kinds.managed_fleet(config, "waves", OWNER, None)
     found = settings.group_settings(config, "default")
     labels = group_labels("default")

@@ -13,7 +13,7 @@ from tests.integration.crd.conftest import REPOSITORY
 
 COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 PLURALS = {COMPACTION: "compactionpolicies", RETENTION: "retentionpolicies"}
-MODELS = {COMPACTION: CompactionPolicy, RETENTION: RetentionPolicy}
+MODELS: dict[str, type[CompactionPolicy | RetentionPolicy]] = {COMPACTION: CompactionPolicy, RETENTION: RetentionPolicy}
 SAMPLES = sorted((REPOSITORY / "crds/samples/policies").glob("*.yaml"))
 SNAPSHOTS = {"snapshots": {"maxAge": "7d"}}
 

@@ -124,13 +124,13 @@ async def test_brokers_start_scale_and_drain_as_rendered(
     with ExitStack() as all_:
         first, second = (all_.enter_context(pod(found, number, tmp_path, secrets)) for number in (0, 1))
         for each in (first, second):
-            await_true("ready", lambda each=each: each.probe("/readyz") == 200)
+            await_true("ready", lambda each=each: each.probe("/readyz") == 200)  # type: ignore[misc]
             assert each.probe("/metrics") == 200
         bootstrap = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
         topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
         for each in (first, second):
             address = f"127.0.0.1:{each.port}"
-            await_true("both know both", lambda it=address: nodes(it) == {0: first.port, 1: second.port})
+            await_true("both know both", lambda it=address: nodes(it) == {0: first.port, 1: second.port})  # type: ignore[misc]
         await topics.create("waves", "flights", 4, {"retention.ms": "60000"})
         state = await topics.describe("waves", "flights")
         assert state is not None

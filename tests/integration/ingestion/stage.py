@@ -151,7 +151,7 @@ class Stage(AbstractContextManager["Stage"]):
 
     def jobs(self, group: str) -> KubernetesJobs:
         """The contracts of a group, from the API server."""
-        connection = kube.new_client_from_config(str(self.operator.api.kubeconfig))  # type: ignore[no-untyped-call]
+        connection = kube.new_client_from_config(str(self.operator.api.kubeconfig))
         return KubernetesJobs(client.CoreV1Api(connection), SYSTEM, group, resync=5)
 
     def _run_driver(self) -> None:

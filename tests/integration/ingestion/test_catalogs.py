@@ -23,8 +23,10 @@ def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
         world.start()
         ends = {0: 10 * (version - 1)}
         world.await_offsets(
-            lambda job=job, ends=ends: world.landed(job).get(0) == ends[0], f"{ends} in version {version}", job
-        )  # type: ignore[misc]
+            lambda job=job, ends=ends: world.landed(job).get(0) == ends[0],  # type: ignore[misc]
+            f"{ends} in version {version}",
+            job,
+        )
         assert places([*world.rows(job), *world.dead(job)]) == exactly(ends)
         # A second driver finds the offsets again.
         world.stop()

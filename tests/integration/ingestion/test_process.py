@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import httpx
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -15,9 +16,16 @@ from confluent_kafka.admin import (
 )
 
 from firn.model.errors import ExitCode
-from tests.integration.ingestion.world import World, exactly, places, value
+from tests.integration.ingestion.world import Process, World, exactly, places, value
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true
+
+
+def answer(driver: Process, path: str) -> httpx.Response:
+    """Return the driver's answer, which has to come."""
+    found = driver.get(path)
+    assert found is not None, path
+    return found
 
 
 def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) -> None:
@@ -29,15 +37,15 @@ def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) ->
 
         def landed() -> bool:
             assert driver.process.poll() is None, (world.directory / "driver.log").read_text()[-3000:]
-            answer = driver.get("/progress")
-            return answer is not None and [one["rows"] for one in answer.json()["topics"]] == [20]
+            found = driver.get("/progress")
+            return found is not None and [one["rows"] for one in found.json()["topics"]] == [20]
 
         await_true("twenty rows in /progress", landed, 300)
-        (told,) = driver.get("/progress").json()["topics"]
+        (told,) = answer(driver, "/progress").json()["topics"]
         assert (told["uid"], told["generation"], told["state"], told["dead_letters"]) == (job.uid, 1, "CaughtUp", 1)
         assert (told["topic_id"], told["table_ready"]) == (world.topic_id(topic), True)
         assert told["lag_records"] == 0
-        metrics = driver.get("/metrics").text
+        metrics = answer(driver, "/metrics").text
         labels = '{namespace="tests",topic="orders"}'
         for line in (
             f"firn_ingest_rows_total{labels} 20.0",
@@ -49,8 +57,8 @@ def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) ->
         ):
             assert line in metrics.splitlines()
         assert "firn_ingest_bytes_total" in metrics
-        assert driver.get("/readyz").status_code == 200
-        assert driver.get("/livez").status_code == 200
+        assert answer(driver, "/readyz").status_code == 200
+        assert answer(driver, "/livez").status_code == 200
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(120) == 0
     log = (world.directory / "driver.log").read_text()

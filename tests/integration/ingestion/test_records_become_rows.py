@@ -91,7 +91,7 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
 def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # Spark's own source cannot read such a record at all.
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
-    topic = world.topic(**{"message_timestamp_after_max_ms": str(2**63 - 1)})
+    topic = world.topic(message_timestamp_after_max_ms=str(2**63 - 1))
     job = world.job(topic)
     world.produce(topic, [Record(value(0), timestamp=2**62), Record(value(1), timestamp=1_700_000_000_000)])
     world.apply(job)

@@ -24,7 +24,7 @@ def read_by(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_any_time_that_kafka_can_hold(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_by(reader, monkeypatch)
-    topic = world.topic(**{"message_timestamp_after_max_ms": str(2**63 - 1)})
+    topic = world.topic(message_timestamp_after_max_ms=str(2**63 - 1))
     job = world.job(topic, table={"partition_by": ("day(_kafka.timestamp)",)})
     world.produce(topic, [Record(value(number), timestamp=time) for number, time in enumerate(TIMES, 1)])
     raw_produce.produce(world.broker.bootstrap, topic, [value(0), b"bad"], -1)

@@ -335,7 +335,7 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
         run_another(10)
         stage.produce(name, 10, 5)
         driver.send_signal(signal.SIGCONT)
-        assert driver.wait(WAIT) == ExitCode.FENCED == 3, tail(tmp_path / "driver.log")
+        assert driver.wait(WAIT) == int(ExitCode.FENCED) == 3, tail(tmp_path / "driver.log")
         pod.ended(driver.returncode)
         stage.await_condition(
             name,

@@ -119,7 +119,7 @@ class World(AbstractContextManager["World"]):
                         topic,
                         value=one.value,
                         key=one.key,
-                        headers=one.headers,
+                        headers=list(one.headers) if one.headers is not None else None,
                         timestamp=one.timestamp,
                         on_delivery=lambda error, _: failures.append(error) if error else None,
                         **more,
@@ -146,7 +146,7 @@ class World(AbstractContextManager["World"]):
                     message = consumer.poll(10)
                     assert message is not None
                     if message.error():
-                        return bool(message.offset() - count >= gone)
+                        return (message.offset() or 0) - count >= gone
                     count += 1
             finally:
                 consumer.close()

@@ -1,16 +1,17 @@
 """The simplest form of what a driver does around a landing: read the table and commit the files."""
 
 import json
+from typing import Any
 
 from firn_spark.worker.data_files import TableSpec
 from firn_spark.worker.landing import Kind
 
 
-def java_table(spark, identifier):
+def java_table(spark: Any, identifier: str) -> Any:
     return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, identifier)
 
 
-def table_spec(spark, identifier, **io):
+def table_spec(spark: Any, identifier: str, **io: Any) -> Any:
     table, iceberg = java_table(spark, identifier), spark._jvm.org.apache.iceberg
     return TableSpec(
         schema=iceberg.SchemaParser.toJson(table.schema()),
@@ -22,15 +23,15 @@ def table_spec(spark, identifier, **io):
     )
 
 
-def results(batches):
+def results(batches: Any) -> Any:
     return [(row["kind"], json.loads(row["json"])) for batch in batches for row in batch.to_pylist()]
 
 
-def of_kind(found, kind):
+def of_kind(found: Any, kind: str) -> Any:
     return [content for name, content in found if name == kind]
 
 
-def commit(spark, identifier, found, kind=Kind.DATA):
+def commit(spark: Any, identifier: str, found: Any, kind: str = Kind.DATA) -> None:
     """Appends the data files among ``found``."""
     table, iceberg = java_table(spark, identifier), spark._jvm.org.apache.iceberg
     append = table.newAppend()

@@ -5,6 +5,7 @@ import json
 import random
 import uuid
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,7 +76,7 @@ SCHEMA = Schema(
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def random_value(name, chance):
+def random_value(name: str, chance: random.Random) -> Any:
     if chance.random() < 0.15:
         return None
     micros = chance.randrange(-(10**15), 3 * 10**15)
@@ -104,20 +105,20 @@ def random_value(name, chance):
     }[name]
 
 
-def pybase64(data):
+def pybase64(data: bytes) -> Any:
     import base64
 
     return base64.b64encode(data).decode()
 
 
-def random_batch(seed, count=60):
+def random_batch(seed: str | int, count: int = 60) -> Any:
     chance = random.Random(seed)
     values = [{name: random_value(name, chance) for name in FIELDS} for _ in range(count)]
     times = [chance.choice([-1000, 0, chance.randrange(0, 4 * 10**12) * 1000]) for _ in range(count)]
     return values, records.batch([json.dumps(value).encode() for value in values], timestamp=times)
 
 
-def create(spark, name, spec=(), sort="", properties=None):
+def create(spark: Any, name: str, spec: Any = (), sort: str = "", properties: Any = None) -> Any:
     """A table of `SCHEMA`; ``spec`` is (transform, column) pairs."""
     iceberg, identifier = spark._jvm.org.apache.iceberg, f"{CATALOG}.n.{name}"
     fields = [
@@ -137,7 +138,7 @@ def create(spark, name, spec=(), sort="", properties=None):
     return identifier
 
 
-def landed(spark, identifier, batch, job=None):
+def landed(spark: Any, identifier: str, batch: Any, job: Any = None) -> Any:
     job = job or records.job(*FIELDS.items())
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=1_700_000_000_000_000)
     found = results(land(iter([batch]), plan))
@@ -150,7 +151,7 @@ COUNTS = ("value-counts", "null-value-counts", "nan-value-counts")
 BOUNDS = ("lower-bounds", "upper-bounds")
 
 
-def files(spark, identifier):
+def files(spark: Any, identifier: str) -> Any:
     """By partition: rows, and for each column what its metrics say, as Iceberg itself reads them back."""
     iceberg, table = spark._jvm.org.apache.iceberg, java_table(spark, identifier)
     tasks = table.newScan().includeColumnStats().planFiles().iterator()
@@ -189,7 +190,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_partitions_counts_and_bounds_are_those_of_icebergs_writer(spark, name):
+def test_partitions_counts_and_bounds_are_those_of_icebergs_writer(spark: Any, name: str) -> None:
     ours = create(spark, f"ours_{list(SPECS).index(name)}", SPECS[name])
     theirs = create(
         spark, f"theirs_{list(SPECS).index(name)}", SPECS[name], properties={"write.distribution-mode": "hash"}
@@ -207,7 +208,7 @@ def test_partitions_counts_and_bounds_are_those_of_icebergs_writer(spark, name):
         assert mine[partition] == file
 
 
-def test_rows_read_back_are_the_records(spark):
+def test_rows_read_back_are_the_records(spark: Any) -> None:
     table = create(spark, "values")
     values, batch = random_batch(seed=1)
     landed(spark, table, batch)
@@ -238,7 +239,7 @@ def test_rows_read_back_are_the_records(spark):
         assert (found and found["at"] and found["at"]["lat"]) == expected
 
 
-def test_both_engines_prune_by_partition_and_by_bounds(spark):
+def test_both_engines_prune_by_partition_and_by_bounds(spark: Any) -> None:
     table = create(spark, "pruned", [("day", "at")])
     values = [
         {"at": f"2024-03-0{day}T12:00:00Z", "small": day * 100 + index} for day in range(1, 6) for index in range(10)
@@ -247,11 +248,11 @@ def test_both_engines_prune_by_partition_and_by_bounds(spark):
     landed(spark, table, batch)
     static = StaticTable.from_metadata(java_table(spark, table).operations().current().metadataFileLocation())
     assert len(list(static.scan().plan_files())) == 5
-    by_partition = static.scan(row_filter=GreaterThanOrEqual("at", "2024-03-05T00:00:00+00:00"))
+    by_partition = static.scan(row_filter=GreaterThanOrEqual(term="at", value="2024-03-05T00:00:00+00:00"))
     assert len(list(by_partition.plan_files())) == 1
     assert by_partition.to_arrow().num_rows == 10
-    assert len(list(static.scan(row_filter=EqualTo("small", 307)).plan_files())) == 1
-    assert len(list(static.scan(row_filter=EqualTo("_kafka.offset", 7)).plan_files())) == 1
+    assert len(list(static.scan(row_filter=EqualTo(term="small", value=307)).plan_files())) == 1
+    assert len(list(static.scan(row_filter=EqualTo(term="_kafka.offset", value=7)).plan_files())) == 1
     for condition, rows in (
         ("small = 307", 1),
         ("at >= timestamp '2024-03-05 00:00:00'", 10),
@@ -262,7 +263,7 @@ def test_both_engines_prune_by_partition_and_by_bounds(spark):
         assert len({row.file for row in read}) == 1
 
 
-def test_rows_are_in_the_tables_order(spark):
+def test_rows_are_in_the_tables_order(spark: Any) -> None:
     table = create(spark, "ordered", [("bucket[2]", "big")], sort="small DESC NULLS LAST, name ASC NULLS FIRST")
     _, batch = random_batch(seed=5)
     found = landed(spark, table, batch)
@@ -276,7 +277,7 @@ def test_rows_are_in_the_tables_order(spark):
         assert keys == sorted(keys)
 
 
-def test_every_row_lands_once_where_memory_is_short_and_files_are_small(spark):
+def test_every_row_lands_once_where_memory_is_short_and_files_are_small(spark: Any) -> None:
     table = create(spark, "pieces", [("bucket[3]", "small")], properties={"write.target-file-size-bytes": "10000"})
     job = records.job(*FIELDS.items())
     parts = [random_batch(seed)[1] for seed in range(6)]
@@ -301,5 +302,5 @@ def test_every_row_lands_once_where_memory_is_short_and_files_are_small(spark):
     ]
 
 
-def payload(batch):
+def payload(batch: Any) -> Any:
     return sum(len(value) for value in batch["value"].to_pylist())

@@ -1,5 +1,7 @@
 """Data files in S3, reached by the properties that Java's FileIO has."""
 
+from typing import Any
+
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -10,12 +12,12 @@ from tests.unit.spark import records, tables
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with s3(tmp_path_factory.mktemp("s3")) as running:
         yield running
 
 
-def landed(server, **changes):
+def landed(server: Any, **changes: Any) -> Any:
     job = records.job(("a", "int"))
     io = server.properties | {"s3.secret-access-key": server.secret_key} | changes
     table = tables.table_of(job, server.directory, location=f"s3://{server.bucket}/wh/t", io=io)
@@ -23,7 +25,7 @@ def landed(server, **changes):
     return tables.results(land(iter([records.batch([b'{"a": 1}', b'{"a": 2}'])]), plan))["t"]
 
 
-def test_a_file_is_in_the_bucket(server):
+def test_a_file_is_in_the_bucket(server: Any) -> None:
     (file,) = landed(server)["data"]
     store = pyarrow.fs.S3FileSystem(
         access_key=server.access_key,
@@ -36,7 +38,7 @@ def test_a_file_is_in_the_bucket(server):
     assert store.get_file_info(path).size == file["file-size-in-bytes"]
 
 
-def test_a_refusal_is_the_topics_error(server):
+def test_a_refusal_is_the_topics_error(server: Any) -> None:
     error = landed(server, **{"s3.secret-access-key": "wrong"})["error"][0]
     assert "OSError" in error["type"] or "Permission" in error["type"]
     assert "wrong" not in error["message"]

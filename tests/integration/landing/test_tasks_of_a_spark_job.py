@@ -2,6 +2,7 @@
 
 import functools
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from tests.unit.spark import records
 from tests.unit.spark.tables import iceberg_schema
 
 
-def create(spark, name, columns, partition="", **properties):
+def create(spark: Any, name: str, columns: Any, partition: str = "", **properties: Any) -> Any:
     """A table of these columns."""
     iceberg, identifier = spark._jvm.org.apache.iceberg, f"{CATALOG}.jobs.{name}"
     schema = iceberg.SchemaParser.fromJson(iceberg_schema(columns).model_dump_json())
@@ -32,17 +33,17 @@ def create(spark, name, columns, partition="", **properties):
     return identifier
 
 
-def table_columns(job):
+def table_columns(job: Any) -> Any:
     return rows.table_columns(job.record_schema, job.table.metadata_columns)
 
 
-def run(spark, batches, plan):
+def run(spark: Any, batches: Any, plan: Any) -> Any:
     frame = spark.createDataFrame(pa.Table.from_batches(batches)).coalesce(1)
     found = frame.mapInArrow(functools.partial(land, plan=plan), RESULT_DDL).collect()
     return {name: [(row.kind, json.loads(row.json)) for row in found if row.topic == name] for name in plan.topics}
 
 
-def test_many_topics_land_in_one_job(spark):
+def test_many_topics_land_in_one_job(spark: Any) -> None:
     flights = records.job(("carrier", "string"), ("delay", "double"), ("at", "timestamptz"))
     raw = records.job(raw_as="String")
     identifiers = {
@@ -79,9 +80,10 @@ def test_many_topics_land_in_one_job(spark):
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_tables_of_both_versions(spark, version):
+def test_tables_of_both_versions(spark: Any, version: str) -> None:
     job = records.job(("a", "int"), Column(name="b", type="string", required=True))
-    identifier = create(spark, f"version{version}", table_columns(job), **{"format-version": version})
+    properties: dict[str, Any] = {"format-version": version}
+    identifier = create(spark, f"version{version}", table_columns(job), **properties)
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=0)
     for _ in range(2):
         found = run(spark, [records.batch([b'{"a": 1, "b": "x"}', b'{"b": "y"}'])], plan)
@@ -91,7 +93,7 @@ def test_tables_of_both_versions(spark, version):
         assert sorted(row._row_id for row in spark.sql(f"SELECT _row_id FROM {identifier}").collect()) == [0, 1, 2, 3]
 
 
-def test_times_of_day_which_spark_cannot_read(spark):
+def test_times_of_day_which_spark_cannot_read(spark: Any) -> None:
     job = records.job(("time", "time"), ("n", "int"))
     identifier = create(spark, "times", table_columns(job))
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=0)
@@ -111,7 +113,7 @@ def test_times_of_day_which_spark_cannot_read(spark):
     assert str(arrow["time"][0].as_py()) == "12:34:56.789000"
 
 
-def test_large_records_come_in_bounded_batches(spark):
+def test_large_records_come_in_bounded_batches(spark: Any) -> None:
     job = records.job(("a", "string"))
     identifier = create(spark, "large", table_columns(job))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")

@@ -15,7 +15,7 @@ NOW = CompactionWork(open_grace_ms=0)
 
 def while_rewriting(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """``act`` happens once, when the first group has been written and not been committed."""
-    plain, acted = Rewriter.rewrite, []
+    plain, acted = Rewriter.rewrite, list[Any]()
 
     def rewrite(*args: Any, **kwargs: Any) -> Any:
         files = plain(*args, **kwargs)

@@ -138,7 +138,7 @@ def test_others_are_at_work_while_rows_are_dropped(
     topic = old_and_young(lake)
     act, deleted = OTHERS[what]
     if whole:
-        plain, acted = retention._past, []
+        plain, acted = retention._past, list[Any]()
 
         def past(*args: Any) -> Any:
             found = plain(*args)

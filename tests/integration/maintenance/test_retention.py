@@ -90,6 +90,7 @@ def test_files_without_bounds_whose_rows_all_go_are_not_written_anew(
     monkeypatch.setattr(Rewriter, "rewrite", lambda *_, **__: pytest.fail("rows were written"))
     dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
     assert same(dry.rows, wet.rows)
+    assert wet.rows is not None
     assert (wet.rows.files, wet.rows.items) == (1, 1)
     assert topic.ids() == []
 

@@ -113,7 +113,7 @@ async def test_writes_keep_to_their_rate(monkeypatch: pytest.MonkeyPatch) -> Non
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(api_client.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.adapters.kube.api_client.time.monotonic", lambda: now[0])
     monkeypatch.setattr(api_client, "asyncio", type("asyncio", (), {"sleep": staticmethod(sleep)}))
     limit = RateLimit(rate=10, burst=3)
     for _ in range(5):

@@ -1,6 +1,7 @@
 """Errors of a real PostgreSQL for missing rights and missing names."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,7 +28,7 @@ def server() -> Iterator[Postgres]:
         yield found
 
 
-def _as(server: Postgres, user: str, password: str) -> dict[str, object]:
+def _as(server: Postgres, user: str, password: str) -> dict[str, Any]:
     return {"host": "127.0.0.1", "port": server.port, "user": user, "password": password, "dbname": "postgres"}
 
 

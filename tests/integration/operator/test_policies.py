@@ -118,7 +118,10 @@ def test_a_run_is_made_when_it_is_asked_for_and_both_sides_say_what_came_of_it(
 
 def test_a_bad_policy_says_which_field_and_comes_right(world: "World", operator: "Running", name: str) -> None:
     apply(world, "RetentionPolicy", name, {"snapshots": {"maxAge": "7d"}, "schedule": {"cron": "0 25 * * *"}})
-    found = lambda: status(world, "RetentionPolicy", name)  # noqa: E731
+
+    def found() -> Manifest:
+        return status(world, "RetentionPolicy", name)
+
     await_true("it is refused", lambda: condition(found(), "SpecValid") == ("False", "InvalidSpec"))
     message = next(it["message"] for it in found()["conditions"] if it["type"] == "SpecValid")
     assert "spec.schedule.cron" in message

@@ -55,7 +55,7 @@ class Member:
 
     def out(self) -> None:
         self.epoch = 0
-        self.owned = self.told = frozenset()
+        self.owned = self.told = frozenset[Any]()
         self.says_all = True
 
     async def run(self) -> None:

@@ -1,6 +1,7 @@
 """Hours of writing that need several steps of retention in a round: stored data is bounded by retention, not time."""
 
 import asyncio
+from typing import Any
 
 from firn_broker import metrics
 from tests.fakes.virtual_time import run
@@ -10,7 +11,7 @@ from tests.unit.broker.whole import Asked, Shared, broker, create
 
 HOURS = 2
 PARTITIONS, RETENTION_SECONDS, REPLY_SECONDS, GRACE_SECONDS, ROUND_SECONDS, STEP_RUNS = 20, 600, 300, 60, 30, 5
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "upkeep": {
         "interval_seconds": ROUND_SECONDS, "grace_seconds": GRACE_SECONDS, "abandon_seconds": REPLY_SECONDS,
         "round_runs": STEP_RUNS, "producer_seconds": RETENTION_SECONDS,

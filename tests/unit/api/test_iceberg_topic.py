@@ -177,7 +177,7 @@ def test_samples_are_topics_and_tables_of_their_own() -> None:
 
 
 def test_status_is_written_as_it_is_read() -> None:
-    status = {
+    status: dict[str, Any] = {
         "observedGeneration": 2,
         "topicId": "x",
         "table": {"identifier": "lake.a.b"},

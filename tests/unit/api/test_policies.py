@@ -114,7 +114,10 @@ def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
     config = gen.config()
     flights = IcebergTopic.parse(yaml.safe_load((ROOT / "crds/samples/flights.yaml").read_text()))
     columns = {field.name for field in flights.spec.record_schema.fields or ()} if flights.spec.record_schema else set()
-    kinds = {"CompactionPolicy": CompactionPolicy, "RetentionPolicy": RetentionPolicy}
+    kinds: dict[str, type[CompactionPolicy | RetentionPolicy]] = {
+        "CompactionPolicy": CompactionPolicy,
+        "RetentionPolicy": RetentionPolicy,
+    }
     found = [document for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
     assert {document["kind"] for document in found} == set(kinds)
     for document in found:

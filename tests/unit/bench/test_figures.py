@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_there_is_no_ratio_without_two_values_to_compare(value: float | None, pe
     assert Figure("cost", value, "CPU s", "lower", "peer", peer_value).ratio is None
 
 
-def test_results_are_printed_and_kept_as_lines_with_the_promised_keys(tmp_path) -> None:
+def test_results_are_printed_and_kept_as_lines_with_the_promised_keys(tmp_path: Path) -> None:
     printed = io.StringIO()
     kept = tmp_path / "bench" / "results.jsonl"
     for value in (1234.56, 0.123456):

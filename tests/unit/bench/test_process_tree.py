@@ -82,7 +82,12 @@ def test_samples_never_go_down_even_when_the_tree_ends(family: subprocess.Popen[
 
 def test_a_task_in_the_same_address_space_is_told_from_one_with_its_own(family: subprocess.Popen[str]) -> None:
     started, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: (started.set(), done.wait()))
+
+    def run() -> None:
+        started.set()
+        done.wait()
+
+    thread = threading.Thread(target=run)
     thread.start()
     started.wait()
     try:

@@ -26,8 +26,8 @@ WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
     "high watermarks": lambda parts: parts.reader.poll(lambda: False),
     "the lag of groups": lambda parts: GroupLag(
         parts.store.groups,
-        OneGroup(),
-        TopicMetadata(parts.store.topics, parts.watermarks),  # type: ignore[arg-type]
+        OneGroup(),  # type: ignore[arg-type]
+        TopicMetadata(parts.store.topics, parts.watermarks),
     ).run(),
 }
 

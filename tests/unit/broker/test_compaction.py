@@ -21,7 +21,7 @@ from tests.unit.broker.test_keys import record
 from tests.unit.broker.test_whole_brokers import fetch, produce
 from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
-UPKEEP = {"upkeep": {"interval_seconds": 30, "grace_seconds": 60}}
+UPKEEP: dict[str, Any] = {"upkeep": {"interval_seconds": 30, "grace_seconds": 60}}
 NOW_MS = int(NOW.timestamp() * 1000)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from firn.records.cursor import MalformedError
 from firn_broker.network.budget import Budget, Counted, Share
-from firn_broker.network.router import Client
+from firn_broker.network.router import Buffers, Client
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire.headers import RequestHeader
@@ -34,7 +34,7 @@ class Router:
     def stalled(self) -> None:
         self.stalls += 1
 
-    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> list[bytes] | None:
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
         self.begun.append(header.correlation)
         if header.api == BAD:
             raise MalformedError("bad")
@@ -350,7 +350,7 @@ async def test_stopping_answers_what_was_asked() -> None:
 
 
 def test_a_budget_serves_in_line() -> None:
-    budget, served = Budget(10), []
+    budget, served = Budget(10), list[int]()
     assert budget.acquire(6, served.append)
     for size in (8, 1):
         assert not budget.acquire(size, lambda size: served.append(size))
@@ -360,8 +360,8 @@ def test_a_budget_serves_in_line() -> None:
 
 
 def test_a_budget_removes_cancelled_waiters() -> None:
-    budget, served = Budget(10), []
-    gone, other = [], served.append
+    budget, served = Budget(10), list[int]()
+    gone, other = list[int](), served.append
     assert budget.acquire(8, gone.append)
     leave = gone.append
     assert not budget.acquire(10, leave)
@@ -379,7 +379,7 @@ class Answers(Router):
         super().__init__()
         self.budget = Budget(self.SIZE)
 
-    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> list[bytes | memoryview]:
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers:
         share = Share(self.budget)
         self.begun.append(header.correlation)
         await share.acquire(self.SIZE)

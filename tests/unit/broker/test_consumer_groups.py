@@ -44,6 +44,10 @@ class Play:
             self.group.tick(self.now)
         self.now = end
 
+    def state(self) -> State:
+        """The state of the group. A call, because a type checker remembers what a property was."""
+        return self.group.state
+
     def pair(self) -> tuple[Partitions, Partitions]:
         """Members m and n, who share t, in epoch 2."""
         self.join("m")
@@ -59,10 +63,10 @@ class Play:
 
 def test_the_first_member_gets_everything() -> None:
     play = Play()
-    assert play.group.state is State.EMPTY
+    assert play.state() is State.EMPTY
     reply = play.join("m")
     assert reply == HeartbeatReply(NONE, "m", 1, parts(0, 1, 2, 3))
-    assert play.group.state is State.STABLE
+    assert play.state() is State.STABLE
     assert play.beat("m", 1, owned=parts(0, 1, 2, 3)) == HeartbeatReply(NONE, "m", 1), "nothing is new"
 
 
@@ -70,7 +74,7 @@ def test_a_partition_goes_to_its_new_owner_when_the_old_one_gave_it_up() -> None
     play = Play()
     play.join("m")
     assert play.join("n") == HeartbeatReply(NONE, "n", 2, frozenset()), "in the group, and waiting"
-    assert play.group.state is State.RECONCILING
+    assert play.state() is State.RECONCILING
     told = play.beat("m", 1)
     assert (told.epoch, len(told.assignment or ())) == (2, 2)
     assert told.assignment is not None
@@ -84,7 +88,7 @@ def test_a_partition_goes_to_its_new_owner_when_the_old_one_gave_it_up() -> None
     assert play.beat("n", 2).assignment is None, "in its epoch of before it has not heard of it"
     play.beat("m", 2, owned=told.assignment)
     assert play.beat("n", 2).assignment == rest
-    assert play.group.state is State.STABLE
+    assert play.state() is State.STABLE
 
 
 def test_a_member_that_never_read_a_partition_learns_of_its_revocation_first() -> None:
@@ -108,7 +112,7 @@ def test_a_member_that_leaves_releases_its_partitions() -> None:
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3)
     assert play.beat("m", 2).error is ErrorCode.unknown_member_id
     assert play.beat("n", -1).error is NONE
-    assert play.group.state is State.EMPTY
+    assert play.state() is State.EMPTY
 
 
 def test_a_member_without_heartbeats_for_a_session_is_removed() -> None:
@@ -266,7 +270,7 @@ def test_a_static_member_that_does_not_come_back_is_out_after_a_session() -> Non
     play.beat("m", -2, instance="i")
     assert play.beat("m", 1, instance="i").error is ErrorCode.fenced_member_epoch
     play.after(SESSION + 1)
-    assert play.group.state is State.EMPTY
+    assert play.state() is State.EMPTY
     assert play.join("m2", instance="i").assignment == parts(0, 1, 2, 3)
 
 

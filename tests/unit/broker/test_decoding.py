@@ -36,7 +36,7 @@ SAMPLES: dict[str, Any] = {
 def sample(schema: Any, chance: Random) -> Any:
     """A message with something in every field, or nothing where that may be."""
     hints = get_type_hints(schema)
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
         inner = nested_entity(hint)
@@ -118,7 +118,7 @@ def test_what_kio_writes_is_read(api: int, version: int) -> None:
     for seed in range(20):
         message = sample(schema, Random(seed))
         data = written(message)
-        request = message_reader.decode(REQUESTS[api], api, version, memoryview(b"head" + data), 4)
+        request: Any = message_reader.decode(REQUESTS[api], api, version, memoryview(b"head" + data), 4)
         assert request == expected(REQUESTS[api], message)
         if schema.__flexible__ and not any(it.metadata.get("tag") is not None for it in dataclasses.fields(schema)):
             unknown = data[:-1] + b"\x01\x63\x02hi"

@@ -202,7 +202,7 @@ class Saves:
         self.count = 0
         self.seconds = 0.05
         self.broken = False
-        shared.store.groups.save_group = self.save
+        shared.store.groups.save_group = self.save  # type: ignore[assignment,method-assign]
 
     async def save(self, *arguments: Any) -> None:
         self.count += 1
@@ -297,7 +297,7 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
                     raise UnavailableError("no way there")
                 return await renew(lease, ttl_ms)
 
-            shared.store.nodes.renew = cut_off
+            shared.store.nodes.renew = cut_off  # type: ignore[method-assign]
             while (found := (await beat(first, name, "m", 1)).error_code) is NONE:
                 assert (await join(second, name, "n")).error_code in (
                     ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
@@ -310,7 +310,7 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             told = await beat(second, name, "m", 1)
             owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
             assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
-            shared.store.nodes.renew = renew
+            shared.store.nodes.renew = renew  # type: ignore[method-assign]
             while (back := await beat(first, name, "m", 2)).error_code is not NONE:
                 assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
                 await asyncio.sleep(0.1)
@@ -336,10 +336,10 @@ def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
             async def cut_off(lease: Any, ttl_ms: int) -> Any:
                 raise UnavailableError("no way there")
 
-            shared.store.nodes.renew = cut_off
+            shared.store.nodes.renew = cut_off  # type: ignore[method-assign]
             await asyncio.sleep(7)
             assert (await join(asked, "g", "n")).error_code is ErrorCode.coordinator_not_available
-            shared.store.nodes.renew = renew
+            shared.store.nodes.renew = renew  # type: ignore[method-assign]
             await asyncio.sleep(2)
             assert (await join(asked, "g", "n")).error_code is NONE
             assert (await late).error_code is ErrorCode.not_coordinator
@@ -456,7 +456,7 @@ def test_members_wait_for_no_write_of_other_groups(protocol: str) -> None:
                 await stuck.wait()
                 raise UnavailableError("no answer")
 
-            shared.store.groups.save_group = save  # type: ignore[method-assign]
+            shared.store.groups.save_group = save  # type: ignore[assignment,method-assign]
             while not saves:
                 await asyncio.sleep(0.1)
             began = now()

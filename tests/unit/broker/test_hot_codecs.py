@@ -139,7 +139,7 @@ def test_a_fetch_answer_is_what_kio_reads(version: int, isolation: int) -> None:
 def test_anything_is_read_or_malformed(data: bytes, produce_version: int, fetch_version: int) -> None:
     for read, version in ((produce.read, produce_version), (fetch.read, fetch_version)):
         with suppress(MalformedError):
-            read(memoryview(data), 0, version)  # type: ignore[operator]
+            read(memoryview(data), 0, version)
     with suppress(MalformedError):
         headers.read(memoryview(data))
 

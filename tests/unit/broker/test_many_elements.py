@@ -47,7 +47,7 @@ def one_record(number: int) -> bytes:
 
 def kio_produced(answer: bytes) -> Any:
     """The first partition of an answer."""
-    found, _ = entity_reader(load_response_schema(0, 9))(answer, 0)
+    found: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
     return found.responses[0].partition_responses[0]
 
 
@@ -155,7 +155,7 @@ def test_many_batches_that_are_refused_let_others_in() -> None:
             await create(asked, "t")
             count = ELEMENTS - 10
             answer, turns = await counting_turns(asked.raw(0, 9, produced(1, count)))
-            found, _ = entity_reader(load_response_schema(0, 9))(answer, 0)
+            found: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
             results = found.responses[0].partition_responses
             assert len(results) == count
             assert {it.error_code for it in results} == {ErrorCode.invalid_record}

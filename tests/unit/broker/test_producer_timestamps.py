@@ -1,5 +1,7 @@
 """Timestamps of producers: a topic's configs and the broker's clock decide which are valid."""
 
+from typing import Any
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -29,7 +31,7 @@ WRONG, RIGHT = ErrorCode.invalid_timestamp, ErrorCode.none
     ],
 )
 def test_a_timestamp_is_taken_within_the_bounds_of_the_topic(
-    configs: dict[str, str], time: int, expected: ErrorCode
+    configs: dict[str, Any], time: int, expected: ErrorCode
 ) -> None:
     async def story() -> None:
         async with broker() as asked:

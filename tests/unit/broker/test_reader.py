@@ -135,7 +135,7 @@ async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
             await answered.wait()
             return found
 
-        parts.store.log.find = late  # type: ignore[method-assign]
+        parts.store.log.find = late  # type: ignore[assignment,method-assign]
         asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
         async with asyncio.timeout(5):
             await read.wait()

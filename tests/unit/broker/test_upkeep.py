@@ -16,7 +16,7 @@ from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 ROUND_SECONDS = 30
-SETTINGS = {"upkeep": {"interval_seconds": ROUND_SECONDS, "grace_seconds": 1, "round_runs": 5}}
+SETTINGS: dict[str, Any] = {"upkeep": {"interval_seconds": ROUND_SECONDS, "grace_seconds": 1, "round_runs": 5}}
 PARTITIONS, RUNS = 6, 10
 
 

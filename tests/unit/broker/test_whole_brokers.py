@@ -152,7 +152,12 @@ def test_refusals() -> None:
                 22, 4, transactional_id="x", transaction_timeout=_seconds(1), producer_id=-1, producer_epoch=-1
             )
             assert found.error_code == ErrorCode.transactional_id_authorization_failed
-            for configs in ({"cleanup_policy": "tidy"}, {"no_such": "1"}, {"retention_ms": "long"}):
+            refused: tuple[dict[str, Any], ...] = (
+                {"cleanup_policy": "tidy"},
+                {"no_such": "1"},
+                {"retention_ms": "long"},
+            )
+            for configs in refused:
                 with pytest.raises(AssertionError):
                     await create(asked, "u", **configs)
 

@@ -32,7 +32,7 @@ def archive(store: Store, reference: str, present: set[str]) -> dict[str, bytes]
     store.stream(reference, output, present.__contains__)
     output.seek(0)
     with tarfile.open(fileobj=output) as opened:
-        return {member.name: opened.extractfile(member).read() for member in opened}
+        return {member.name: file.read() for member in opened if (file := opened.extractfile(member)) is not None}
 
 
 def test_a_program_becomes_an_image(store: Store, program: Path) -> None:

@@ -12,7 +12,7 @@ COMPACTION, RETENTION = "CompactionPolicy", "RetentionPolicy"
 ALL: dict[str, Any] = {"selector": {}}
 UID = "uid-demo-flights"
 HOURLY = {"cron": "0 * * * *"}
-MANY = {"small_files": 200, "due_files": 200, "due_bytes": 10 * 2**20, "data_files": 210}
+MANY: dict[str, Any] = {"small_files": 200, "due_files": 200, "due_bytes": 10 * 2**20, "data_files": 210}
 
 
 async def world_with(*policies: Manifest, topics: tuple[Manifest, ...] = ()) -> World:

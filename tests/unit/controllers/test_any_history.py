@@ -7,7 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from firn.model import names
-from firn.model.errors import UnavailableError
+from firn.model.errors import FirnError, UnavailableError
 from tests import gen
 from tests.fakes.faults import Killed
 from tests.fakes.world import World
@@ -88,7 +88,7 @@ class History:
         self.world.clock.advance(5.0)
 
     @staticmethod
-    def _problem(problems: dict[str, Exception], name: str, down: bool) -> None:
+    def _problem(problems: dict[str, FirnError], name: str, down: bool) -> None:
         problems.pop(name, None)
         if down:
             problems[name] = UnavailableError(f"{name} does not answer")

@@ -21,8 +21,8 @@ from tests.fakes.world import World
 TOPICS = ("a", "b", "c")
 POLICIES = ("p", "q")
 KINDS = ("CompactionPolicy", "RetentionPolicy")
-LABELS = ({}, {"team": "x"}, {"team": "y"})
-MANY = {"small_files": 200, "due_files": 200, "due_bytes": 10}
+LABELS: tuple[dict[str, str], ...] = ({}, {"team": "x"}, {"team": "y"})
+MANY: dict[str, Any] = {"small_files": 200, "due_files": 200, "due_bytes": 10}
 
 ONE = st.sampled_from([{"maxConcurrent": 1}, {"maxConcurrent": 1}, {"maxConcurrent": 1, "size": "huge"}])
 common: dict[str, Any] = {
@@ -191,10 +191,10 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
         assert (conditions["PoliciesResolved"]["reason"] == "PolicyNotFound") is missing
         followed = conditions["PoliciesResolved"]["status"] == "True"
         for kind, section in (("CompactionPolicy", "compaction"), ("RetentionPolicy", "retention")):
-            name = governor(topic, section)
-            if name is None:
+            policy_name = governor(topic, section)
+            if policy_name is None:
                 continue
-            assert (kind, name) in policies
+            assert (kind, policy_name) in policies
             asked = {
                 who: value
                 for who, it in (("topic", topic), ("policy", policies[kind, name]))

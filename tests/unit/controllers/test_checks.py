@@ -151,8 +151,8 @@ def test_what_is_for_other_namespaces_is_not_allowed(spec: dict[str, Any], kind:
 
 @pytest.mark.parametrize("what", ["topic_rival", "table_rival"])
 def test_an_older_resource_keeps_what_it_has(what: str) -> None:
-    rival = gen.observed(gen.topic("older")).entry
-    failure = checks.first_failure(gen.observed(**{what: rival}))
+    rival: dict[str, Any] = {what: gen.observed(gen.topic("older")).entry}
+    failure = checks.first_failure(gen.observed(**rival))
     assert failure is not None
     assert failure.reason == Reason.RESOURCE_CONFLICT
     assert "demo/older" in failure.message

@@ -231,6 +231,8 @@ def test_the_broker_reads_what_is_rendered(tmp_path: Path) -> None:
     read = broker_settings.load(document, variables)
     assert (read.node_id, read.zone, read.lease_seconds) == (1, "a", 3)
     assert read.listener.advertised == "firn-broker-waves-1.firn-broker-waves.firn-system.svc:9092"
+    assert isinstance(read.coordinator, broker_settings.PostgresSettings)
+    assert isinstance(read.objects, broker_settings.BucketSettings)
     assert (read.coordinator.schema_name, read.objects.url) == ("firn_broker_waves", "s3://firn/diskless/waves")
     assert (read.topics.auto_create, read.topics.partitions) == (False, 6)
     assert (read.writer.flush_seconds, read.writer.flush_bytes) == (1, 8 * 2**20)
@@ -242,7 +244,9 @@ def test_the_broker_reads_its_listener_for_clients_outside(tmp_path: Path) -> No
     variables = start(found, tmp_path, 1)
     document = tmp_path / "broker.yaml"
     document.write_text(config_map.build(found)["data"]["broker.yaml"])
-    assert broker_settings.load(document, variables).external.advertised == "kafka.example:31002"
+    external = broker_settings.load(document, variables).external
+    assert external is not None
+    assert external.advertised == "kafka.example:31002"
 
 
 def test_what_the_operator_sets_is_what_a_profile_may_not() -> None:

@@ -2,6 +2,7 @@
 
 The topic's spec takes precedence, a dry run only reports, and a doubtful state reverts nothing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,8 +181,8 @@ async def test_a_change_from_outside_is_repaired_and_one_of_the_policy_is_no_rep
     await world.settle()
     assert configs(world) == {AGE: MONTH}
     assert not events(world, "DriftRepaired")
-    (live,) = world.topics.topics.values()
-    live.configs[AGE] = "5"
+    ((key, live),) = world.topics.topics.items()
+    world.topics.topics[key] = replace(live, configs={**live.configs, AGE: "5"})
     world.clock.advance(600)
     await world.settle()
     assert configs(world) == {AGE: MONTH}

@@ -1,5 +1,7 @@
 """Steps for a Kafka topic; who holds a claim."""
 
+from typing import Any
+
 import pytest
 
 from firn_controllers.cache.topics import TopicCache, topic_entry
@@ -51,7 +53,7 @@ def test_steps(
         assert plan.topic(plan.after(found, live), partitions, 4, configs, frozenset(owned)) == (), "once is enough"
 
 
-def resource(name: str, created: str = "2026-03-01T10:00:00Z", **spec: object) -> Manifest:
+def resource(name: str, created: str = "2026-03-01T10:00:00Z", **spec: Any) -> Manifest:
     manifest = gen.topic(name, **spec)
     manifest["metadata"]["creationTimestamp"] = created
     return manifest

@@ -24,7 +24,7 @@ def created(text: str) -> gen.Modifier:
 
 
 async def test_precedence_and_what_follows_when_policies_and_labels_change() -> None:
-    travel = {"selector": {"matchLabels": {"team": "travel"}}}
+    travel: dict[str, Any] = {"selector": {"matchLabels": {"team": "travel"}}}
     world = await world_with(
         gen.policy("b-old", created("2026-01-01T00:00:00Z"), **travel),
         gen.policy("c-old", created("2026-01-01T00:00:00Z"), **travel),

@@ -83,7 +83,13 @@ def test_figures_and_times_that_are_to_come_are_no_reason_to_write_at_once() -> 
     before = {**FIGURES, "compaction": SECTION}
     after = {"smallFiles": 9, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
     assert significant_section(before) == significant_section(after)
-    for change in ({"lastRun": {**RUN, "name": "s"}}, {"policy": "other"}, {"failures": 1}, {"lastRequest": {}}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"lastRun": {**RUN, "name": "s"}},
+        {"policy": "other"},
+        {"failures": 1},
+        {"lastRequest": {}},
+    )
+    for change in changes:
         assert significant_section({"compaction": {**SECTION, **change}}) != significant_section(before)
 
 

@@ -190,7 +190,9 @@ async def test_another_group_takes_the_topic_over() -> None:
 
 
 def halt(world: World, offset: int | None) -> None:
-    halted = {"state": "Halted", "halted_at": {"partition": 1, "offset": offset}} if offset is not None else {}
+    halted: dict[str, Any] = (
+        {"state": "Halted", "halted_at": {"partition": 1, "offset": offset}} if offset is not None else {}
+    )
     world.driver.says[UID] = halted
 
 
@@ -351,7 +353,7 @@ async def test_deletion_with_a_dependency_gone_says_so_and_can_be_forced(what: s
         if what == "broker"
         else (world.tables.problem, "CatalogUnreachable")
     )
-    problem["classic" if what == "broker" else "lake"] = error  # type: ignore[index,assignment]
+    problem["classic" if what == "broker" else "lake"] = error  # type: ignore[assignment]
     world.cluster.remove("flights")
     await world.settle()
     assert world.conditions()["DeletionBlocked"] == ("True", reason)

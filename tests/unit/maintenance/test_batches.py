@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import DataFile, Group
-from firn_spark.maintenance.steps.compaction import ARRANGED, Arrangement, arranged_sequences, batches, digest
+from firn_spark.maintenance.steps.compaction import ARRANGED, arranged_sequences, batches, digest
+from firn_spark.maintenance.steps.rewriting import Arrangement
 
 
 def group(files: int) -> Group:

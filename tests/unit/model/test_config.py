@@ -55,6 +55,8 @@ def write(tmp_path: Path, document: object) -> Path:
 def test_a_good_one(tmp_path: Path) -> None:
     loaded = config.load(write(tmp_path, GOOD))
     classic, outside = loaded.profiles["classic"], loaded.profiles["outside"]
+    assert isinstance(classic, config.KafkaProfile)
+    assert isinstance(outside, config.KafkaProfile)
     assert (classic.managed, outside.managed) == (True, False)
     assert (classic.security.protocol, outside.security.protocol) == ("PLAINTEXT", "SASL_SSL")
     assert loaded.secret_names() == ["database", "kafka", "kafka-key", "sasl"]

@@ -94,8 +94,10 @@ def entry(version: int, data: DataFile, status: ManifestEntryStatus = ManifestEn
 
 def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, deletes: bool = False) -> Manifest:
     output = IO.new_output(str(place))
-    arguments = (spec, SCHEMA, output, 7, "deflate")
-    writer = ManifestWriterV1(*arguments) if version == 1 else _Writer(version, deletes, *arguments)
+    if version == 1:
+        writer: Any = ManifestWriterV1(spec, SCHEMA, output, 7, "deflate")
+    else:
+        writer = _Writer(version, deletes, spec, SCHEMA, output, 7, "deflate")
     with writer:
         for one in entries:
             writer._writer.write_block([one])

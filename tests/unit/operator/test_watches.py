@@ -80,9 +80,8 @@ def test_an_image_that_cannot_be_pulled_shows_even_in_an_init_container() -> Non
 
 @pytest.mark.parametrize("where", ["state", "lastState"])
 def test_how_the_main_container_ended(where: str) -> None:
-    state = pod_state(
-        pod(1, containerStatuses=[container(**{where: {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}})])
-    )
+    ended: dict[str, Any] = {where: {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    state = pod_state(pod(1, containerStatuses=[container(**ended)]))
     assert (state.last_exit_code, state.last_exit_reason) == (137, "OOMKilled")
 
 

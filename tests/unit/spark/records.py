@@ -1,6 +1,7 @@
 """Kafka record batches as Spark gives them, and jobs to land them by."""
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ NOON = 1_700_000_000_000
 """A time, in milliseconds since 1970."""
 
 
-def batch(values: list[bytes | None], **columns: Any) -> pa.RecordBatch:
+def batch(values: Sequence[bytes | None], **columns: Any) -> pa.RecordBatch:
     """Records of topic ``t``, partition 0, offsets from 0, unless ``columns`` say otherwise."""
     count = len(values)
     given = {
@@ -30,7 +31,7 @@ def batch(values: list[bytes | None], **columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def fetched(values: list[bytes | None], **columns: Any) -> Fetched:
+def fetched(values: Sequence[bytes | None], **columns: Any) -> Fetched:
     """Return the records as decoders take them."""
     return Fetched.from_arrow("t", batch(values, **columns))
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[3]
 USE = """
@@ -30,13 +31,13 @@ for name in ("read_records", "read_values", "find_elements", "find_entries", "co
 """
 
 
-def python(*arguments, **environment):
+def python(*arguments: Any, **environment: Any) -> None:
     base = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "FIRN"))}
     path = os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")])
     subprocess.run([sys.executable, *arguments], env=base | {"PYTHONPATH": path} | environment, check=True, timeout=300)
 
 
-def test_what_the_image_build_compiles_is_used(tmp_path):
+def test_what_the_image_build_compiles_is_used(tmp_path: Path) -> None:
     """Compiled from the files that hack/images copies into the build, and no more of the project."""
     package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))
     for directory in (package, built_in, used_in):

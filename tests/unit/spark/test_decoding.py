@@ -1,6 +1,7 @@
 """Batches to rows and dead letters."""
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,11 +17,11 @@ GOOD = b'{"a": 1}'
 BAD = b'{"a": "x"}'
 
 
-def decoder(given=None, **options):
+def decoder(given: Any = None, **options: Any) -> Any:
     return Decoder(given or job(("a", "int")), ingested_at=INGESTED_AT, **options)
 
 
-def test_rows_have_the_tables_columns_in_order():
+def test_rows_have_the_tables_columns_in_order() -> None:
     decoded = decoder().decode(fetched([GOOD, b"{}", None]))
     assert decoded.rows.column_names == ["a", "_kafka"]
     assert decoded.rows["a"].to_pylist() == [1, None, None]
@@ -29,7 +30,7 @@ def test_rows_have_the_tables_columns_in_order():
     assert flat.rows.column_names == ["a", *(f"_kafka_{name}" for name, _ in rows.METADATA)]
 
 
-def test_kafka_columns_tell_where_a_record_came_from():
+def test_kafka_columns_tell_where_a_record_came_from() -> None:
     headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], []]
     given = fetched(
         [GOOD, GOOD], key=[b"k", None], partition=[3, 4], offset=[7, 2**40], timestampType=[0, 1], headers=headers
@@ -42,12 +43,12 @@ def test_kafka_columns_tell_where_a_record_came_from():
     assert first["timestamp"].timestamp() * 1000 == NOON
 
 
-def times(given):
+def times(given: Any) -> Any:
     kafka = decoder().decode(given).rows["_kafka"].combine_chunks()
     return kafka.field("timestamp").cast(pa.int64()).to_pylist(), kafka.field("timestamp_ms").to_pylist()
 
 
-def test_times_are_null_where_there_is_none_or_none_fits():
+def test_times_are_null_where_there_is_none_or_none_fits() -> None:
     far = 2**63 - 1
     assert times(fetched([GOOD] * 3, timestamp=[-1000, 0, 1_234_000])) == ([None, 0, 1_234_000], [-1, 0, 1234])
     limit = far // 1000
@@ -58,7 +59,7 @@ def test_times_are_null_where_there_is_none_or_none_fits():
     )
 
 
-def test_a_dead_letter_has_the_bytes_the_reason_and_the_place():
+def test_a_dead_letter_has_the_bytes_the_reason_and_the_place() -> None:
     given = fetched([GOOD, BAD, GOOD], key=[b"1", b"2", b"3"], offset=[5, 6, 9])
     decoded = decoder().decode(given)
     assert decoded.rows["a"].to_pylist() == [1, 1]
@@ -71,7 +72,7 @@ def test_a_dead_letter_has_the_bytes_the_reason_and_the_place():
     assert (letter["_kafka"]["offset"], letter["_kafka"]["key"]) == (6, b"2")
 
 
-def test_every_offset_comes_out_once():
+def test_every_offset_comes_out_once() -> None:
     values = [b"", b"{", None, GOOD, b"\xff", b"[]", BAD, b'{"a": 1.0}'] * 50
     given = job(Column(name="a", type="int", required=True))
     decoded = decoder(given).decode(fetched(values))
@@ -83,12 +84,12 @@ def test_every_offset_comes_out_once():
     }  # fmt: skip
 
 
-def test_skip_counts():
+def test_skip_counts() -> None:
     decoded = decoder(job(("a", "int"), on_bad_record="Skip")).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert (decoded.rows.num_rows, decoded.dead, decoded.skipped, decoded.halts) == (2, None, 2, ())
 
 
-def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others():
+def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others() -> None:
     halting = decoder(job(("a", "int"), on_bad_record="Halt"))
     first = halting.decode(
         fetched([GOOD, GOOD, BAD, GOOD, BAD, GOOD], partition=[0, 1, 0, 0, 0, 1], offset=[0, 0, 1, 2, 3, 1])
@@ -104,7 +105,7 @@ def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others():
 
 
 @pytest.mark.parametrize("policy", ["DeadLetter", "Halt", "Skip"])
-def test_forced_records_are_dead_letters_whatever_the_policy(policy):
+def test_forced_records_are_dead_letters_whatever_the_policy(policy: Any) -> None:
     given = job(("a", "int"), on_bad_record=policy)
     decoded = decoder(given, force_dead={0: frozenset({1, 2})}).decode(fetched([GOOD, BAD, GOOD, GOOD]))
     assert decoded.rows.num_rows == 2
@@ -119,7 +120,7 @@ def test_forced_records_are_dead_letters_whatever_the_policy(policy):
     assert codes == {1: "WrongKind", 2: "Skipped"}
 
 
-def test_excluded_records_come_nowhere():
+def test_excluded_records_come_nowhere() -> None:
     exclude = {0: frozenset({1, 3}), 1: frozenset({0})}
     decoded = decoder(exclude=exclude).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert [place["offset"] for place in decoded.rows["_kafka"].to_pylist()] == [0]
@@ -127,14 +128,14 @@ def test_excluded_records_come_nowhere():
     assert decoded.excluded == 2
 
 
-def test_raw_topics_pass_bytes_through():
+def test_raw_topics_pass_bytes_through() -> None:
     decoded = decoder(job()).decode(fetched([b"\xff", None, b""], key=[None, b"k", b""]))
     assert decoded.rows["value"].to_pylist() == [b"\xff", None, b""]
     assert decoded.rows["key"].to_pylist() == [None, b"k", b""]
     assert decoded.rows.schema.field("value").type == pa.binary()
 
 
-def test_raw_topics_of_texts_refuse_what_is_no_text():
+def test_raw_topics_of_texts_refuse_what_is_no_text() -> None:
     given = fetched(["é".encode(), b"\xff", b"ok", None], key=[b"k", b"k", b"\xc0", None])
     decoded = decoder(job(raw_as="String")).decode(given)
     assert decoded.rows["value"].to_pylist() == ["é", None]
@@ -142,14 +143,14 @@ def test_raw_topics_of_texts_refuse_what_is_no_text():
     assert set(decoded.dead["error_code"].to_pylist()) == {Code.INVALID_UTF8}
 
 
-def test_large_records_and_empty_batches():
+def test_large_records_and_empty_batches() -> None:
     text = "x" * (1 << 20)
     decoded = decoder(job(("a", "string"))).decode(fetched([json.dumps({"a": text}).encode()] * 3))
     assert decoded.rows["a"].to_pylist() == [text] * 3
     assert decoder().decode(fetched([])).rows.num_rows == 0
 
 
-def test_bad_records_among_good_ones_keep_the_order():
+def test_bad_records_among_good_ones_keep_the_order() -> None:
     values = [
         json.dumps({"a": n}).encode() if n % 7 else json.dumps({"a": n, "b": "\\ud800"}).encode() for n in range(100)
     ]

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import string
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,21 +36,21 @@ FIELDS = (
 SEEDS = 40 if os.environ.get("FIRN_LONG") else 4
 
 
-def plain(array):
+def plain(array: Any) -> Any:
     """Values that compare exactly: integers for times, and the sign of zero."""
     if pa.types.is_temporal(array.type):
         return [scalar.value for scalar in array]
     return [repr(value) if isinstance(value, float) else value for value in array.to_pylist()]
 
 
-def read(reader, record):
+def read(reader: Any, record: Any) -> Any:
     try:
         return reader.read(record), None
     except BadRecordError as error:
         return None, error
 
 
-def check(inputs, fields=FIELDS, refuse_unknown=False):
+def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False) -> Any:
     """Gives how many records the fast decoder vouched for."""
     columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(
         Places.from_arrow(pa.array(inputs, pa.binary()))
@@ -95,8 +96,9 @@ likely = st.one_of(
 )
 
 
-def fitting(kind):
+def fitting(kind: types.Type) -> Any:
     """Values in the shape of ``kind``, whose leaves may be anything."""
+    shaped: Any
     match kind:
         case types.Struct(fields):
             members = {name: fitting(member) for name, member in fields}
@@ -122,7 +124,7 @@ fields = st.sampled_from(FIELDS).flatmap(
 objects = st.lists(fields | st.tuples(st.text(max_size=5), likely), max_size=8)
 
 
-def text_of(pairs, ascii_only, spaced):
+def text_of(pairs: Any, ascii_only: bool, spaced: bool) -> Any:
     comma, colon = (" ,\n", "\t: ") if spaced else (",", ":")
     members = comma.join(
         f"{json.dumps(name, ensure_ascii=ascii_only)}{colon}{json.dumps(value, ensure_ascii=ascii_only)}"
@@ -135,13 +137,13 @@ def text_of(pairs, ascii_only, spaced):
     st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()) | st.none() | st.binary(max_size=8), max_size=6)
 )
 @settings(max_examples=300 if SEEDS == 4 else 5000, deadline=None)
-def test_any_object(inputs):
+def test_any_object(inputs: Any) -> None:
     check(inputs)
 
 
 @given(st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()), max_size=6))
 @settings(max_examples=100 if SEEDS == 4 else 2000, deadline=None)
-def test_any_object_where_unknown_fields_are_refused(inputs):
+def test_any_object_where_unknown_fields_are_refused(inputs: Any) -> None:
     check(inputs, refuse_unknown=True)
 
 
@@ -154,13 +156,13 @@ NUMBER_CHARACTERS = "0123456789.eE+-"
     )
 )
 @settings(max_examples=200 if SEEDS == 4 else 5000, deadline=None)
-def test_any_number_in_any_field(numbers):
+def test_any_number_in_any_field(numbers: Any) -> None:
     for name in ("small", "big", "single", "double", "at", "price", "huge", "unknown", "text"):
         check([f'{{"{name}": {number}}}'.encode() for number in numbers])
     check([f'{{"price": "{number}", "huge": "{number}"}}'.encode() for number in numbers])
 
 
-def sample(chance):
+def sample(chance: random.Random) -> Any:
     values = {
         "flag": chance.random() < 0.5, "small": chance.randrange(-(2**31), 2**31), "big": chance.randrange(-(2**63), 2**63),
         "single": chance.random(), "double": chance.uniform(-1e9, 1e9), "text": "".join(chance.choices('aé😀"\\\n/\x7f', k=6)),
@@ -180,8 +182,8 @@ def sample(chance):
     return {name: values[name] if chance.random() < 0.95 else None for name in names if chance.random() < 0.95}
 
 
-def mutated(data, chance):
-    data = bytearray(data)
+def mutated(original: bytes, chance: random.Random) -> Any:
+    data = bytearray(original)
     for _ in range(chance.randrange(1, 4)):
         place = chance.randrange(len(data) + 1)
         kind = chance.randrange(6)
@@ -215,7 +217,7 @@ def mutated(data, chance):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_mutated_records(seed):
+def test_mutated_records(seed: int) -> None:
     chance = random.Random(seed)
     whole = [json.dumps(sample(chance), ensure_ascii=chance.random() < 0.5).encode() for _ in range(200)]
     inputs = [record if chance.random() < 0.3 else mutated(record, chance) for record in whole for _ in range(5)]
@@ -227,21 +229,21 @@ def test_mutated_records(seed):
     )
 
 
-def test_ordinary_records_are_all_vouched_for():
+def test_ordinary_records_are_all_vouched_for() -> None:
     chance = random.Random(0)
     fields = tuple(field for field in FIELDS if field.name not in ("big",))
     inputs = [json.dumps(sample(chance)).encode() for _ in range(300)]
     assert check(inputs, fields) == 300
 
 
-def test_every_truncation():
+def test_every_truncation() -> None:
     record = json.dumps(sample(random.Random(3))).encode()
     check([record[:end] for end in range(len(record))])
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 1000, 100_000])
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
-def test_deep_nesting_is_refused_at_one_depth(depth, left, right):
+def test_deep_nesting_is_refused_at_one_depth(depth: int, left: str, right: str) -> None:
     nested = left * depth + "1" + right * depth
     levels = depth * (left.count("[") + left.count("{"))
     for name in ("unknown", "tags", "text"):
@@ -281,19 +283,19 @@ def test_deep_nesting_is_refused_at_one_depth(depth, left, right):
         (b'{"deep": {"a": {"b": [{"k": {"c": "x"}}, {"k": {"c": 7}}]}}}', False),
     ],
 )
-def test_nested_values(record, sure):
+def test_nested_values(record: Any, sure: bool) -> None:
     others = [b'{"tags": ["before"], "scores": {"k": 1}, "place": {"lat": 1.0}}', None, b'{"tags": ["behind"]}']
     assert check([others[0], record, *others[1:]]) == 3 + sure
 
 
-def test_maps_of_many_keys_are_doubted_only_for_their_number():
-    def record(count):
+def test_maps_of_many_keys_are_doubted_only_for_their_number() -> None:
+    def record(count: int) -> Any:
         return json.dumps({"scores": {f"k{number}": number for number in range(count)}}).encode()
 
     assert check([record(64), record(65), record(3), record(10_000), record(1)]) == 3
 
 
-def test_unknown_members_of_structs_are_refused_with_those_of_records():
+def test_unknown_members_of_structs_are_refused_with_those_of_records() -> None:
     inputs = [
         b'{"place": {"lat": 1.0, "?": 1}}',
         b'{"deep": {"a": {"b": [{"k": {"?": 1}}]}}}',
@@ -303,13 +305,13 @@ def test_unknown_members_of_structs_are_refused_with_those_of_records():
     assert check(inputs, refuse_unknown=True) == 1
 
 
-def test_long_lists_and_many_of_them():
+def test_long_lists_and_many_of_them() -> None:
     chance = random.Random(5)
     inputs = [json.dumps({"tags": [str(n) for n in range(chance.choice([0, 1, 3, 400]))]}).encode() for _ in range(300)]
     assert check(inputs) == 300
 
 
-def test_slices_of_batches():
+def test_slices_of_batches() -> None:
     inputs = [json.dumps({"small": number, "text": string.ascii_letters[:number]}).encode() for number in range(40)] + [
         None
     ]
@@ -322,6 +324,6 @@ def test_slices_of_batches():
         assert columns[5].to_pylist() == [*(string.ascii_letters[:n] for n in range(40)), None][start : start + length]
 
 
-def test_names_that_need_escapes_are_left_to_the_strict_decoder():
+def test_names_that_need_escapes_are_left_to_the_strict_decoder() -> None:
     fields = (Column(name='a"b', type="int"), Column(name="c\\d", type="int"))
     assert check([json.dumps({'a"b': 1, "c\\d": 2}).encode()], fields) == 0

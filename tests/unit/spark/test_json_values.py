@@ -3,6 +3,7 @@
 import datetime
 import json
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,19 @@ from firn_spark.worker.formats.json.limits import MAX_DEPTH
 from firn_spark.worker.formats.json.values import RecordReader
 
 
-def read(kind, text, **column):
+def read(kind: str, text: str, **column: Any) -> Any:
     fields = [Column(name="x", type=kind, **column)]
     return RecordReader.of(fields, refuse_unknown=False).read(f'{{"x": {text}}}'.encode("utf-8", "surrogatepass"))[0]
 
 
-def refusal(value, *fields, refuse_unknown=False):
+def refusal(value: Any, *fields: Any, refuse_unknown: bool = False) -> Any:
     reader = RecordReader.of([Column(name=name, type=kind) for name, kind in fields], refuse_unknown=refuse_unknown)
     with pytest.raises(BadRecordError) as caught:
         reader.read(value)
     return caught.value
 
 
-def micros(text):
+def micros(text: str) -> Any:
     moment = datetime.datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
     return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
@@ -73,7 +74,7 @@ def micros(text):
         ("string", "null", None),
     ],
 )
-def test_values_that_fit(kind, text, value):
+def test_values_that_fit(kind: str, text: str, value: Any) -> None:
     found = read(kind, text)
     assert found == value
     assert type(found) is type(value)
@@ -133,7 +134,7 @@ def test_values_that_fit(kind, text, value):
         ("struct<a: int>", "[1]", Code.WRONG_KIND),
     ],
 )
-def test_values_that_do_not_fit(kind, text, code):
+def test_values_that_do_not_fit(kind: str, text: str, code: Code) -> None:
     with pytest.raises(BadRecordError) as caught:
         read(kind, text)
     assert caught.value.code == code
@@ -169,23 +170,23 @@ def test_values_that_do_not_fit(kind, text, code):
         (b'{"a": 1, "\\u0061": 2}', Code.DUPLICATE_KEY),
     ],
 )
-def test_records_that_are_none(value, code):
+def test_records_that_are_none(value: Any, code: Code) -> None:
     assert refusal(value, ("a", "long")).code == code
 
 
-def test_brackets_in_texts_are_not_nesting():
+def test_brackets_in_texts_are_not_nesting() -> None:
     text = json.dumps({"a": "[{" * 1000 + '"\\'}).encode()
     assert RecordReader.of([Column(name="a", type="string")], refuse_unknown=False).read(text) == ["[{" * 1000 + '"\\']
 
 
-def test_the_path_leads_to_the_value():
+def test_the_path_leads_to_the_value() -> None:
     error = refusal(b'{"a": {"b": [0, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
     assert (error.path, error.code) == ("$.a.b[0]", Code.WRONG_KIND)
     error = refusal(b'{"a": {"b": [null, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
     assert (error.path, error.detail) == ("$.a.b[1].c.k", 'expected int, found string "x"')
 
 
-def test_missing_and_null_are_refused_where_a_value_is_required():
+def test_missing_and_null_are_refused_where_a_value_is_required() -> None:
     fields = [Column(name="a", type="int", required=True), Column(name="b", type="int")]
     reader = RecordReader.of(fields, refuse_unknown=False)
     for value in (b"{}", b'{"a": null}', b'{"A": 1}'):
@@ -198,11 +199,11 @@ def test_missing_and_null_are_refused_where_a_value_is_required():
     assert caught.value.code == Code.TOMBSTONE
 
 
-def test_a_tombstone_is_a_row_of_nulls_where_nothing_is_required():
+def test_a_tombstone_is_a_row_of_nulls_where_nothing_is_required() -> None:
     assert RecordReader.of([Column(name="a", type="int")], refuse_unknown=True).read(None) == [None]
 
 
-def test_unknown_fields_are_refused_on_request_at_any_level():
+def test_unknown_fields_are_refused_on_request_at_any_level() -> None:
     fields = ("a", "struct<b: int>")
     assert refusal(b'{"a": {"b": 1}, "c": 2}', fields, refuse_unknown=True).path == "$.c"
     error = refusal(b'{"a": {"b": 1, "c": 2}}', fields, refuse_unknown=True)
@@ -218,14 +219,14 @@ def test_unknown_fields_are_refused_on_request_at_any_level():
         b'{"a": {"' + b"k" * 2_000_000 + b'": []}}',
     ],
 )
-def test_errors_are_short_whatever_the_record(value):
+def test_errors_are_short_whatever_the_record(value: Any) -> None:
     error = refusal(value, ("a", "int"), refuse_unknown=True)
     assert len(error.detail) <= DETAIL_LIMIT
     assert len(error.path) <= DETAIL_LIMIT
 
 
 @pytest.mark.parametrize("kind", ["int", "double", "decimal(9, 2)", "timestamptz"])
-def test_megabytes_of_digits_take_no_time(kind):
+def test_megabytes_of_digits_take_no_time(kind: str) -> None:
     with pytest.raises(BadRecordError):
         read(kind, "9" * 1_000_000)
     with pytest.raises(BadRecordError):

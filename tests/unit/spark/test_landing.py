@@ -2,12 +2,15 @@
 
 import json
 import pickle
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from firn.model.jobs import Column
+from firn.tables import rows
 from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
@@ -15,21 +18,21 @@ from tests.unit.spark.records import batch, job
 GOOD, BAD = b'{"a": 1}', b'{"a": "x"}'
 
 
-def plan(**topics):
+def plan(**topics: Any) -> Any:
     return LandingPlan(topics, ingested_at=1_700_000_000_000_000)
 
 
-def topic(tmp_path, given, name="t", dead=True, **options):
+def topic(tmp_path: Path, given: Any, name: str = "t", dead: bool = True, **options: Any) -> Any:
     dlq = tables.dead_letters(tmp_path / f"{name}__dlq") if dead else None
     return TopicLanding(given, tables.table_of(given, tmp_path / name), dlq, **options)
 
 
-def test_a_plan_travels_to_tasks(tmp_path):
+def test_a_plan_travels_to_tasks(tmp_path: Path) -> None:
     given = plan(t=topic(tmp_path, job(("a", "int")), exclude={0: frozenset({1})}))
     assert pickle.loads(pickle.dumps(given)) == given
 
 
-def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path):
+def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path: Path) -> None:
     landing = plan(t=topic(tmp_path, job(("a", "int"))))
     batches = [batch([GOOD, BAD]), batch([GOOD, None], offset=[2, 5], partition=[0, 3], key=[b"kk", None])]
     output = list(land(iter(batches), landing))
@@ -52,7 +55,7 @@ def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path):
     ]
 
 
-def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path):
+def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     broken = job(("a", "int"))
     landing = plan(
@@ -70,14 +73,14 @@ def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path):
     assert found["narrow"]["error"][0] == {"type": "ValueError", "message": "the table has no column _kafka, a"}
 
 
-def test_the_first_dead_letter_asks_for_its_table_and_leaves_no_file(tmp_path):
+def test_the_first_dead_letter_asks_for_its_table_and_leaves_no_file(tmp_path: Path) -> None:
     landing = LandingPlan({"t": topic(tmp_path, job(("a", "int")), dead=False)}, ingested_at=0, buffer_bytes=1)
     found = tables.results(land(iter([batch([GOOD]), batch([BAD]), batch([GOOD])]), landing))
     assert found == {"t": {"dead-letters-missing": [{}]}}
     assert tables.files_in(tmp_path) == []
 
 
-def test_a_halt_is_told_with_its_place(tmp_path):
+def test_a_halt_is_told_with_its_place(tmp_path: Path) -> None:
     landing = plan(t=topic(tmp_path, job(("a", "int"), on_bad_record="Halt"), dead=False))
     found = tables.results(land(iter([batch([GOOD, BAD, GOOD])]), landing))["t"]
     place = {"partition": 0, "offset": 1, "code": "WrongKind", "stage": "Schema", "path": "$.a"}
@@ -85,8 +88,8 @@ def test_a_halt_is_told_with_its_place(tmp_path):
     assert len(tables.read(found["data"])) == 1
 
 
-def test_nothing_is_left_when_reading_fails(tmp_path):
-    def failing():
+def test_nothing_is_left_when_reading_fails(tmp_path: Path) -> None:
+    def failing() -> Any:
         yield batch([GOOD])
         raise ConnectionError("broker gone")
 
@@ -96,16 +99,16 @@ def test_nothing_is_left_when_reading_fails(tmp_path):
     assert tables.files_in(tmp_path) == []
 
 
-def test_a_topic_that_is_not_in_the_plan_is_a_mistake(tmp_path):
+def test_a_topic_that_is_not_in_the_plan_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'t'"):
         list(land(iter([batch([GOOD])]), plan()))
 
 
-def test_no_records_no_files():
+def test_no_records_no_files() -> None:
     assert tables.results(land(iter([]), plan())) == {}
 
 
-def test_memory_is_bounded_by_writing_early(tmp_path):
+def test_memory_is_bounded_by_writing_early(tmp_path: Path) -> None:
     landing = LandingPlan({"t": topic(tmp_path, job(("a", "string")))}, ingested_at=0, buffer_bytes=3 << 20)
     record = json.dumps({"a": "x" * (1 << 20)}).encode()
     found = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), landing))["t"]
@@ -113,7 +116,7 @@ def test_memory_is_bounded_by_writing_early(tmp_path):
     assert sorted(row["_kafka"]["offset"] for row in tables.read(found["data"])) == list(range(10))
 
 
-def test_properties_shape_the_file(tmp_path):
+def test_properties_shape_the_file(tmp_path: Path) -> None:
     given = job(("a", "int"))
     properties = {
         "write.parquet.compression-codec": "gzip",
@@ -135,7 +138,7 @@ def test_properties_shape_the_file(tmp_path):
     assert file["upper-bounds"] == {"keys": [1], "values": ["C3090000"]}
 
 
-def test_object_storage_layout(tmp_path):
+def test_object_storage_layout(tmp_path: Path) -> None:
     given = job(("a", "int"))
     table = tables.table_of(given, tmp_path, properties={"write.object-storage.enabled": "true"})
     found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
@@ -151,19 +154,19 @@ def test_object_storage_layout(tmp_path):
         ("write.metadata.metrics.default", "some"),
     ],
 )
-def test_a_property_that_cannot_be_followed_is_that_topics_error(tmp_path, key, value):
+def test_a_property_that_cannot_be_followed_is_that_topics_error(tmp_path: Path, key: str, value: Any) -> None:
     given = job(("a", "int"))
     table = tables.table_of(given, tmp_path, properties={key: value})
     found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
     assert value in found["error"][0]["message"]
 
 
-def test_a_table_may_have_more_columns_and_wider_types(tmp_path):
+def test_a_table_may_have_more_columns_and_wider_types(tmp_path: Path) -> None:
     given = job(("a", "int"), ("s", "float"), ("d", "decimal(5, 2)"), ("u", "struct<id: uuid>"))
     columns = tuple(Column(name=name, type=kind) for name, kind in [
         ("more", "string"), ("d", "decimal(9, 2)"), ("s", "double"), ("a", "long"), ("u", "struct<id: uuid>")
     ])  # fmt: skip
-    kafka = tables.rows.metadata_columns("Struct")
+    kafka = rows.metadata_columns("Struct")
     table = tables.table_spec(tmp_path, columns + kafka)
     identifier = "00112233-4455-6677-8899-aabbccddeeff"
     value = json.dumps({"a": 1, "s": 1.5, "d": 1.25, "u": {"id": identifier}}).encode()
@@ -175,16 +178,16 @@ def test_a_table_may_have_more_columns_and_wider_types(tmp_path):
     assert schema.field("a").metadata[b"PARQUET:field_id"] == b"4"
 
 
-def test_a_column_required_by_the_table_alone_is_the_topics_error(tmp_path):
+def test_a_column_required_by_the_table_alone_is_the_topics_error(tmp_path: Path) -> None:
     given = job(("a", "int"))
-    columns = (Column(name="a", type="int", required=True), *tables.rows.metadata_columns("Struct"))
+    columns = (Column(name="a", type="int", required=True), *rows.metadata_columns("Struct"))
     landing = plan(t=TopicLanding(given, tables.table_spec(tmp_path, columns)))
     found = tables.results(land(iter([batch([GOOD, b"{}"])]), landing))["t"]
     assert "a is required" in found["error"][0]["message"]
     assert tables.files_in(tmp_path) == []
 
 
-def test_dictionaries_are_tried_where_values_repeat(tmp_path):
+def test_dictionaries_are_tried_where_values_repeat(tmp_path: Path) -> None:
     given = job(("n", "long"), ("same", "long"), ("text", "string"), ("place", "struct<n: long>"))
     values = [json.dumps({"n": n, "same": n % 3, "text": str(n), "place": {"n": n}}).encode() for n in range(3000)]
     landing = plan(t=topic(tmp_path, given))
@@ -195,7 +198,7 @@ def test_dictionaries_are_tried_where_values_repeat(tmp_path):
     assert plain == {"n", "place.n", "_kafka.offset"}
 
 
-def test_a_megabyte_to_partition_by_makes_a_short_path(tmp_path):
+def test_a_megabyte_to_partition_by_makes_a_short_path(tmp_path: Path) -> None:
     given = job(("a", "string"))
     spec = '{"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "a", "transform": "identity"}]}'
     table = tables.table_of(given, tmp_path, partition_spec=spec)

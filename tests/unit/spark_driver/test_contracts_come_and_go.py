@@ -72,7 +72,7 @@ def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
     topic.log.live, topic.prepared = TopicInfo("id-1", (0,)), True
     topic.failed(FencedError("another driver") if fenced else UnavailableError("down"), time.monotonic())
     prepared: list[Topic] = []
-    loop._rounds.prepare = prepared.append  # type: ignore[method-assign]
+    loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
     loop._decide()
     loop._workers.submit(lambda: None).result()
     assert prepared == []

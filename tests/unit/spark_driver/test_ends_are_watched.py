@@ -99,6 +99,7 @@ def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger(
         topic.reading.position = {0: landed}
         assert topic.waiting_since is not None
         assert topic.waiting_since <= landed
+    assert topic.waiting_since is not None
     assert topic.waiting_since > 1_900
 
 

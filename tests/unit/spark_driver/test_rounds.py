@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ RANGES = st.dictionaries(
 
 
 @given(RANGES, st.integers(1, 4))
-def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn, tasks) -> None:
+def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn: Any, tasks: int) -> None:
     planned = {
         topic(f"t{name}"): {part: (start, start + length) for part, (start, length) in ranges.items()}
         for name, ranges in drawn.items()

@@ -7,7 +7,6 @@ import pytest
 
 from firn.model.errors import CommitConflictError, FencedError
 from firn_spark.failpoints import FailpointError, Failpoints
-from firn_spark.tables import swaps
 from firn_spark.tables.swaps import ATTEMPTS, swap
 
 
@@ -76,7 +75,7 @@ def becomes(number: int) -> Callable[[Table, int], None]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swaps.time, "sleep", lambda _: None)
+    monkeypatch.setattr("firn_spark.tables.swaps.time.sleep", lambda _: None)
 
 
 def test_what_is_there_already_is_not_asked_for() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from firn.model.conditions import Reason
@@ -39,7 +41,7 @@ def test_due_at_once_when_enough_waits_for_a_good_file() -> None:
         {"halted": HaltedAt(partition=0, offset=1)},
     ],
 )
-def test_a_topic_that_may_not_land_is_never_due(state: dict[str, object]) -> None:
+def test_a_topic_that_may_not_land_is_never_due(state: dict[str, Any]) -> None:
     assert topic(lag=10, waiting_since=1.0, **state).due(1) is None
 
 
@@ -135,7 +137,7 @@ def test_records_that_come_while_the_table_cannot_be_read_wait_as_long_as_they_w
 
 
 @pytest.mark.parametrize("state", [{"ends": {}}, {"reading": None}, {"live": None}, {"live": TopicInfo("id-2", (0,))}])
-def test_what_waits_is_not_known_before_table_and_topic_were_seen(state: dict[str, object]) -> None:
+def test_what_waits_is_not_known_before_table_and_topic_were_seen(state: dict[str, Any]) -> None:
     told = progress_of(topic(lag=5, waiting_since=100.0, prepared=False, **state), 170.0, 0.0)
     assert (told.lag_records, told.lag_seconds) == (None, None)
 
