@@ -13,14 +13,14 @@ def main() -> int:
     if arguments not in ([], ["--check"]):
         print("usage: hack/generate [--check]", file=sys.stderr)
         return 2
-    wanted = {REPOSITORY / name: content for name, content in generated().items()}
-    stale = [path for path, content in wanted.items() if not path.is_file() or path.read_text() != content]
+    contents = {REPOSITORY / name: content for name, content in generated().items()}
+    stale = [path for path, content in contents.items() if not path.is_file() or path.read_text() != content]
     if arguments:
         for path in stale:
             print(f"{path.relative_to(REPOSITORY)} is not what the models say: run make generate", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted[path])
+        path.write_text(contents[path])
         print(f"wrote {path.relative_to(REPOSITORY)}")
     return 0

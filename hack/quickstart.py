@@ -97,11 +97,11 @@ def await_until(what: str, look: Callable[[], T | None], timeout: float = 120, e
     """The first truthy value of ``look``. Raises TimeoutError naming ``what`` and the last value seen."""
     end = time.monotonic() + timeout
     while True:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not so after {timeout:.0f} s; last seen: {found!r}")
+            raise TimeoutError(f"{what}: not so after {timeout:.0f} s; last seen: {result!r}")
         time.sleep(every)
 
 
@@ -192,10 +192,10 @@ class Produced:
     ends: Mapping[int, int]
 
     @classmethod
-    def of(cls, line: str) -> "Produced":
+    def parse(cls, line: str) -> "Produced":
         """From the producer's last line."""
-        told = json.loads(line)
-        return cls(told["acknowledged"], {int(part): end for part, end in told["ends"].items()})
+        document = json.loads(line)
+        return cls(document["acknowledged"], {int(part): end for part, end in document["ends"].items()})
 
     def outstanding(self, audit: Manifest) -> int:
         """How many offsets had not landed when `firn audit` (as JSON) looked. What the driver says of its lag is no proof of that: it may be
@@ -230,7 +230,7 @@ def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: 
     kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=1", "--wait=false")
     if process.returncode != 0:
         raise RuntimeError(f"the producer in pod {namespace}/{pod} ended with {process.returncode}: {last}")
-    return Produced.of(last)
+    return Produced.parse(last)
 
 
 def client_pod(name: str, namespace: str) -> Manifest:

@@ -97,9 +97,9 @@ def bounds_of(schema: Schema) -> str:
 
 def keys(section: Schema, defaults: Any) -> Iterator[str]:
     """Yield a row for each key of a section."""
-    known = defaults if isinstance(defaults, dict) else {}
+    given = defaults if isinstance(defaults, dict) else {}
     for name, schema in section.get("properties", {}).items():
-        default = known.get(name, schema.get("default"))
+        default = given.get(name, schema.get("default"))
         shown = "" if default is None or isinstance(default, dict) else f"`{json.dumps(default, ensure_ascii=False)}`"
         described = plain(schema.get("description", "")).rstrip(".")
         meaning = ". ".join(filter(None, (described, bounds_of(schema).capitalize())))
@@ -112,7 +112,7 @@ def sections(root: Schema, title: str, defaults: Any) -> Iterator[str]:
     for name, section in root.get("$defs", {}).items():
         if "properties" not in section:
             continue
-        found = next(
+        default_section = next(
             (
                 defaults.get(key)
                 for key, item in root["properties"].items()
@@ -123,7 +123,7 @@ def sections(root: Schema, title: str, defaults: Any) -> Iterator[str]:
         yield from ("", f"### {name}", "")
         if section.get("description"):
             yield from (wrapped(section["description"]), "")
-        yield from (*table("key", "type", "default", "meaning"), *keys(section, found))
+        yield from (*table("key", "type", "default", "meaning"), *keys(section, default_section))
 
 
 def values() -> str:
@@ -164,10 +164,10 @@ def collectors(registry: CollectorRegistry) -> list[Any]:
     return list(dict.fromkeys(registry._collector_to_names))
 
 
-def metrics_of(found: Iterable[Any]) -> Iterator[str]:
+def metrics_of(families: Iterable[Any]) -> Iterator[str]:
     """Yield a row for each metric of Firn."""
     rows = {}
-    for metric in found:
+    for metric in families:
         name = getattr(metric, "_name", getattr(metric, "name", ""))
         if name.startswith("firn_"):
             kind = getattr(metric, "_type", getattr(metric, "type", ""))
@@ -200,8 +200,16 @@ def metrics() -> str:
         "",
         wrapped(f"{NOTE} A histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`."),
     ]
-    for title, where, found in groups:
-        lines += ["", f"## {title}", "", where, "", *table("metric", "kind", "labels", "meaning"), *metrics_of(found)]
+    for title, where, families in groups:
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            where,
+            "",
+            *table("metric", "kind", "labels", "meaning"),
+            *metrics_of(families),
+        ]
     return page(lines)
 
 

@@ -67,12 +67,12 @@ def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[Da
         since = min((delete.added_ms for delete in direct), default=_NEVER)
         for scope in (shares.get((file.spec_id, file.partition)), common):
             if scope is not None:
-                more, weight, first = scope.of(file)
+                more, weight, first = scope.applying_to(file)
                 count, rows = count + more, rows + weight * file.records
                 since = min(since, first)
         if count:
-            known = min(file.records, max(1, round(rows)))
-            file = replace(file, deletes=known, delete_files=count, deleted_ms=since)
+            matched_rows = min(file.records, max(1, round(rows)))
+            file = replace(file, deletes=matched_rows, delete_files=count, deleted_ms=since)
         out.append(file)
     return out
 
@@ -97,7 +97,7 @@ class _Scope:
         first = accumulate(reversed([delete.added_ms for delete in deletes]), min, initial=_NEVER)
         self._since = [*reversed(list(first))]
 
-    def of(self, file: DataFile) -> tuple[int, float, int]:
+    def applying_to(self, file: DataFile) -> tuple[int, float, int]:
         """Return the number of delete files that apply, the share of rows that they delete, and the time of the first."""
         first = bisect_left(self._reaches, file.sequence)
         return len(self._reaches) - first, self._weights[first], self._since[first]

@@ -33,20 +33,20 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     if (old.format, old.raw_as) != (new.format, new.raw_as):
         before, after = (f"Raw {it.raw_as}" if it.format is SchemaFormat.RAW else it.format for it in (old, new))
         return [f"the format cannot change from {before} to {after}"]
-    found = []
+    reasons = []
     fields = {field.name: field for field in new.fields}
-    known = {field.name for field in old.fields}
+    old_names = {field.name for field in old.fields}
     for field in old.fields:
         after_field = fields.get(field.name)
         if after_field is None:
-            found.append(f"field {field.name} cannot be removed")
+            reasons.append(f"field {field.name} cannot be removed")
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
-            found.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
+            reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
         elif after_field.required and not field.required:
-            found.append(f"field {field.name} cannot become required")
-    found += [
+            reasons.append(f"field {field.name} cannot become required")
+    reasons += [
         f"field {name} is new and cannot be required"
         for name, it in fields.items()
-        if it.required and name not in known
+        if it.required and name not in old_names
     ]
-    return found
+    return reasons

@@ -85,9 +85,9 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 def parse(text: str) -> Type:
     """Parse a type. Raises InvalidSpecError (BadSchema) that names cause and place."""
     reader = _Reader(text)
-    found = reader.type(1)
+    parsed = reader.type(1)
     reader.end()
-    return found
+    return parsed
 
 
 class _Reader:
@@ -163,15 +163,15 @@ class _Reader:
         return match[1]
 
     def expect(self, sign: str) -> None:
-        found = self.take()
-        if found != sign:
-            raise self.error(f"expected {sign!r}, found {found!r}")
+        token = self.take()
+        if token != sign:
+            raise self.error(f"expected {sign!r}, found {token!r}")
 
     def number(self) -> int:
-        found = self.take()
-        if not found.isdigit() or len(found) > 9:
-            raise self.error(f"expected a number of at most nine digits, found {found[:32]!r}")
-        return int(found)
+        token = self.take()
+        if not token.isdigit() or len(token) > 9:
+            raise self.error(f"expected a number of at most nine digits, found {token[:32]!r}")
+        return int(token)
 
     def end(self) -> None:
         if self.text[self.position :].strip():

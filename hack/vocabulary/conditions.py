@@ -22,8 +22,8 @@ def markdown() -> str:
     parts += ["", "## Reasons\n", "| reason | conditions | meaning |", "|---|---|---|"]
     for reason, text in documented_members(_CONDITIONS, "Reason").items():
         kinds, _, meaning = text.partition(": ")
-        known = {str(kind) for kind in ConditionType}
-        assert set(kinds.split(", ")) <= known, f"{reason}: start its docstring with the conditions that use it"
+        types = {str(kind) for kind in ConditionType}
+        assert set(kinds.split(", ")) <= types, f"{reason}: start its docstring with the conditions that use it"
         parts.append(f"| `{reason}` | {', '.join(f'`{kind}`' for kind in kinds.split(', '))} | {cell(meaning)} |")
     parts += ["", "## Events\n", "| reason | meaning |", "|---|---|"]
     parts += [f"| `{reason}` | {cell(text)} |" for reason, text in documented_members(_EVENTS, "EventReason").items()]

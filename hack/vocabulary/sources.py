@@ -59,13 +59,13 @@ def documented_members(path: Path, name: str) -> dict[str, str]:
     """Return the members of an enum by value, each with the docstring below it, in the order of the source."""
     module = parsed(path)
     (enum,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     for member, below in zip(enum.body, [*enum.body[1:], None], strict=True):
         if isinstance(member, ast.Assign):
             assert isinstance(member.value, ast.Constant)
             text = template(below.value) if isinstance(below, ast.Expr) else None
-            found[str(member.value.value)] = " ".join((text or "").split())
-    return found
+            members[str(member.value.value)] = " ".join((text or "").split())
+    return members
 
 
 def cell(text: str) -> str:

@@ -18,15 +18,15 @@ def _address(variable: str, port: int) -> tuple[str, int]:
 def main() -> int:
     """Run until SIGTERM. The configuration's file is named by FIRN_CONFIG, addresses by FIRN_METRICS_LISTEN and FIRN_PROBES_LISTEN."""
     try:
-        found = config.load(os.environ.get("FIRN_CONFIG", names.CONFIG_PATH))
+        configuration = config.load(os.environ.get("FIRN_CONFIG", names.CONFIG_PATH))
     except InvalidSpecError as error:
         print(f"firn-operator: {error}", file=sys.stderr)
         return ExitCode.CONFIGURATION
-    telemetry.configure_logs(found.log_level)
+    telemetry.configure_logs(configuration.log_level)
     metrics = _address("FIRN_METRICS_LISTEN", telemetry.METRICS_PORT)
     probes = _address("FIRN_PROBES_LISTEN", telemetry.PROBES_PORT)
     try:
-        asyncio.run(wiring.run(found, metrics, probes))
+        asyncio.run(wiring.run(configuration, metrics, probes))
     except Exception:
         logging.getLogger("firn_operator").exception("the operator ended by an error")
         return ExitCode.BUG

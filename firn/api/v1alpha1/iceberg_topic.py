@@ -475,10 +475,10 @@ class IcebergTopic(ApiModel):
         seen: dict[str, str] = {}
         columns = []
         for field in schema.fields:
-            known = seen.setdefault(field.name.lower(), field.name)
-            if known != field.name:
+            first_spelling = seen.setdefault(field.name.lower(), field.name)
+            if first_spelling != field.name:
                 raise _bad_schema(
-                    f"{known} and {field.name} differ only in case, which query engines do not tell apart"
+                    f"{first_spelling} and {field.name} differ only in case, which query engines do not tell apart"
                 )
             if field.name.startswith("_kafka"):
                 raise _bad_schema(f"{field.name}: names that start with _kafka are those of Kafka's columns")

@@ -72,18 +72,18 @@ Seen = dict[str, float]
 
 def measure(options: Options) -> Iterator[Figure]:
     """Every contestant in turn; figures of both of ours stand beside Kafka's."""
-    found: dict[str, Seen] = {}
+    seen_by_name: dict[str, Seen] = {}
     for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
         directory = options.directory / f"broker-{name}"
         directory.mkdir()
         with serve(directory) as brokers:
-            found[name] = contest(brokers, options.megabytes, found.get("kafka"))
+            seen_by_name[name] = contest(brokers, options.megabytes, seen_by_name.get("kafka"))
     for name in ("directory", "bucket"):
         for figure, (unit, better) in UNITS.items():
-            if figure in found[name]:
-                peer = found["kafka"].get(figure)
+            if figure in seen_by_name[name]:
+                peer = seen_by_name["kafka"].get(figure)
                 yield Figure(
-                    f"broker_{name}_{figure}", found[name][figure], unit, better, PEER if peer is not None else None, peer
+                    f"broker_{name}_{figure}", seen_by_name[name][figure], unit, better, PEER if peer is not None else None, peer
                 )  # fmt: skip
 
 
@@ -155,13 +155,13 @@ def rows(brokers: Brokers) -> tuple[int, int] | None:
     """(rows of runs and objects, objects committed) that PostgreSQL has."""
     if brokers.database is None:
         return None
-    it = brokers.database
-    with psycopg.connect(it.uri, user=it.user, password=it.password) as connection:
-        found = connection.execute(
+    database = brokers.database
+    with psycopg.connect(database.uri, user=database.user, password=database.password) as connection:
+        result = connection.execute(
             "SELECT (SELECT count(*) FROM fleet.run), count(*) FROM fleet.wal WHERE state = 1"
         ).fetchone()
-    assert found is not None
-    return found[0] + found[1], found[1]
+    assert result is not None
+    return result[0] + result[1], result[1]
 
 
 def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
@@ -201,15 +201,15 @@ def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready:
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     consumer.poll(0.5)
     ready.set()
-    found, seen = 0, []
+    received, seen = 0, []
     until = time.monotonic() + 6 * LOAD_SECONDS
-    while found < count and time.monotonic() < until:
+    while received < count and time.monotonic() < until:
         messages = consumer.consume(2000, 0.5)
         now = time.time() * 1000
-        found += len(messages)
+        received += len(messages)
         seen += [now - it.timestamp()[1] for it in messages[::50] if it.error() is None]
     consumer.close()
-    if found >= count:
+    if received >= count:
         delays += seen
 
 
@@ -278,15 +278,15 @@ def produce(
     """Send ``count`` records to a topic, which is made if need be; as fast as it goes if no rate is given."""
     rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
     create(brokers, topic)
-    said = tool(
+    output = tool(
         brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
         f"enable.idempotence={str(idempotent).lower()}",
     )  # fmt: skip
     # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
-    words = said.splitlines()[-1].replace(",", "").split()
-    assert int(words[0]) == count, said
+    words = output.splitlines()[-1].replace(",", "").split()
+    assert int(words[0]) == count, output
 
     def before(*label: str) -> float:
         place = next(number for number in range(len(words)) if words[number : number + len(label)] == list(label))
@@ -308,9 +308,9 @@ def consume(brokers: Brokers, topic: str, count: int) -> float:
         "--group",
         f"of-{topic}-{uuid4()}",
     )
-    said = tool(brokers, "ConsumerPerformance", *arguments)
-    values = said.splitlines()[-1].split(", ")
-    assert int(values[4]) >= count, said
+    output = tool(brokers, "ConsumerPerformance", *arguments)
+    values = output.splitlines()[-1].split(", ")
+    assert int(values[4]) >= count, output
     return float(values[4]) * RECORD_BYTES / 1e3 / float(values[7])
 
 

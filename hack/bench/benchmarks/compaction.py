@@ -42,9 +42,9 @@ def measure(options: Options) -> Iterator[Figure]:
             )
         with step("queries after"):
             after = look(stores, "look-after", "ours,theirs")
-        for name, found in after.items():
-            if found["rows"] != rows or found["sum"] != before["sum"]:
-                raise RuntimeError(f"table {name} has {found['rows']} rows instead of {rows}")
+        for name, query_seconds in after.items():
+            if query_seconds["rows"] != rows or query_seconds["sum"] != before["sum"]:
+                raise RuntimeError(f"table {name} has {query_seconds['rows']} rows instead of {rows}")
         plain_result = json.loads(theirs.output.splitlines()[-1])
         speed, plain_speed = (size / 1e6 / seconds / CORES for seconds in (report.seconds, plain_result["seconds"]))
         yield Figure("compaction_speed", speed, "MB/s per core", "higher", PEER, plain_speed)
@@ -78,5 +78,5 @@ def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
 
 def look(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
     """Time queries over the tables in a separate process."""
-    found: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
-    return found
+    seconds: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
+    return seconds

@@ -100,7 +100,7 @@ async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Seq
     """Figures of the first round, of one after a commit to each table, and of one after none."""
     targets = [TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=table.name) for table in tables]
     debts = CatalogDebts({CATALOG: connection}, SystemClock())
-    found: list[Figure] = []
+    figures: list[Figure] = []
     try:
         memory = resident()
         for name, what in (("first", "after a start"), ("busy", "a commit to each"), ("idle", "nothing committed")):
@@ -112,22 +112,22 @@ async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Seq
                 measured = await asyncio.gather(*(debts.measure(target, CompactionWork()) for target in targets))
                 seconds, spent = time.monotonic() - began, time.process_time() - cpu
             commits = COMMITS + (name != "first")
-            for one in measured:
-                assert one is not None
-                assert (one.data_files, one.small_files) == (commits * FILES, commits * FILES)
+            for debt in measured:
+                assert debt is not None
+                assert (debt.data_files, debt.small_files) == (commits * FILES, commits * FILES)
             peer = await asyncio.to_thread(planned, catalog, tables) if name == "first" else None
             scale = f"of {len(tables)} tables"
-            found += [
+            figures += [
                 Figure(f"debt_{name}", seconds, f"s {scale}", "lower", PEER if peer else None, peer),
                 Figure(f"debt_{name}_waiting", work.seconds, f"s of catalog and S3 work {scale}", "lower"),
                 Figure(f"debt_{name}_cpu", spent, f"CPU s {scale}", "lower"),
                 Figure(f"debt_{name}_reads", work.reads, f"objects read {scale}", "lower"),
                 Figure(f"debt_{name}_queries", work.queries, f"catalog queries {scale}", "lower"),
             ]
-        found.append(Figure("debt_memory", (resident() - memory) / 1e6, f"MB more resident {scale}", "lower"))
+        figures.append(Figure("debt_memory", (resident() - memory) / 1e6, f"MB more resident {scale}", "lower"))
     finally:
         debts.close()
-    return found
+    return figures
 
 
 @dataclass

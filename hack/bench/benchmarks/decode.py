@@ -40,11 +40,11 @@ _UNIT = "CPU s per million records"
 
 def _batches(values: list[bytes]) -> list[pa.RecordBatch]:
     """As Spark gives them."""
-    found = []
+    batches = []
     for start in range(0, len(values), _BATCH):
         part = values[start : start + _BATCH]
         count = len(part)
-        found.append(
+        batches.append(
             pa.RecordBatch.from_pydict(
                 {
                     "key": pa.array([b"key"] * count, pa.binary()),
@@ -58,7 +58,7 @@ def _batches(values: list[bytes]) -> list[pa.RecordBatch]:
                 }
             )
         )
-    return found
+    return batches
 
 
 def _job(columns: tuple[Column, ...]) -> IngestJob:
@@ -71,12 +71,12 @@ def _job(columns: tuple[Column, ...]) -> IngestJob:
 def _cost(run: Callable[[], object], count: int) -> float:
     """The median over some runs, after one to warm up."""
     run()
-    found = []
+    costs = []
     for _ in range(_REPEATS):
         start = time.process_time()
         run()
-        found.append((time.process_time() - start) / count * 1e6)
-    return statistics.median(found)
+        costs.append((time.process_time() - start) / count * 1e6)
+    return statistics.median(costs)
 
 
 def _strictly(reader: RecordReader, values: list[bytes]) -> None:

@@ -55,15 +55,15 @@ class States:
     def await_since(self, what: str, moment: float, value: bool) -> float:
         """Wait until `since` has a result, and return it."""
         await_true(what, lambda: self.since(moment, value) is not None, WITHIN)
-        found = self.since(moment, value)
-        assert found is not None
-        return found
+        seconds = self.since(moment, value)
+        assert seconds is not None
+        return seconds
 
 
 def pod_ready(pod: dict[str, Any]) -> bool:
     """Return True if the kubelet reports the pod ready and the pod is not being deleted."""
-    said = {it["type"]: it["status"] for it in pod.get("status", {}).get("conditions", ())}
-    return said.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+    statuses = {it["type"]: it["status"] for it in pod.get("status", {}).get("conditions", ())}
+    return statuses.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -93,12 +93,12 @@ def measure(options: Options) -> Iterator[Figure]:
                     quickstart.kubectl("-n", quickstart.SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force")
                     down = shown.await_since(f"{pod} is gone", started, False)
                     up = shown.await_since(f"{pod} is ready again", down, True)
-                    told = ready.since(down, False)
-                    if told is None and not ready.changes[-1][1]:
-                        told = down
-                    if told is not None:
-                        gone.append(told - down)
-                        back.append(max(0.0, ready.await_since("the topic is Ready again", told, True) - up))
+                    reported = ready.since(down, False)
+                    if reported is None and not ready.changes[-1][1]:
+                        reported = down
+                    if reported is not None:
+                        gone.append(reported - down)
+                        back.append(max(0.0, ready.await_since("the topic is Ready again", reported, True) - up))
             if gone:
                 yield Figure(f"follow_{what}_gone", max(gone), "s from pod to Ready=False, longest", "lower")
                 yield Figure(f"follow_{what}_back", max(back), "s from pod to Ready=True, longest", "lower")

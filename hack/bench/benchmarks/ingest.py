@@ -132,8 +132,8 @@ def compared(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[Figure]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
 
 
 def _run_sink(stores: Lake, rows: int, number: int) -> Run:

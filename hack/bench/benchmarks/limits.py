@@ -142,7 +142,7 @@ async def _wait_for_records(host: str, port: int) -> None:
 
 async def commits(directory: Path) -> Iterable[Figure]:
     """Commits of idempotent producers' batches, one after the other, as a broker makes them."""
-    found = []
+    rates = []
     with ExitStack() as stack:
         database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
         password = directory / "password"
@@ -157,7 +157,7 @@ async def commits(directory: Path) -> Iterable[Figure]:
             for batches in BATCHES:
                 say(f"commits in {name}: {batches} batches each")
                 took = await _commits(store, batches)
-                found.append(
+                rates.append(
                     Figure(
                         f"limits_commits_{name}_{batches}",
                         len(took) / sum(took),
@@ -165,7 +165,7 @@ async def commits(directory: Path) -> Iterable[Figure]:
                         "higher",
                     )
                 )
-                found.append(
+                rates.append(
                     Figure(
                         f"limits_commit_{name}_{batches}_p99",
                         percentile(took, 0.99) * 1000,
@@ -174,7 +174,7 @@ async def commits(directory: Path) -> Iterable[Figure]:
                     )
                 )
             await store.close()
-    return found
+    return rates
 
 
 async def _commits(store: MetadataStore, batches: int) -> list[float]:

@@ -89,8 +89,8 @@ class Cluster:
 
     def count(self) -> int:
         """IcebergTopics in the namespace."""
-        found: Any = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
-        return len(found["items"])
+        topics: Any = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
+        return len(topics["items"])
 
     def delete_all(self) -> None:
         """Delete every IcebergTopic of the namespace; does not wait."""

@@ -182,11 +182,11 @@ def owed(stores: Lake, target: TableTarget) -> TableDebt:
     """The table's debt, as the operator measures it."""
     debts = CatalogDebts({CATALOG: stores.connection}, SystemClock())
     try:
-        found = asyncio.run(debts.measure(target, WORK))
+        debt = asyncio.run(debts.measure(target, WORK))
     finally:
         debts.close()
-    assert found is not None
-    return found
+    assert debt is not None
+    return debt
 
 
 def look(stores: Lake, target: TableTarget, seen: Seen, began: float) -> None:
@@ -217,9 +217,9 @@ def await_landed(firn: Ingestion, stores: Lake, rows: int) -> None:
         return commits.landed(catalog.load_table((NAMESPACE, TOPIC))) >= rows
 
     await_true(f"{rows} rows landed", landed, LONGEST_WAIT)
-    found = commits.landed(catalog.load_table((NAMESPACE, TOPIC)))
-    if found != rows:
-        raise RuntimeError(f"the table has {found} rows, {rows} were produced")
+    rows_landed = commits.landed(catalog.load_table((NAMESPACE, TOPIC)))
+    if rows_landed != rows:
+        raise RuntimeError(f"the table has {rows_landed} rows, {rows} were produced")
 
 
 # What a running compaction costs ingestion
@@ -272,14 +272,14 @@ def rewriting(stores: Lake) -> Iterator[None]:
         number = 0
         while not stop.is_set():
             number += 1
-            wanted = CompactionWork(
+            compaction = CompactionWork(
                 strategy="Sort",
                 columns=(("id", "temperature")[number % 2],),
                 target_file_bytes=16 * MIB,
                 open_grace_ms=0,
                 everything=True,
             )
-            run = run_of(stores, f"beside-{number}", [work(stores, "beside", wanted)], cores=1, heap="1g")
+            run = run_of(stores, f"beside-{number}", [work(stores, "beside", compaction)], cores=1, heap="1g")
             begun.set()
             maintain(stores, run)
 

@@ -26,10 +26,10 @@ def main() -> None:
     what, names, *more, file = sys.argv[1:]
     spark = session.start(MaintenanceRun.model_validate_json(Path(file).read_text()))
     if what == "rewrite":
-        found = rewrite(spark, names, int(more[0]))
+        result = rewrite(spark, names, int(more[0]))
     else:
-        found = {name: look(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}
-    print(json.dumps(found), flush=True)
+        result = {name: look(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}
+    print(json.dumps(result), flush=True)
     spark.stop()
 
 
@@ -64,12 +64,12 @@ def look(spark: Any, table: str) -> dict[str, float]:
 
 def timed(act: Callable[[], object]) -> float:
     """Median of some runs, after two that warm up."""
-    found = []
+    seconds = []
     for _ in range(2 + REPEATS):
         began = time.monotonic()
         act()
-        found.append(time.monotonic() - began)
-    return statistics.median(found[2:])
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds[2:])
 
 
 if __name__ == "__main__":

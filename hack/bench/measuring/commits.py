@@ -32,13 +32,13 @@ class DataFile:
 
 def history(table: Any) -> list[Commit]:
     """The commits of a PyIceberg table, oldest first."""
-    found = []
+    commits = []
     for snapshot in table.metadata.snapshots:
         summary = snapshot.summary
         if summary is None or not int(summary.get("added-records", 0) or 0):
             continue
         offsets = summary.get(names.SUMMARY_OFFSETS)
-        found.append(
+        commits.append(
             Commit(
                 snapshot.timestamp_ms / 1000,
                 int(summary.get("total-records", 0) or 0),
@@ -46,7 +46,7 @@ def history(table: Any) -> list[Commit]:
                 decode_offsets(offsets) if offsets else {},
             )
         )
-    return sorted(found, key=lambda commit: (commit.time, commit.rows))
+    return sorted(commits, key=lambda commit: (commit.time, commit.rows))
 
 
 def landed(table: Any) -> int:
@@ -74,11 +74,11 @@ def rate(start: Commit, end: Commit) -> float | None:
 def best_rate(commits: Sequence[Commit], window: float) -> float | None:
     """The highest rows per second over any stretch of commits at least ``window`` seconds long; None where there is none so long."""
     rates = [
-        found
+        candidate
         for index, start in enumerate(commits)
         if (end := next((later for later in commits[index + 1 :] if later.time - start.time >= window), None))
         is not None
-        and (found := rate(start, end)) is not None
+        and (candidate := rate(start, end)) is not None
     ]
     return max(rates, default=None)
 
@@ -88,11 +88,11 @@ def delays(written: Sequence[float], commits: Sequence[Commit], until: float, pa
 
     A record that no commit holds has waited until ``until``.
     """
-    found: list[float] = []
+    seconds: list[float] = []
     for commit in commits:
-        end = commit.offsets.get(partition, len(found))
-        found += [commit.time - moment for moment in written[len(found) : end]]
-    return found + [until - moment for moment in written[len(found) :]]
+        end = commit.offsets.get(partition, len(seconds))
+        seconds += [commit.time - moment for moment in written[len(seconds) : end]]
+    return seconds + [until - moment for moment in written[len(seconds) :]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -30,11 +30,11 @@ class Process:
 
 def processes() -> dict[int, Process]:
     """Every process there is now."""
-    found = {}
+    by_pid = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (process := _read(int(entry))) is not None:
-            found[process.pid] = process
-    return found
+            by_pid[process.pid] = process
+    return by_pid
 
 
 def _read(pid: int) -> Process | None:
@@ -50,24 +50,24 @@ def _read(pid: int) -> Process | None:
 
 def members(root: int, everyone: dict[int, Process]) -> list[Process]:
     """``root``, its descendants, and what its descendants left behind in a session that ``root`` leads."""
-    found: list[Process] = []
+    tree: list[Process] = []
     for process in everyone.values():
         ancestor: Process | None = process
         while ancestor is not None and ancestor.pid != root:
             ancestor = everyone.get(ancestor.parent)
         if ancestor is not None or process.session == root:
-            found.append(process)
-    return found
+            tree.append(process)
+    return tree
 
 
 def cpu_by_part(root: int) -> dict[str, float]:
     """User and system time of the tree: living members, and the dead ones that they have waited for. Parts: ``root``, and the others
     by command."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for process in members(root, processes()):
         part = "root" if process.pid == root else process.command
-        found[part] = found.get(part, 0.0) + process.cpu
-    return found
+        seconds[part] = seconds.get(part, 0.0) + process.cpu
+    return seconds
 
 
 def memory_bytes(root: int) -> int:
@@ -80,10 +80,10 @@ def memory_bytes(root: int) -> int:
     )
 
 
-def share_memory(one: int, other: int) -> bool:
+def share_memory(pid: int, other: int) -> bool:
     """True where both have one address space (kcmp(2), KCMP_VM); False too where the kernel does not tell."""
     number = _KCMP.get(os.uname().machine)
-    return number is not None and _LIBC.syscall(number, one, other, 1, 0, 0) == 0
+    return number is not None and _LIBC.syscall(number, pid, other, 1, 0, 0) == 0
 
 
 def _proportional(pid: int) -> int:

@@ -96,12 +96,12 @@ def _compile(module: Module, directory: Path, names: Sequence[str], output: Path
     flags = ["-trimpath", f"-gcflags={module.compiler}", f"-ldflags={module.linker}"]
     with step(f"building {title} (Go)"):
         listed = ["go", "list", *flags, "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", *packages]
-        wanted = len(run(listed, directory=directory, environment=_ENVIRONMENT).split())
+        package_count = len(run(listed, directory=directory, environment=_ENVIRONMENT).split())
         log = cache_directory("logs") / f"go-{directory.name}.log"
 
         def report() -> None:
             compiled = log.read_text(errors="replace").count("\n") if log.exists() else 0
-            say(f"building {title}: {min(compiled, wanted):,} of {wanted:,} packages compiled")
+            say(f"building {title}: {min(compiled, package_count):,} of {package_count:,} packages compiled")
 
         # `-v` prints the name of each package that is compiled.
         command: list[str | Path] = ["go", "build", "-v", *flags, "-o", f"{output}/", *packages]

@@ -41,17 +41,17 @@ class Source:
 
 def apt_sources(directory: Path = Path("/etc/apt")) -> list[Source]:
     """The machine's sources of this Debian release, from both formats; other releases and other vendors' archives are left out."""
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in [directory / "sources.list", *sorted(directory.glob("sources.list.d/*"))]:
         if not path.is_file():
             continue
         text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
         if path.suffix == ".sources":
-            found += _stanzas(text)
+            sources += _stanzas(text)
         else:
             matches = re.finditer(r"^\s*deb\s+(?:\[[^]]*]\s+)?(\S+)\s+(\S+)[ \t]+(.+?)\s*$", text, re.MULTILINE)
-            found += [Source(*match.groups()) for match in matches]
-    return [each for each in found if each.suite.split("-")[0] == _RELEASE and "main" in each.components.split()]
+            sources += [Source(*match.groups()) for match in matches]
+    return [each for each in sources if each.suite.split("-")[0] == _RELEASE and "main" in each.components.split()]
 
 
 def _stanzas(text: str) -> list[Source]:
@@ -76,11 +76,11 @@ def ensure(buildah: list[str]) -> None:
             f"the machine's apt configuration names no source of Debian {_RELEASE}: the base image cannot be made"
         )
     settings = [path for path in _machine_settings() if path.exists()]
-    wanted = content_hash(settings, _SLIM, *(f"{each.uri} {each.suite} {each.components}" for each in sources))
+    digest = content_hash(settings, _SLIM, *(f"{each.uri} {each.suite} {each.components}" for each in sources))
     mark = cache_directory() / "base-image"
     if (
         mark.exists()
-        and mark.read_text() == wanted
+        and mark.read_text() == digest
         and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"])
     ):
         return
@@ -113,7 +113,7 @@ def ensure(buildah: list[str]) -> None:
             run([*buildah, "commit", "--quiet", "--format", "oci", container, NAME])
         finally:
             run([*buildah, "rm", container])
-    mark.write_text(wanted)
+    mark.write_text(digest)
 
 
 def _machine_settings() -> list[Path]:

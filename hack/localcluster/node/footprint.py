@@ -45,7 +45,7 @@ class Footprint:
 
 def processes_of(control_group: str, words: str) -> dict[int, str]:
     """Processes that belong to a cluster: in its control group, or with `words` (its directory) in their command line; pid -> command line."""
-    found = {}
+    processes = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
@@ -54,8 +54,8 @@ def processes_of(control_group: str, words: str) -> dict[int, str]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if control_group in groups or words in command:
-                found[int(process.name)] = command
-    return found
+                processes[int(process.name)] = command
+    return processes
 
 
 def _lines(*command: str) -> frozenset[str]:

@@ -51,7 +51,7 @@ def main() -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _first_process(layout, components(layout, Path(sys.argv[2]), Path(sys.argv[3]), sockets))
-    Process.write(layout.process, Process.of(os.getpid()), Process.of(child))
+    Process.write(layout.process, Process.read(os.getpid()), Process.read(child))
     os.waitpid(child, 0)
 
 
@@ -112,10 +112,10 @@ def _control_group(name: str) -> None:
         group = hierarchy / name
         group.mkdir(exist_ok=True)
         if (hierarchy / "cgroup.controllers").exists():
-            wanted = " ".join(f"+{each}" for each in (hierarchy / "cgroup.controllers").read_text().split())
-            if wanted and hierarchy.name != "unified":
-                (hierarchy / "cgroup.subtree_control").write_text(wanted)
-                (group / "cgroup.subtree_control").write_text(wanted)
+            controllers = " ".join(f"+{each}" for each in (hierarchy / "cgroup.controllers").read_text().split())
+            if controllers and hierarchy.name != "unified":
+                (hierarchy / "cgroup.subtree_control").write_text(controllers)
+                (group / "cgroup.subtree_control").write_text(controllers)
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (group / file).exists() and not (group / file).read_text().strip():
                 (group / file).write_text((hierarchy / file).read_text())

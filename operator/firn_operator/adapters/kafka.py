@@ -165,8 +165,8 @@ class ProfileClients:
                 for name in names
             )
         )
-        found: dict[str, TopicState | BaseException | None] = dict(zip(names, answers, strict=True))
-        return [found[topic] for topic in topics]
+        states: dict[str, TopicState | BaseException | None] = dict(zip(names, answers, strict=True))
+        return [states[topic] for topic in topics]
 
     @staticmethod
     async def _state(name: str, described: "Future[Any]", configured: "Future[Any]") -> TopicState | None:
@@ -189,7 +189,7 @@ class ProfileClients:
         )
 
     async def _create(self, topics: Sequence[tuple[str, int, dict[str, str]]]) -> Sequence[BaseException | None]:
-        wanted = [
+        new_topics = [
             NewTopic(
                 name,
                 num_partitions=partitions,
@@ -198,15 +198,17 @@ class ProfileClients:
             )
             for name, partitions, configs in topics
         ]
-        futures = self.admin().create_topics(wanted, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT)
+        futures = self.admin().create_topics(
+            new_topics, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT
+        )
         return await self._each(
             "create topic", [name for name, _, _ in topics], futures, KafkaError.TOPIC_ALREADY_EXISTS
         )
 
     async def _grow(self, topics: Sequence[tuple[str, int]]) -> Sequence[BaseException | None]:
-        wanted = [NewPartitions(name, partitions) for name, partitions in topics]
+        new_partitions = [NewPartitions(name, partitions) for name, partitions in topics]
         futures = self.admin().create_partitions(
-            wanted, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT
+            new_partitions, request_timeout=REQUEST_TIMEOUT, operation_timeout=REQUEST_TIMEOUT
         )
         results = list(await self._each("add partitions to topic", [name for name, _ in topics], futures, None))
         for index, (name, partitions) in enumerate(topics):

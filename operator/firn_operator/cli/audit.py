@@ -99,26 +99,26 @@ class Audit:
     @property
     def notes(self) -> list[str]:
         """Return the notes that explain the numbers."""
-        found = []
+        lines = []
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.compacted:
-            found.append(
+            lines.append(
                 "the topic is compacted: rows of records that the log no longer has cannot be proved (unproved)"
             )
         if unproved and self.skips:
-            found.append(
+            lines.append(
                 "onBadRecord is Skip: whether records that are nowhere were skipped or lost cannot be told (unproved)"
             )
         if unproved and self.drops:
-            found.append(
+            lines.append(
                 "retention removes rows of the table: whether records that are nowhere were removed or lost cannot be told (unproved)"
             )
         if not self.exact and not self.history:
-            found.append(
+            lines.append(
                 "snapshots of the table have expired: if the topic was re-created before that, rows of the earlier topic count as doubled or stray,"
                 " and rows that a RetentionPolicy removed, which governs the topic no more, as missing"
             )
-        return found
+        return lines
 
 
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
@@ -129,8 +129,8 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
         if names.SUMMARY_OFFSETS in _summary(snapshot):
             summary = _summary(snapshot)
             break
-    text, found = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
-    if text is not None and topic_id is not None and found != topic_id:
+    text, snapshot_topic = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
+    if text is not None and topic_id is not None and snapshot_topic != topic_id:
         raise UnavailableError(
             f"table {'.'.join(table.name())}: the topic was created again and no record of it has landed yet; retry after the first commit"
         )
@@ -141,12 +141,12 @@ def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
     """The snapshot with all rows of earlier topics and none of this one's, None where there is none; and whether that is for sure, because the
     history goes back that far."""
     parent: int | None = None
-    known = True
+    has_history = True
     for snapshot in _history(table):
         if _summary(snapshot).get(names.SUMMARY_TOPIC_ID) == topic_id:
             parent = snapshot.parent_snapshot_id
-            known = parent is None or table.snapshot_by_id(parent) is not None
-    return (parent if known else None), known
+            has_history = parent is None or table.snapshot_by_id(parent) is not None
+    return (parent if has_history else None), has_history
 
 
 def removes_rows(policy: Mapping[str, Any]) -> bool:
@@ -177,8 +177,10 @@ def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator
     if table is None:
         return
     flat = f"{rows.METADATA_COLUMN}_partition" in {field.name for field in table.schema().fields}
-    wanted = [f"{rows.METADATA_COLUMN}_partition", f"{rows.METADATA_COLUMN}_offset"] if flat else [rows.METADATA_COLUMN]
-    for batch in scan(table, wanted, snapshot_id):
+    selected = (
+        [f"{rows.METADATA_COLUMN}_partition", f"{rows.METADATA_COLUMN}_offset"] if flat else [rows.METADATA_COLUMN]
+    )
+    for batch in scan(table, selected, snapshot_id):
         if flat:
             columns = [batch.column(0), batch.column(1)]
         else:
@@ -310,10 +312,10 @@ def compare(
         )
         connection.register("bounds", bounds)
         flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips}
-        found = connection.execute(_COMPARE, flags).fetchall()
+        differences = connection.execute(_COMPARE, flags).fetchall()
     finally:
         connection.close()
-    return [PartitionAudit(*row) for row in found]
+    return [PartitionAudit(*row) for row in differences]
 
 
 _COMPARE = """
@@ -351,7 +353,7 @@ class Subject:
     skips: bool
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> "Subject":
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> "Subject":
         """From the manifest. Raises InvalidSpecError where its status does not name topic and table yet."""
         status = manifest.get("status") or {}
         table = status.get("table") or {}
@@ -368,17 +370,17 @@ class Subject:
         )
 
 
-def of_resource(
+def audit_resource(
     config: Config,
     manifest: Mapping[str, Any],
     tell: Callable[[str], None],
     retention: Mapping[str, Any] | None = None,
 ) -> Audit:
     """The audit of a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it. Raises InvalidSpecError, UnavailableError."""
-    subject = Subject.of(manifest)
+    subject = Subject.from_manifest(manifest)
     connection = settings.kafka_connection(subject.profile, config.profiles[subject.profile], config.namespace)
     table, dead = tables(Lake(config), subject.table)
-    return of_tables(
+    return audit_tables(
         kafka.client_settings(connection),
         subject.topic,
         table,
@@ -397,7 +399,7 @@ def tables(lake: Lake, identifier: str) -> tuple[Table, Table | None]:
     return table, lake.look_up(names.dead_letters(identifier))
 
 
-def of_tables(
+def audit_tables(
     client: Mapping[str, Any],
     topic: str,
     table: Table,

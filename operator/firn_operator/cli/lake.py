@@ -53,10 +53,10 @@ class Lake:
 
     def find(self, identifier: str) -> Table:
         """The table ``catalog.namespace.name`` as it is now. Raises InvalidSpecError where there is none."""
-        found = self.look_up(identifier)
-        if found is None:
+        table = self.look_up(identifier)
+        if table is None:
             raise InvalidSpecError(f"table {identifier} does not exist; check catalog, namespace and name")
-        return found
+        return table
 
     def look_up(self, identifier: str) -> Table | None:
         """Return the table of this name, None if it does not exist.
@@ -76,10 +76,10 @@ class Lake:
         except FirnError:
             raise
         except Exception as error:
-            known = translated(f"table {identifier}", error)
-            if known is None:
+            translated_error = translated(f"table {identifier}", error)
+            if translated_error is None:
                 raise
-            raise known from error
+            raise translated_error from error
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:

@@ -84,11 +84,11 @@ def audit(
     from firn_operator.cli import audit as audits
 
     manifest = _resource(topic)
-    found = audits.of_resource(
+    result = audits.audit_resource(
         configuration.load(config), manifest, lambda text: print(text, file=sys.stderr), _retention(manifest)
     )
     if output is Output.JSON:
-        print(audits.as_json(found))
+        print(audits.as_json(result))
     else:
         columns = (
             "partition",
@@ -103,27 +103,27 @@ def audit(
             "unproved",
         )
         table = Table(*columns)
-        for partition in found.partitions:
+        for partition in result.partitions:
             cells = [getattr(partition, name) for name in audits.PartitionAudit.__slots__[: len(columns)]]
             table.add_row(*(f"{cell:,}" for cell in cells))
         _console().print(table)
-        for note in found.notes:
+        for note in result.notes:
             print(note)
-        total = sum(partition.rows + partition.dead_letters for partition in found.partitions)
-        if found.exact:
+        total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
+        if result.exact:
             print(f"{topic}: {total:,} records, every offset exactly once")
         else:
-            first = next(partition for partition in found.partitions if not partition.exact)
+            first = next(partition for partition in result.partitions if not partition.exact)
             print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
-    if not found.exact:
+    if not result.exact:
         raise typer.Exit(ExitCode.CORRUPT)
 
 
 @app.command()
 def check(config: Configuration = names.CONFIG_PATH) -> None:
     """Check a configuration file and name the first wrong keys."""
-    found = configuration.load(config)
-    print(f"{config}: {len(found.profiles)} profiles, {len(found.catalogs)} catalogs, {len(found.groups)} groups")
+    loaded = configuration.load(config)
+    print(f"{config}: {len(loaded.profiles)} profiles, {len(loaded.catalogs)} catalogs, {len(loaded.groups)} groups")
 
 
 @app.command()
@@ -148,10 +148,10 @@ def _resource(topic: str) -> dict[str, Any]:
     namespace, _, name = topic.partition("/")
     if not name:
         raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAMESPACE/NAME")
-    found = _read("icebergtopics", namespace, name)
-    if found is None:
+    manifest = _read("icebergtopics", namespace, name)
+    if manifest is None:
         raise InvalidSpecError(f"IcebergTopic {topic} does not exist; kubectl get icebergtopics -A lists them")
-    return found
+    return manifest
 
 
 def _retention(topic: dict[str, Any]) -> dict[str, Any] | None:
@@ -172,14 +172,14 @@ def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
         kubeconfig.load_kube_config()
     try:
         api = client.CustomObjectsApi()
-        found = api.get_namespaced_custom_object(
+        manifest = api.get_namespaced_custom_object(
             names.GROUP, names.VERSION, namespace, plural, name, _request_timeout=20
         )
     except client.ApiException as error:
         if error.status == 404:
             return None
         raise UnavailableError(f"{plural} {namespace}/{name}: {error.status} {error.reason}") from error
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], manifest)
 
 
 def _console() -> Console:

@@ -37,8 +37,8 @@ def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Tabl
             _create(connection, name, schema_to_pyarrow(table.schema(), include_field_ids=False))
         used = _columns(connection, statement)
         for name, table in tables.items():
-            known = [field.name for field in table.schema().fields]
-            columns = [column for column in known if column in used.get(name, known)] or known[:1]
+            fields = [field.name for field in table.schema().fields]
+            columns = [column for column in fields if column in used.get(name, fields)] or fields[:1]
             _fill(connection, name, scan(table, columns))
         return connection.execute(statement).fetch_arrow_table()
     except duckdb.Error as error:
@@ -110,8 +110,10 @@ def _columns(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str,
 def _names(statement: str, catalogs: Collection[str]) -> list[str]:
     """Three-part names of the statement whose first part is a configured catalog."""
     part = r'(?:"([^"]+)"|([A-Za-z_]\w*))'
-    found = re.findall(rf"(?<![\w.]){part}\s*\.\s*{part}\s*\.\s*{part}", statement)
-    names = {".".join(quoted_ or plain for quoted_, plain in zip(name[::2], name[1::2], strict=True)) for name in found}
+    matches = re.findall(rf"(?<![\w.]){part}\s*\.\s*{part}\s*\.\s*{part}", statement)
+    names = {
+        ".".join(quoted_ or plain for quoted_, plain in zip(name[::2], name[1::2], strict=True)) for name in matches
+    }
     return sorted(name for name in names if name.split(".")[0] in catalogs)
 
 

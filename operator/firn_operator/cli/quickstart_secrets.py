@@ -33,14 +33,14 @@ def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]
     try:
         if _create(api, namespace, name, keys):
             return True
-        found = api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
+        secret = api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
     except client.ApiException as error:
         if error.status in (401, 403):
             raise AccessDeniedError(f"secret {namespace}/{name}: {error.reason}: {error.body}") from error
         raise UnavailableError(f"secret {namespace}/{name}: {error.status} {error.reason}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise UnavailableError(f"secret {namespace}/{name}: the API server does not answer: {error}") from error
-    missing = [key for key in keys if not (found.data or {}).get(key)]
+    missing = [key for key in keys if not (secret.data or {}).get(key)]
     if missing:
         raise ConflictError(
             f"secret {namespace}/{name} exists without {', '.join(missing)}: add the values with which the stores were created, "

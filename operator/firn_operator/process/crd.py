@@ -65,13 +65,13 @@ def missing_fields(needed: Mapping[str, Any], live: Mapping[str, Any], path: str
     if path and needed.get("type") != live.get("type"):
         yield path
         return
-    found = live.get("properties", {})
+    properties = live.get("properties", {})
     for name, schema in needed.get("properties", {}).items():
         below = f"{path}.{name}".lstrip(".")
-        if name not in found:
+        if name not in properties:
             yield below
         else:
-            yield from missing_fields(schema, found[name], below)
+            yield from missing_fields(schema, properties[name], below)
     for key in ("items", "additionalProperties"):
         if isinstance(needed.get(key), Mapping) and isinstance(live.get(key), Mapping):
             yield from missing_fields(needed[key], live[key], f"{path}[]")

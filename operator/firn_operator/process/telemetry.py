@@ -72,9 +72,9 @@ def watch_fleets(profiles: Iterable[str], board: Board) -> None:
     """Let the metrics of fleets say, whenever they are read, what ``board`` has."""
     for profile in profiles:
         for gauge, look in (
-            (FLEET_AVAILABLE, lambda found: found.problem is None),
-            (FLEET_ROLLING, lambda found: found.rolling),
-            (FLEET_DEGRADED, lambda found: bool(found.degraded)),
+            (FLEET_AVAILABLE, lambda health: health.problem is None),
+            (FLEET_ROLLING, lambda health: health.rolling),
+            (FLEET_DEGRADED, lambda health: bool(health.degraded)),
         ):
             gauge.labels(profile).set_function(partial(_of_fleet, board, profile, look))
 
@@ -144,12 +144,12 @@ class DebtMetrics(Collector):
             labels=labels,
         )
         now = self._now()
-        for found in self._findings():
+        for finding in self._findings():
             for name, (_, field) in _DEBT.items():
-                families[name].add_metric(found.name, getattr(found.debt, field))
-            seconds = found.lag_seconds(now)
+                families[name].add_metric(finding.name, getattr(finding.debt, field))
+            seconds = finding.lag_seconds(now)
             if seconds is not None:
-                lag.add_metric(found.name, seconds)
+                lag.add_metric(finding.name, seconds)
         return [*families.values(), lag]
 
 

@@ -70,10 +70,10 @@ class Deliveries:
             for key, shown in self._delivered.items()
             if not within(key) or key[1] in newest or shown > version
         }
-        for space, found in newest.items():
+        for space, newest_version in newest.items():
             key = (kind, space)
-            if found > self._delivered.get(key, 0):
-                self._owed[key] = (found, before.get(key, now))
+            if newest_version > self._delivered.get(key, 0):
+                self._owed[key] = (newest_version, before.get(key, now))
 
     def behind_seconds(self) -> float:
         """For how long the worst watch has owed an object; 0 where none does."""
@@ -82,13 +82,13 @@ class Deliveries:
         return max((now - since for since in owing), default=0.0)
 
 
-def _newest(manifests: Iterable[Mapping[str, Any]], known: Mapping[str, int] | None = None) -> dict[str, int]:
+def _newest(manifests: Iterable[Mapping[str, Any]], earlier: Mapping[str, int] | None = None) -> dict[str, int]:
     """The newest version by namespace, of ``manifests`` and what is ``known``."""
-    found = dict(known or {})
+    newest = dict(earlier or {})
     for manifest in manifests:
         metadata = manifest["metadata"]
-        found[metadata["namespace"]] = max(int(metadata["resourceVersion"]), found.get(metadata["namespace"], 0))
-    return found
+        newest[metadata["namespace"]] = max(int(metadata["resourceVersion"]), newest.get(metadata["namespace"], 0))
+    return newest
 
 
 class Watches:
@@ -250,16 +250,16 @@ class Watches:
     async def _list_policies(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
         for kind, namespace in itertools.product(KINDS, spaces or [None]):
-            found, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
-            self.deliveries.listed(kind, namespace, _newest(found), version)
-            present = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in found}
-            for manifest in found:
+            manifests, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
+            self.deliveries.listed(kind, namespace, _newest(manifests), version)
+            present = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in manifests}
+            for manifest in manifests:
                 self._feed_policy(trimmed(manifest), gone=False)
-            for known in self._controllers.policies.all():
-                listed = known.kind == kind and namespace in (None, known.name[0])
-                if listed and int(known.resource_version) <= version and known.name not in present:
-                    log.warning("watch missed the deletion of %s %s/%s; the list shows it", kind, *known.name)
-                    metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
+            for policy in self._controllers.policies.all():
+                listed = policy.kind == kind and namespace in (None, policy.name[0])
+                if listed and int(policy.resource_version) <= version and policy.name not in present:
+                    log.warning("watch missed the deletion of %s %s/%s; the list shows it", kind, *policy.name)
+                    metadata = {"namespace": policy.name[0], "name": policy.name[1], "uid": policy.uid}
                     self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
 
     async def _list_topics(self) -> None:
@@ -269,26 +269,26 @@ class Watches:
             newest: dict[str, int] = {}
             version = 0
             # Page by page: a thousand topics at once would be the largest thing that the process ever holds.
-            async for found, shown in lists.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
+            async for manifests, shown in lists.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
                 version = shown
-                newest = _newest(found, newest)
-                for manifest in found:
+                newest = _newest(manifests, newest)
+                for manifest in manifests:
                     present.add((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
                     self._feed_topic(trimmed(manifest), gone=False)
             self.deliveries.listed("IcebergTopic", namespace, newest, version)
-            for known in list(self._controllers.topics.all()):
-                listed = namespace in (None, known.name[0]) and int(known.resource_version) <= version
-                if listed and known.name not in present:
-                    log.warning("watch missed the deletion of IcebergTopic %s/%s; the list shows it", *known.name)
-                    metadata = {"namespace": known.name[0], "name": known.name[1], "uid": known.uid}
+            for topic in list(self._controllers.topics.all()):
+                listed = namespace in (None, topic.name[0]) and int(topic.resource_version) <= version
+                if listed and topic.name not in present:
+                    log.warning("watch missed the deletion of IcebergTopic %s/%s; the list shows it", *topic.name)
+                    metadata = {"namespace": topic.name[0], "name": topic.name[1], "uid": topic.uid}
                     self._feed_topic({"metadata": metadata}, gone=True)
 
     async def _list_children(self) -> None:
         for api_version, kind in _CHILD_KINDS:
-            found, version = await lists.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
-            self.deliveries.listed(kind, self._config.namespace, _newest(found), version)
-            labels = [manifest["metadata"].get("labels", {}) for manifest in found]
-            if self._workloads.listed(kind, found, version):
+            manifests, version = await lists.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
+            self.deliveries.listed(kind, self._config.namespace, _newest(manifests), version)
+            labels = [manifest["metadata"].get("labels", {}) for manifest in manifests]
+            if self._workloads.listed(kind, manifests, version):
                 # Which of them is gone says nothing of whose it was: have all looked at.
                 labels += [{names.LABEL_PROFILE: name} for name in self._config.profiles]
                 labels += [{names.LABEL_GROUP: name} for name in self._config.groups]

@@ -82,8 +82,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         cluster = KubeCluster(api, config.namespace, workloads, resync, instance)
         lake = tables(config)
         interval = durations.milliseconds(config.progress_interval) / 1000
-        said = progress.HttpProgress(progress.service_address(config.namespace), interval)
-        ports = Ports(topics(config), lake, cluster, said, SystemClock())
+        progress_reader = progress.HttpProgress(progress.service_address(config.namespace), interval)
+        ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
         controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
         telemetry.watch_fleets(config.profiles, controllers.board)
         owed = debts(config)
@@ -100,7 +100,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             await _work(stop, health, controllers, watches, cluster, survey)
         finally:
             REGISTRY.unregister(figures)
-            await said.close()
+            await progress_reader.close()
             owed.close()
             lake.close()
     finally:
@@ -147,14 +147,14 @@ async def _start_up(api: Api, config: Config) -> str:
     """Uid of the object that owns our workloads, once the CRD is right. Raises NotReadyError."""
     await crd.check(api)
     try:
-        found = await api.call("GET", path("v1", "ConfigMap", config.namespace, names.CONFIG_OBJECT))
+        owner = await api.call("GET", path("v1", "ConfigMap", config.namespace, names.CONFIG_OBJECT))
     except ApiError as error:
         if error.status != 404:
             raise
         raise NotReadyError(
             f"ConfigMap {config.namespace}/{names.CONFIG_OBJECT}, which owns the workloads, does not exist; install the chart, which creates it"
         ) from error
-    uid: str = found["metadata"]["uid"]
+    uid: str = owner["metadata"]["uid"]
     return uid
 
 

@@ -99,4 +99,4 @@ def audit_of(world: World, job: IngestJob) -> audit.Audit:
     properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
     catalog = open_catalog("lake", connection.model_copy(update={"properties": properties}))
     table = catalog.load_table((job.table.namespace, job.table.name))
-    return audit.of_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)
+    return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)

@@ -57,7 +57,7 @@ def test_a_producer_tells_where_its_records_end(
     monkeypatch.setattr(produce_flights, "Producer", Producer)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(archive))
     assert produce_flights.main("kafka:9092", "flights", 10) == 0
-    assert Produced.of(capsys.readouterr().out.splitlines()[-1]) == Produced(3, {0: 42, 1: 8})
+    assert Produced.parse(capsys.readouterr().out.splitlines()[-1]) == Produced(3, {0: 42, 1: 8})
 
 
 def audit(**landed: int) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Live:
         """The audit, with the status from before the first round."""
         status = {"profile": "classic", "topicName": "orders", "table": {"identifier": "lake.demo.orders"}}
         manifest = {"metadata": {"namespace": "demo", "name": "orders"}, "status": status}
-        return audit.of_resource(self.config, manifest, lambda _: None, policy)
+        return audit.audit_resource(self.config, manifest, lambda _: None, policy)
 
 
 @pytest.fixture

@@ -47,10 +47,10 @@ class Agreement:
     """Brings one table into agreement with its spec, in a thread."""
 
     def __init__(
-        self, known: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
+        self, connection: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
     ) -> None:
-        self._known = known
-        self._catalog = known.catalog()
+        self._connection = connection
+        self._catalog = connection.catalog()
         self._target = target
         self._key = (target.namespace, target.name)
         self._layout = evolution.layout(target, schema)
@@ -74,7 +74,7 @@ class Agreement:
                 sql_errors.IntegrityError,
             ):
                 # Somebody else was faster: look at what there is now.
-                self._known.namespaces.pop(self._target.namespace, None)
+                self._connection.namespaces.pop(self._target.namespace, None)
                 time.sleep(0.05 * 2**attempt)
                 place = None
                 if isinstance(self._catalog, SqlCatalog):
@@ -91,7 +91,7 @@ class Agreement:
                 return self._create()
             document = _read_metadata(self._catalog, place)
             digest = _digest(document)
-            seen = self._known.seen.get(self._key)
+            seen = self._connection.seen.get(self._key)
             if seen is not None and seen.request == self._request and seen.digest == digest:
                 seen.place = place
                 return seen.state
@@ -104,7 +104,7 @@ class Agreement:
         state = self._agree(table)
         if state.changed or state.owner != self._owner:
             return state  # the metadata moved: remember it when it has been read again
-        self._known.seen[self._key] = Agreed(self._request, place or "", digest, state)
+        self._connection.seen[self._key] = Agreed(self._request, place or "", digest, state)
         return state
 
     def _create(self) -> TableState | None:
@@ -114,9 +114,9 @@ class Agreement:
         if self._target.format_version == 3:
             return None
         namespace = self._target.namespace
-        location = self._known.namespaces.get(namespace)
+        location = self._connection.namespaces.get(namespace)
         if location is None:
-            location = self._known.namespaces[namespace] = self._make_namespace()
+            location = self._connection.namespaces[namespace] = self._make_namespace()
         properties = {
             "format-version": str(self._target.format_version),
             **table_properties.CREATED_WITH,
@@ -171,9 +171,9 @@ class Agreement:
 
     def _set_properties(self, transaction: Transaction) -> list[str]:
         current = transaction.table_metadata.properties
-        wanted = {**self._layout.properties, **self._marks()}
-        put = {key: value for key, value in wanted.items() if current.get(key) != value}
-        gone = table_properties.taken_back(current, wanted)
+        properties = {**self._layout.properties, **self._marks()}
+        put = {key: value for key, value in properties.items() if current.get(key) != value}
+        gone = table_properties.taken_back(current, properties)
         if put:
             transaction.set_properties(put)
         if gone:
@@ -200,12 +200,12 @@ def _repartition(transaction: Transaction, layout: Layout) -> list[str]:
 
 def _resort(transaction: Transaction, layout: Layout) -> list[str]:
     metadata = transaction.table_metadata
-    wanted = evolution.sort_order(metadata.schema(), layout)
+    order = evolution.sort_order(metadata.schema(), layout)
     current = metadata.sort_order_by_id(metadata.default_sort_order_id)
-    if (current.fields if current is not None else []) == wanted.fields:
+    if (current.fields if current is not None else []) == order.fields:
         return []
     with transaction.update_sort_order() as update:
-        for field in wanted.fields:
+        for field in order.fields:
             column = metadata.schema().find_column_name(field.source_id)
             add = update.asc if field.direction.value == "asc" else update.desc
             add(str(column), field.transform, field.null_order)

@@ -140,5 +140,5 @@ def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:
         tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(sorted(set(keys))),
     )
     with Session(catalog.engine) as session:
-        found = {(namespace, name): place for namespace, name, place in session.execute(query)}
-    return [found.get(key) for key in keys]
+        locations = {(namespace, name): place for namespace, name, place in session.execute(query)}
+    return [locations.get(key) for key in keys]

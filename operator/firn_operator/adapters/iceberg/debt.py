@@ -94,24 +94,24 @@ class _Manifests:
         of a manifest."""
         key = (manifest.path, kind)
         with self._lock:
-            if (known := self._kept.get(key)) is not None:
+            if (kept := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
-                return known
+                return kept
             self.read += 1
-        found = read()
-        weight = _weight(found)
+        contents = read()
+        weight = _weight(contents)
         with self._lock:
             if key not in self._kept and weight <= self._limit // 4:
-                self._kept[key] = found
+                self._kept[key] = contents
                 self.weight += weight
                 while self.weight > self._limit:
                     _, gone = self._kept.popitem(last=False)
                     self.weight -= _weight(gone)
-        return found
+        return contents
 
 
-def _weight(found: _Found) -> int:
-    return 4 + len(found.files) + len(found.deletes)
+def _weight(contents: _Found) -> int:
+    return 4 + len(contents.files) + len(contents.deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class CatalogDebts:
 
     def close(self) -> None:
         """Let the threads end after what they are doing."""
-        for known in self._connections.values():
-            known.pool.shutdown(wait=False, cancel_futures=True)
+        for connection in self._connections.values():
+            connection.pool.shutdown(wait=False, cancel_futures=True)
 
     def forget(self, target: TableTarget) -> None:
         """Forget what is cached of the table."""
@@ -154,18 +154,20 @@ class CatalogDebts:
 
     async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
         """Measure the debt of the table and of its dead letters under ``work``."""
-        known = self._connections[target.catalog]
+        connection = self._connections[target.catalog]
         work = work.model_copy(update={"everything": False})
         for attempt in range(_ATTEMPTS):
-            found = await self._locate(known, target)
+            located = await self._locate(connection, target)
             now = self._now()
             last = self._measured.get(target.identifier)
-            lie = tuple(place for place, _ in found if place is not None)
+            lie = tuple(place for place, _ in located if place is not None)
             if last is not None and last.places == lie and last.work == work and now < last.until_ms:
                 return last.debt
             subject = f"maintenance debt of table {target.identifier}"
             try:
-                debt, until = await known.call(subject, lambda found=found, now=now: self._both(found, work, now))  # type: ignore[misc]
+                debt, until = await connection.call(
+                    subject, lambda located=located, now=now: self._both(located, work, now)
+                )  # type: ignore[misc]
             except _Moved as error:
                 # Expired or dropped while it was read: look where it lies now.
                 if attempt == _ATTEMPTS - 1:
@@ -181,26 +183,26 @@ class CatalogDebts:
     def _now(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
 
-    async def _locate(self, known: Connection, target: TableTarget) -> list[tuple[str | None, FileIO]]:
+    async def _locate(self, connection: Connection, target: TableTarget) -> list[tuple[str | None, FileIO]]:
         """Find the metadata of the table and of its dead letters, and the file access to read it."""
         keys = [(target.namespace, target.name), (target.namespace, names.dead_letters(target.name))]
         if (batch := self._places.get(target.catalog)) is not None:
             lie = await asyncio.gather(*(batch.submit(key) for key in keys))
-            return [(place, file_io.ObjectFileIO(known.catalog().properties)) for place in lie]
+            return [(place, file_io.ObjectFileIO(connection.catalog().properties)) for place in lie]
         if self._without_letters.get(target.identifier, 0) > self._now():
             keys.pop()
-        found = await known.call(
-            f"maintenance debt of table {target.identifier}", lambda: [_load(known, key) for key in keys]
+        located = await connection.call(
+            f"maintenance debt of table {target.identifier}", lambda: [_load(connection, key) for key in keys]
         )
-        if len(found) > 1 and found[1][0] is None:
+        if len(located) > 1 and located[1][0] is None:
             self._without_letters[target.identifier] = self._now() + _ABSENT_MS
-        return found
+        return located
 
     def _both(
-        self, found: Sequence[tuple[str | None, FileIO]], work: CompactionWork, now: int
+        self, located: Sequence[tuple[str | None, FileIO]], work: CompactionWork, now: int
     ) -> tuple[TableDebt | None, int]:
         """The debt of table and dead letters together, and until when it stays if nothing is committed."""
-        (place, io), *letters = found
+        (place, io), *letters = located
         if place is None:
             return None, _NEVER
         debt, until = self._one(place, io, work, now)
@@ -220,13 +222,13 @@ class CatalogDebts:
     def _measure(
         self, document: Mapping[str, Any], size: int, io: FileIO, work: CompactionWork, now: int
     ) -> tuple[TableDebt, int]:
-        snapshots = {found["snapshot-id"]: found for found in document.get("snapshots") or ()}
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots") or ()}
         debt = TableDebt(table_uuid=document["table-uuid"], snapshots=len(snapshots), metadata_bytes=size)
         current = snapshots.get(document.get("current-snapshot-id"))
         if current is None:
             return debt, _NEVER
         listed = iceberg_manifests.read_list(io, current["manifest-list"])
-        times = {found.get("sequence-number", 0): found["timestamp-ms"] for found in snapshots.values()}
+        times = {snapshot.get("sequence-number", 0): snapshot["timestamp-ms"] for snapshot in snapshots.values()}
         plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
         removed = [
             delete
@@ -236,13 +238,13 @@ class CatalogDebts:
         ]
         # Where there are deletes, any file may have to be rewritten; where there are none, only small ones.
         kind = _ALL if removed else work.target_file_bytes
-        found = [
+        contents = [
             self.manifests.get(manifest, kind, _data_reader(io, manifest, work.target_file_bytes, kind == _ALL))
             for manifest in listed
             if not manifest.deletes
         ]
-        files = [file for part in found for file in part.dated(times)[0]]
-        small = sum(part.small_files for part in found)
+        files = [file for part in contents for file in part.dated(times)[0]]
+        small = sum(part.small_files for part in contents)
         if kind == _ALL:
             files = deletes.applied(files, removed)
             small = sum(compaction.is_small(file.bytes, work.target_file_bytes) for file in files)
@@ -250,8 +252,8 @@ class CatalogDebts:
         due = [file for group in groups for file in group.files]
         debt = replace(
             debt,
-            data_files=sum(part.data_files for part in found),
-            data_bytes=sum(part.data_bytes for part in found),
+            data_files=sum(part.data_files for part in contents),
+            data_bytes=sum(part.data_bytes for part in contents),
             small_files=small,
             delete_files=len(removed),
             manifests=len(listed),
@@ -315,8 +317,8 @@ def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Ca
     return read
 
 
-def _sum(one: TableDebt, other: TableDebt) -> TableDebt:
-    ages = [debt.oldest_due for debt in (one, other) if debt.oldest_due is not None]
+def _sum(first: TableDebt, other: TableDebt) -> TableDebt:
+    ages = [debt.oldest_due for debt in (first, other) if debt.oldest_due is not None]
     counts = (
         "data_files",
         "data_bytes",
@@ -329,8 +331,8 @@ def _sum(one: TableDebt, other: TableDebt) -> TableDebt:
         "due_bytes",
         "due_for_deletes",
     )
-    totals: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in counts}
-    return replace(one, **totals, oldest_due=min(ages, default=None))
+    totals: dict[str, Any] = {name: getattr(first, name) + getattr(other, name) for name in counts}
+    return replace(first, **totals, oldest_due=min(ages, default=None))
 
 
 def _time(milliseconds: int | None) -> datetime | None:
@@ -349,9 +351,9 @@ def _read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
     return document, len(stored)
 
 
-def _load(known: Connection, key: TableKey) -> tuple[str | None, FileIO]:
+def _load(connection: Connection, key: TableKey) -> tuple[str | None, FileIO]:
     """Ask a REST catalog for the location of a table's metadata and for the file access to it."""
-    catalog = known.catalog()
+    catalog = connection.catalog()
     try:
         table = catalog.load_table(key)
     except (iceberg_errors.NoSuchTableError, iceberg_errors.NoSuchNamespaceError):
@@ -359,8 +361,8 @@ def _load(known: Connection, key: TableKey) -> tuple[str | None, FileIO]:
     return table.metadata_location, table.io
 
 
-def _place_reader(known: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
+def _place_reader(connection: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
     async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
-        return await known.call(f"catalog {known.name}", lambda: places(known.catalog(), keys))
+        return await connection.call(f"catalog {connection.name}", lambda: places(connection.catalog(), keys))
 
     return read

@@ -120,9 +120,9 @@ def _source(schema: Schema, term: PartitionTerm, identifier: str, use: str) -> i
     try:
         field = schema.find_field(term.column)
     except ValueError as error:
-        known = ", ".join(name.name for name in schema.fields)
+        columns = ", ".join(name.name for name in schema.fields)
         raise InvalidSpecError(
-            f"table {identifier}, {use} {str(term)!r}: there is no column {term.column!r}; choose one of {known}",
+            f"table {identifier}, {use} {str(term)!r}: there is no column {term.column!r}; choose one of {columns}",
             reason=Reason.UNKNOWN_COLUMN,
         ) from error
     lists = {part for part in term.column.split(".") if part in ("element", "key", "value")}
@@ -153,17 +153,17 @@ PartitionKey = tuple[int, str]
 """The identity of a partition field: source column id and transform."""
 
 
-def partition_keys(schema: Schema, wanted: Layout) -> dict[PartitionKey, PartitionTerm]:
+def partition_keys(schema: Schema, layout: Layout) -> dict[PartitionKey, PartitionTerm]:
     """The wanted partition fields, in order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     keys: dict[PartitionKey, PartitionTerm] = {}
     timed: dict[int, PartitionTerm] = {}
-    for term in wanted.partition:
-        source = _source(schema, term, wanted.identifier, "partitionBy")
+    for term in layout.partition:
+        source = _source(schema, term, layout.identifier, "partitionBy")
         key = (source, str(transform_of(term)))
         earlier = keys.get(key) or (timed.get(source) if term.transform in _TIME_TRANSFORMS else None)
         if earlier is not None:
             raise InvalidSpecError(
-                f"table {wanted.identifier}, partitionBy {str(term)!r} repeats {str(earlier)!r}; remove one of them",
+                f"table {layout.identifier}, partitionBy {str(term)!r} repeats {str(earlier)!r}; remove one of them",
                 reason=Reason.BAD_TRANSFORM,
             )
         keys[key] = term
@@ -174,8 +174,8 @@ def partition_keys(schema: Schema, wanted: Layout) -> dict[PartitionKey, Partiti
 
 def _field_name(schema: Schema, term: PartitionTerm, taken: Iterable[str], identifier: str) -> str:
     """A name for a partition field: Iceberg's usual one, with the argument where an earlier field has that name."""
-    known = set(taken)
-    name = term.field_name if term.field_name not in known else f"{term.field_name}_{term.argument or term.transform}"
+    used = set(taken)
+    name = term.field_name if term.field_name not in used else f"{term.field_name}_{term.argument or term.transform}"
     column = schema.find_column_name(_column_id(schema, name)) if _has_column(schema, name) else None
     if column is not None and (term.transform not in ("identity", "void") or column != term.column):
         raise InvalidSpecError(
@@ -198,11 +198,11 @@ def _column_id(schema: Schema, name: str) -> int:
     return schema.find_field(name).field_id
 
 
-def new_partition_spec(schema: Schema, wanted: Layout) -> PartitionSpec:
+def new_partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
     """The partition spec of a new table. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     fields: list[PartitionField] = []
-    for (source, _), term in partition_keys(schema, wanted).items():
-        name = _field_name(schema, term, (field.name for field in fields), wanted.identifier)
+    for (source, _), term in partition_keys(schema, layout).items():
+        name = _field_name(schema, term, (field.name for field in fields), layout.identifier)
         fields.append(PartitionField(source, 1000 + len(fields), transform_of(term), name))
     return PartitionSpec(*fields)
 
@@ -219,12 +219,12 @@ class PartitionChange:
 
 
 def partition_change(
-    schema: Schema, current: PartitionSpec, history: Iterable[PartitionSpec], wanted: Layout
+    schema: Schema, current: PartitionSpec, history: Iterable[PartitionSpec], layout: Layout
 ) -> PartitionChange:
     """How to get from ``current`` to the wanted partitioning; order alone is no difference.
 
     Raises InvalidSpecError (UnknownColumn, BadTransform)."""
-    keys = partition_keys(schema, wanted)
+    keys = partition_keys(schema, layout)
     present = {
         (field.source_id, str(field.transform)): field.name
         for field in current.fields
@@ -236,23 +236,23 @@ def partition_change(
     for key, term in keys.items():
         if key not in present:
             taken = [name for name, owner in used.items() if owner != key] + [name for _, _, name in add]
-            add.append((term.column, transform_of(term), _field_name(schema, term, taken, wanted.identifier)))
+            add.append((term.column, transform_of(term), _field_name(schema, term, taken, layout.identifier)))
     return PartitionChange(tuple(name for key, name in present.items() if key not in keys), tuple(add))
 
 
-def sort_order(schema: Schema, wanted: Layout) -> SortOrder:
+def sort_order(schema: Schema, layout: Layout) -> SortOrder:
     """The wanted sort order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     return SortOrder(
         *(
             SortField(
-                source_id=_source(schema, item.term, wanted.identifier, "sortBy"),
+                source_id=_source(schema, item.term, layout.identifier, "sortBy"),
                 transform=transform_of(item.term),
                 direction=SortDirection.DESC if item.descending else SortDirection.ASC,
                 null_order=NullOrder.NULLS_FIRST if item.nulls_first else NullOrder.NULLS_LAST,
             )
-            for item in wanted.sort
+            for item in layout.sort
         ),
-        order_id=1 if wanted.sort else 0,
+        order_id=1 if layout.sort else 0,
     )
 
 
@@ -264,30 +264,30 @@ class SchemaStep:
     act: Callable[[UpdateSchema], Any]
 
 
-def schema_steps(current: Schema, wanted: Layout, reason: Reason) -> list[SchemaStep]:
+def schema_steps(current: Schema, layout: Layout, reason: Reason) -> list[SchemaStep]:
     """Return the changes after which the table has the wanted columns.
 
     Raises InvalidSpecError with ``reason`` that names table and column if a change is not allowed.
     """
-    return list(_Comparison(wanted, reason).schema(current))
+    return list(_Comparison(layout, reason).schema(current))
 
 
 class _Comparison:
-    def __init__(self, wanted: Layout, reason: Reason) -> None:
-        self._wanted = wanted
+    def __init__(self, layout: Layout, reason: Reason) -> None:
+        self._layout = layout
         self._reason = reason
 
     def schema(self, current: Schema) -> Iterator[SchemaStep]:
         present = {field.name: field for field in current.fields}
         folded = {field.name.lower(): field.name for field in current.fields}
-        names = {column.name for column in self._wanted.columns}
+        names = {column.name for column in self._layout.columns}
         for field in current.fields:
             if field.required and field.name not in names:
                 raise self._refused(
                     (field.name,),
                     "is required in the table but no field of the schema fills it; add the field or make the column optional",
                 )
-        for column in self._wanted.columns:
+        for column in self._layout.columns:
             path = (column.name,)
             kind = types.parse(column.type)
             field_found = present.get(column.name)
@@ -368,7 +368,7 @@ class _Comparison:
 
     def _refused(self, path: tuple[str, ...], problem: str) -> InvalidSpecError:
         return InvalidSpecError(
-            f"table {self._wanted.identifier}: column {'.'.join(path)!r} {problem}", reason=self._reason
+            f"table {self._layout.identifier}: column {'.'.join(path)!r} {problem}", reason=self._reason
         )
 
 

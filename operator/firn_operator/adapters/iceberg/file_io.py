@@ -60,10 +60,10 @@ def _azure_settings(properties: Mapping[str, str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) -> Store:
-    known = dict(properties)
+    remaining = dict(properties)
     options: dict[str, Any] = dict(_CLIENT_OPTIONS)
     if scheme in _S3_SCHEMES:
-        settings = s3_settings(known)
+        settings = s3_settings(remaining)
         options["allow_http"] = str(settings.get("endpoint", "")).startswith("http://")
         return S3Store(
             bucket, config=cast(Any, settings), client_options=cast(Any, options), retry_config=cast(Any, _RETRIES)
@@ -72,7 +72,7 @@ def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) ->
         return GCSStore(bucket, client_options=cast(Any, options), retry_config=cast(Any, _RETRIES))
     if scheme in _AZURE_SCHEMES:
         container, _, host = bucket.partition("@")
-        settings = {**_azure_settings(known), "account_name": host.partition(".")[0]}
+        settings = {**_azure_settings(remaining), "account_name": host.partition(".")[0]}
         return AzureStore(container, config=cast(Any, settings), client_options=cast(Any, options))
     if scheme in ("", "file"):
         return LocalStore()

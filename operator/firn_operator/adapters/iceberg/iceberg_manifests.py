@@ -97,11 +97,11 @@ def _entries(io: FileIO, manifest: Manifest, fields: Fields) -> Iterator[tuple[d
             yield {"sequence": None, "written": None, **entry}, entry["file"]
 
 
-def _sequence(said: int | None, entry: Mapping[str, Any], manifest: Manifest) -> int:
+def _sequence(sequence: int | None, entry: Mapping[str, Any], manifest: Manifest) -> int:
     """A sequence number as Iceberg inherits it: of the manifest where the entry was added by it, 0 in tables that had none yet."""
-    if said is None:
+    if sequence is None:
         return manifest.sequence if entry["status"] == _ADDED else 0
-    return said
+    return sequence
 
 
 def _partition_text(partition: Any) -> str:
@@ -158,17 +158,17 @@ def _plan(
     schema = AvroFileHeader(b"", {"avro.schema": text}, b"").get_schema()
     inner: list[tuple[str, tuple[str, ...]]] = []
     parts: dict[int, Reader] = {}
-    wanted = dict(fields)
-    for number, known in nested:
+    selected = dict(fields)
+    for number, members in nested:
         kind = schema.find_field(number).field_type
         assert isinstance(kind, StructType)
-        parts[number], names = _struct(kind, dict(known), {})
-        inner.append((wanted[number], names))
-    reader, names = _struct(schema.as_struct(), wanted, parts)
+        parts[number], names = _struct(kind, dict(members), {})
+        inner.append((selected[number], names))
+    reader, names = _struct(schema.as_struct(), selected, parts)
     return reader, names, tuple(inner)
 
 
-def _struct(kind: StructType, wanted: Fields, parts: Mapping[int, Reader]) -> tuple[Reader, tuple[str, ...]]:
+def _struct(kind: StructType, fields: Fields, parts: Mapping[int, Reader]) -> tuple[Reader, tuple[str, ...]]:
     """A reader of the wanted fields, and their names in the order in which it gives them. PyIceberg's own resolving of a schema with fewer
     fields fails on lists that are left out."""
     readers: list[tuple[int | None, Reader]] = []
@@ -176,8 +176,8 @@ def _struct(kind: StructType, wanted: Fields, parts: Mapping[int, Reader]) -> tu
     for field in kind.fields:
         reader = parts.get(field.field_id) or construct_reader(field.field_type)
         position = None
-        if field.field_id in wanted:
+        if field.field_id in fields:
             position = len(names)
-            names.append(wanted[field.field_id])
+            names.append(fields[field.field_id])
         readers.append((position, reader if field.required else OptionReader(reader)))
     return StructReader(tuple(readers), Record, kind), tuple(names)

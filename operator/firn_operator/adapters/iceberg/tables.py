@@ -32,12 +32,12 @@ class CatalogTables:
 
     def close(self) -> None:
         """Let the threads end after what they are doing."""
-        for known in self._connections.values():
-            known.pool.shutdown(wait=False, cancel_futures=True)
+        for connection in self._connections.values():
+            connection.pool.shutdown(wait=False, cancel_futures=True)
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
         """Create the table or bring it into agreement with the spec."""
-        known = self._connections[target.catalog]
+        connection = self._connections[target.catalog]
         request = hashlib.blake2b(
             "\0".join((target.model_dump_json(), schema.model_dump_json(), owner)).encode(), digest_size=16
         ).digest()
@@ -45,29 +45,31 @@ class CatalogTables:
         place: str | None = None
         if (batch := self._places.get(target.catalog)) is not None:
             place = await batch.submit(key)
-            seen = known.seen.get(key)
+            seen = connection.seen.get(key)
             if seen is not None and seen.request == request and seen.place == place:
                 return seen.state
-        return await known.call(
-            f"table {target.identifier}", lambda: Agreement(known, target, schema, owner, request).run(place)
+        return await connection.call(
+            f"table {target.identifier}", lambda: Agreement(connection, target, schema, owner, request).run(place)
         )
 
     async def drop(self, target: TableTarget, owner: str) -> bool:
         """Drop the table and its dead letters if ``owner`` owns them."""
-        known = self._connections[target.catalog]
+        connection = self._connections[target.catalog]
         key = (target.namespace, target.name)
         dead = (target.namespace, names.dead_letters(target.name))
-        known.seen.pop(key, None)
-        known.seen.pop(dead, None)
-        return await known.call(f"table {target.identifier}", lambda: drop_owned(known.catalog(), key, dead, owner))
+        connection.seen.pop(key, None)
+        connection.seen.pop(dead, None)
+        return await connection.call(
+            f"table {target.identifier}", lambda: drop_owned(connection.catalog(), key, dead, owner)
+        )
 
     async def check(self, catalog: str) -> None:
         """Check that the catalog answers."""
-        known = self._connections[catalog]
-        await known.call(f"catalog {catalog}", lambda: known.catalog().namespace_exists("firn"))
+        connection = self._connections[catalog]
+        await connection.call(f"catalog {catalog}", lambda: connection.catalog().namespace_exists("firn"))
 
-    def _place_reader(self, known: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
+    def _place_reader(self, connection: Connection) -> Callable[[Sequence[TableKey]], Awaitable[Sequence[str | None]]]:
         async def read(keys: Sequence[TableKey]) -> Sequence[str | None]:
-            return await known.call(f"catalog {known.name}", lambda: places(known.catalog(), keys))
+            return await connection.call(f"catalog {connection.name}", lambda: places(connection.catalog(), keys))
 
         return read

@@ -147,18 +147,18 @@ def _problem(status: int, text: str) -> str:
 
 def _status_object(text: str) -> Manifest:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _refusal(status: int, text: str, request: str) -> Exception:
-    told = _status_object(text)
-    message = str(told.get("message") or text[:500])
+    status_object = _status_object(text)
+    message = str(status_object.get("message") or text[:500])
     if status in (401, 403):
         return AccessDeniedError(f"Kubernetes API, {request}: {message}; check the operator's RBAC")
-    return ApiError(status, str(told.get("reason", "")), message)
+    return ApiError(status, str(status_object.get("reason", "")), message)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -57,13 +57,13 @@ class KubeCluster:
         """Apply an object server-side if it differs from the known one. Returns True if it changed."""
         metadata = manifest["metadata"]
         kind = (manifest["apiVersion"], manifest["kind"])
-        wanted = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
+        wanted_hash = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
         ours = metadata["namespace"] == self._namespace
         children = await self._known_children(kind) if ours else None
         live_hash, live_version = children.known.get(metadata["name"], (None, "")) if children else (None, "")
         if kind[1] == "StatefulSet" and ours:
             live_hash = self._workloads.applied_hash(metadata["name"])
-        if wanted is not None and live_hash == wanted:
+        if wanted_hash is not None and live_hash == wanted_hash:
             return False
         applied = await self._api.call(
             "PATCH",
@@ -76,7 +76,7 @@ class KubeCluster:
         if kind[1] in ("StatefulSet", "Job") and ours:
             self._workloads.seen({**applied, "kind": kind[1]})
         if children is not None:
-            children.known[metadata["name"]] = (wanted, version)
+            children.known[metadata["name"]] = (wanted_hash, version)
         return version != live_version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -115,8 +115,8 @@ class KubeCluster:
 
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
         """List the names of objects in the operator's namespace."""
-        found, _ = await list_all(self._api, api_version, kind, self._namespace, labels, metadata_only=True)
-        return [manifest["metadata"]["name"] for manifest in found]
+        manifests, _ = await list_all(self._api, api_version, kind, self._namespace, labels, metadata_only=True)
+        return [manifest["metadata"]["name"] for manifest in manifests]
 
     async def patch_status(
         self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
@@ -164,11 +164,11 @@ class KubeCluster:
 
     async def _read_children(self, kind: ChildKind) -> _Children:
         labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
-        known = {}
+        children = {}
         async for items, _ in pages(self._api, *kind, self._namespace, labels, metadata_only=True):
             for manifest in items:
                 metadata = manifest["metadata"]
                 hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
-                known[metadata["name"]] = (hash_, metadata["resourceVersion"])
-        self._children[kind] = _Children(time.monotonic(), known)
+                children[metadata["name"]] = (hash_, metadata["resourceVersion"])
+        self._children[kind] = _Children(time.monotonic(), children)
         return self._children[kind]

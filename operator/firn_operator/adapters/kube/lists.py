@@ -54,9 +54,9 @@ async def list_all(
     metadata_only: bool = False,
 ) -> tuple[list[Manifest], int]:
     """Return all items of `pages` at once. Use it for kinds with few objects."""
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     version = 0
     async for items, shown in pages(api, api_version, kind, namespace, labels, metadata_only=metadata_only):
         version = shown
-        found += items
-    return found, version
+        manifests += items
+    return manifests, version
