@@ -20,7 +20,7 @@ class Process:
     started: int
 
     @classmethod
-    def read(cls, pid: int) -> Process:
+    def running(cls, pid: int) -> Process:
         """The running process of that number. Raises `ProcessLookupError` when there is none."""
         started = _start_time(pid)
         if started is None:

@@ -51,7 +51,7 @@ def main() -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _first_process(layout, components(layout, Path(sys.argv[2]), Path(sys.argv[3]), sockets))
-    Process.write(layout.process, Process.read(os.getpid()), Process.read(child))
+    Process.write(layout.process, Process.running(os.getpid()), Process.running(child))
     os.waitpid(child, 0)
 
 

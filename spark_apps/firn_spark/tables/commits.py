@@ -39,7 +39,7 @@ LETTERS_SINCE = "firn.letters-since"
 LETTERS_UNTIL = "firn.letters-until"
 """Summary keys of dead-letter tables; `Landed.letters` says what they hold."""
 INGEST = "ingest"
-_KEYS = (
+SUMMARY_KEYS = (
     names.SUMMARY_TOPIC_ID,
     names.SUMMARY_EPOCH,
     names.SUMMARY_OFFSETS,
@@ -94,16 +94,19 @@ def newest(table: Any, known: tuple[int, Landed | None] | None = None) -> Landed
         summary = snapshot.summary()
         if summary.get(names.SUMMARY_KIND) == INGEST:
             return _parse(
-                {key: summary.get(key) for key in _KEYS}, table, snapshot.snapshotId(), snapshot.timestampMillis()
+                {key: summary.get(key) for key in SUMMARY_KEYS},
+                table,
+                snapshot.snapshotId(),
+                snapshot.timestampMillis(),
             )
         if bearer is None and summary.get(names.SUMMARY_OFFSETS) is not None:
             bearer = summary
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
     if bearer is not None:
-        return _parse({key: bearer.get(key) for key in _KEYS}, table, None, None)
+        return _parse({key: bearer.get(key) for key in SUMMARY_KEYS}, table, None, None)
     properties = table.properties()
-    values = {key: properties.get(key) for key in _KEYS}
+    values = {key: properties.get(key) for key in SUMMARY_KEYS}
     return _parse(values, table, None, None) if values[names.SUMMARY_OFFSETS] is not None else None
 
 

@@ -8,7 +8,7 @@ from hack.support.process import Process
 
 def test_a_process_is_ended(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
-        Process.write(tmp_path / "process.json", Process.read(child.pid))
+        Process.write(tmp_path / "process.json", Process.running(child.pid))
         [remembered] = Process.read(tmp_path / "process.json")
         assert remembered.alive
         remembered.end()
@@ -18,7 +18,7 @@ def test_a_process_is_ended(tmp_path: Path) -> None:
 
 def test_another_process_with_the_same_number_is_left_alone() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
-        stranger = Process(child.pid, Process.read(child.pid).started - 1)
+        stranger = Process(child.pid, Process.running(child.pid).started - 1)
         assert not stranger.alive
         stranger.end()
         assert child.poll() is None

@@ -8,15 +8,10 @@ from tests.unit.layout.sources import PRODUCT, files, relative, tree
 
 OURS = {"firn", "firn_operator", "firn_controllers", "firn_broker", "firn_spark", "hack", "tests"}
 _PERHAPS = re.compile(r"(?m)^\s*from [\w.]+ import (?:\([^)]*|[^\n(]*)\b_[a-zA-Z]")
-PENDING = {
-    ("tests/unit/spark_driver/test_what_other_snapshots_carry.py", "_KEYS"),
-}
 
 
 def test_no_module_imports_private_names_of_another() -> None:
-    imported = set(_private_imports())
-    assert imported - PENDING == set(), "imports of private names"
-    assert PENDING - imported == set(), "delete these from PENDING"
+    assert set(_private_imports()) == set()
 
 
 def _private_imports() -> Iterator[tuple[str, str]]:

@@ -5,11 +5,11 @@ from typing import Any
 
 from firn.model import names
 from firn_spark.tables.commits import (
-    _KEYS,
     COMMIT_ID,
     INGEST,
     LETTERS_SINCE,
     LETTERS_UNTIL,
+    SUMMARY_KEYS,
     WRITER,
     Landed,
     carried,
@@ -42,7 +42,7 @@ def known(landed: Landed | None) -> tuple[object, ...]:
 
 
 def test_nothing_is_forgotten_when_the_ingestion_commit_has_expired() -> None:
-    assert SUMMARY.keys() - {names.SUMMARY_KIND} == set(_KEYS)
+    assert SUMMARY.keys() - {names.SUMMARY_KIND} == set(SUMMARY_KEYS)
     landed = newest(table(SUMMARY))
     carrier = {names.SUMMARY_KIND: "compact", **carried(landed)}
     assert known(newest(table(carrier))) == known(landed)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pyiceberg import exceptions as iceberg_errors
@@ -165,9 +166,7 @@ class CatalogDebts:
                 return last.debt
             subject = f"maintenance debt of table {target.identifier}"
             try:
-                debt, until = await connection.call(
-                    subject, lambda located=located, now=now: self._both(located, work, now)
-                )  # type: ignore[misc]
+                debt, until = await connection.call(subject, partial(self._both, located, work, now))
             except _Moved as error:
                 # Expired or dropped while it was read: look where it lies now.
                 if attempt == _ATTEMPTS - 1:
