@@ -145,7 +145,7 @@ def test_rows_without_a_time_stay(lake: Lake) -> None:
     assert topic.ids() == [2, 7]
 
 
-@pytest.mark.parametrize(("column", "message"), [("name", "string"), ("nothing", "not there")])
+@pytest.mark.parametrize(("column", "message"), [("name", "string"), ("nothing", "is missing")])
 def test_a_column_that_tells_no_time_is_said(lake: Lake, column: str, message: str) -> None:
     topic = lake.topic()
     topic.ingest(1, at=[ago(40)])

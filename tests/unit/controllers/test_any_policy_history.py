@@ -197,10 +197,10 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
             assert (kind, policy_name) in policies
             asked = {
                 who: value
-                for who, it in (("topic", topic), ("policy", policies[kind, name]))
+                for who, it in (("topic", topic), ("policy", policies[kind, policy_name]))
                 if (value := it["metadata"].get("annotations", {}).get(names.RUN_NOW))
             }
-            if followed and not policies[kind, name]["spec"].get("suspend"):
+            if followed and not policies[kind, policy_name]["spec"].get("suspend"):
                 answered = topic["status"]["maintenance"][section].get("lastRequest", {})
                 assert asked.items() <= answered.items(), "who was asked for is served"
 
