@@ -7,6 +7,7 @@ export FIRN_CACHE
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
+CLASSES := $(VENV)/classes.jsa
 DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.requirements
 DOCS_VENV := .venv-docs
@@ -90,6 +91,11 @@ lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 .PHONY: setup
 setup: ## the Python environment, tools, images and a running cluster, made at the same time
 	@$(MAKE) --no-print-directory -j2 venv cluster
+	@$(MAKE) --no-print-directory $(CLASSES)
+
+$(CLASSES): $(STAMP) hack/images/spark/class_archive.py hack/images/jars/pom.xml
+	@echo "classes: writing the archive of classes for Spark in tests"
+	@$(PYTHON) hack/images/spark/class_archive.py $@ $$(PYTHONPATH=.:spark_apps $(PYTHON) -m tests.servers.spark) >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
 
 .PHONY: cluster
 cluster: ## tools, images and a running cluster

@@ -99,17 +99,28 @@ class Application(Protocol):
     def catalogs(self) -> dict[str, CatalogConnection]: ...  # noqa: D102
 
 
+def java_options(cores: int, environment: Mapping[str, str]) -> str:
+    """Return the options of the driver's JVM for this number of cores.
+
+    FIRN_CLASS_ARCHIVE in ``environment`` names the archive of classes that the image's build wrote
+    (hack/images/spark/class_archive.py). A JVM that cannot use the archive ignores it.
+    """
+    options = ["-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC" if cores <= 2 else "-XX:+UseG1GC"]
+    if archive := environment.get("FIRN_CLASS_ARCHIVE"):
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
+    return " ".join(options)
+
+
 def spark_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
     """Return Spark's configuration for ``settings``.
 
-    ``environment`` holds POD_NAME and POD_IP if there are executors; ``attempt`` names this start of the driver.
+    ``environment`` holds POD_NAME and POD_IP if there are executors, and what `java_options` reads; ``attempt`` names this start of the driver.
     ``settings.spark_conf`` takes precedence. Raises InvalidSpecError for settings that cannot work.
     """
     conf = {
         "spark.app.name": settings.application,
         "spark.driver.memory": settings.heap,
-        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError "
-        + ("-XX:+UseSerialGC" if settings.cores <= 2 else "-XX:+UseG1GC"),
+        "spark.driver.extraJavaOptions": java_options(settings.cores, environment),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.retainedJobs": "20",

@@ -7,10 +7,11 @@ import pytest
 
 from firn.model.jobs import CatalogConnection, GroupSettings
 from firn_spark import session
-from tests.integration.ingestion.world import World, jars
+from tests.integration.ingestion.world import World
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.s3 import S3
+from tests.servers.spark import spark_conf
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +37,7 @@ def settings(broker: Kafka, lake: CatalogConnection) -> GroupSettings:
         kafka={"classic": broker.connection, "secure": broker.secure_connection()},
         catalogs={"lake": lake},
         listen="127.0.0.1:0",
-        spark_conf={
-            "spark.jars": jars("spark", "test"),
-            "spark.driver.extraClassPath": "",
-            # A driver of a test lives for seconds: what the second compiler does to it pays later, if ever.
-            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        },
+        spark_conf=spark_conf(),
     )
 
 

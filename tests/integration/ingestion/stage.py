@@ -24,9 +24,9 @@ from firn_spark.ingestion.jobs import KubernetesJobs
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.commits import read_landed
 from firn_spark.tables.java_tables import Tables
-from tests.integration.ingestion.world import jars
 from tests.integration.operator.conftest import SYSTEM, Manifest, World
 from tests.servers.process import await_true
+from tests.servers.spark import spark_conf
 
 WAIT = 150.0
 FIELDS = [{"name": "id", "type": "long", "required": True}]
@@ -67,8 +67,7 @@ def driver_settings(config: Config, group: str, secrets: Path, listen: int) -> G
         found = group_settings.group_settings(config, group)
     finally:
         names.SECRETS_PATH = place
-    conf = {"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""}
-    return found.model_copy(update={"listen": f"127.0.0.1:{listen}", "spark_conf": conf})
+    return found.model_copy(update={"listen": f"127.0.0.1:{listen}", "spark_conf": spark_conf()})
 
 
 class Pod:

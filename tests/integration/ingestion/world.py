@@ -27,7 +27,7 @@ from firn_spark.ingestion.jobs import DirectoryJobs
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
-from tests.servers.process import await_true, cache, free_port
+from tests.servers.process import await_true, free_port
 
 WAIT = 240.0
 FIELDS = (
@@ -35,12 +35,6 @@ FIELDS = (
     Column(name="name", type="string"),
     Column(name="score", type="double"),
 )
-
-
-def jars(*kinds: str) -> str:
-    found = [str(path) for kind in kinds for path in sorted((cache() / "jars" / kind).glob("*.jar"))]
-    assert found, f"no jars in {cache() / 'jars'}: run make setup"
-    return ",".join(found)
 
 
 def value(number: int, **more: object) -> bytes:
@@ -340,4 +334,4 @@ def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
     return Counter({(part, offset): 1 for part, end in partition_ends.items() for offset in range(end)})
 
 
-__all__ = ["FIELDS", "Record", "Self", "World", "exactly", "jars", "places", "time", "value"]
+__all__ = ["FIELDS", "Record", "Self", "World", "exactly", "places", "time", "value"]

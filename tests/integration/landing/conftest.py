@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.servers.spark import spark_conf
+
 CATALOG = "landing_lake"
-
-
-def jars(kind: str) -> str:
-    """The jars that set-up fetched into the cache, as Spark takes them."""
-    directory = Path(os.environ.get("FIRN_CACHE", Path.home() / ".cache/firn")) / "jars" / kind
-    found = sorted(str(jar) for jar in directory.glob("*.jar"))
-    assert found, f"no jars in {directory}: run `make setup`"
-    return ",".join(found)
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +20,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = str(Path(__file__).parents[3])
     roots = [root, f"{root}/spark_apps"]
     os.environ["PYTHONPATH"] = os.pathsep.join([*roots, *filter(None, [os.environ.get("PYTHONPATH")])])
+    builder = SparkSession.builder.master("local[1]")
+    for key, value in spark_conf().items():
+        builder = builder.config(key, value)
     session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.jars", jars("spark"))
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        builder.config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")

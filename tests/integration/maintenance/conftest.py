@@ -8,10 +8,10 @@ import pytest
 from firn.model.jobs import CatalogConnection
 from firn.model.maintenance import MaintenanceRun
 from firn_spark import session
-from tests.integration.ingestion.world import jars
 from tests.integration.maintenance.lake import CATALOG, Lake
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.s3 import S3, s3
+from tests.servers.spark import spark_conf
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def contract(connection: CatalogConnection) -> MaintenanceRun:
         catalogs={CATALOG: connection},
         cores=2,
         heap="1g",
-        spark_conf={"spark.jars": jars("spark", "test"), "spark.driver.extraClassPath": ""},
+        spark_conf=spark_conf(),
     )
 
 

@@ -28,6 +28,12 @@ def test_one_process_serves_a_small_group() -> None:
     assert conf["spark.x"] == "1"
 
 
+def test_the_driver_maps_the_images_class_archive() -> None:
+    conf = session.spark_conf(settings(), {"FIRN_CLASS_ARCHIVE": "/opt/firn/classes.jsa"}, "a1")
+    assert "-XX:SharedArchiveFile=/opt/firn/classes.jsa" in conf["spark.driver.extraJavaOptions"].split()
+    assert "SharedArchiveFile" not in session.spark_conf(settings(), {}, "a1")["spark.driver.extraJavaOptions"]
+
+
 def test_executors_are_pods_of_their_own_attempt() -> None:
     group = settings(
         executors=Executors(instances=3, cores=2, memory="4g"),

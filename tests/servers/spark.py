@@ -1,0 +1,33 @@
+"""The jars and Java options of the Spark sessions that tests start on this machine."""
+
+import os
+import sys
+from pathlib import Path
+
+from firn_spark import session
+from tests.servers.process import cache
+
+ARCHIVE = Path(sys.prefix) / "classes.jsa"
+"""What `make setup` writes with hack/images/spark/class_archive.py for these jars; without it sessions only start slower."""
+
+
+def class_path() -> list[str]:
+    """Return the jars that Spark's own jars need in tests, in the order that the archive was written for."""
+    jars = [str(path) for kind in ("spark", "test") for path in sorted((cache() / "jars" / kind).glob("*.jar"))]
+    assert jars, f"no jars in {cache() / 'jars'}: run make setup"
+    return jars
+
+
+def spark_conf() -> dict[str, str]:
+    """Return the Spark configuration of a test's session. Its JVM lives for a short time, so it uses the first compiler only."""
+    environment = dict(os.environ)
+    if ARCHIVE.exists():
+        environment["FIRN_CLASS_ARCHIVE"] = str(ARCHIVE)
+    return {
+        "spark.driver.extraClassPath": ":".join(class_path()),
+        "spark.driver.extraJavaOptions": f"{session.java_options(2, environment)} -XX:TieredStopAtLevel=1",
+    }
+
+
+if __name__ == "__main__":
+    print(*class_path())
