@@ -27,7 +27,7 @@ Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]*(ms|s|m|h|d)$")]
 
 
 class ImageValues(Settings):
-    """Container images: the project's own from a registry of yours, and those of the parts that it runs."""
+    """Container images: Firn's own images from your registry, and public images of Kafka and the bundled stores."""
 
     registry: ImageReference
     """Registry of firn-operator, firn-spark and firn-broker, such as registry.example.com/data."""
@@ -36,7 +36,7 @@ class ImageValues(Settings):
     pull_policy: Literal["Always", "IfNotPresent", "Never"]
     """Pull policy of every image."""
     pull_secrets: list[KubernetesName]
-    """Image pull Secrets in the release's namespace."""
+    """Names of image pull Secrets in the release's namespace. Every pod uses them."""
     operator: ImageReference
     """Full reference of firn-operator. It replaces registry and tag."""
     spark: ImageReference
@@ -57,42 +57,49 @@ class CrdValues(Settings):
     enabled: bool
     """Install and upgrade the CRDs with the chart."""
     keep: bool
-    """Keep the CRDs, and every IcebergTopic and policy, in the cluster when the release is uninstalled."""
+    """Keep the CRDs, and every IcebergTopic and policy, in the cluster after `helm uninstall`."""
 
 
 class Store(Settings):
-    """A bundled store: one pod with a persistent volume."""
+    """A store of the quick start: one pod with a persistent volume."""
 
     resources: Resources
+    """Resources of the pod."""
     storage: Storage
+    """Volume of the pod."""
     scheduling: Scheduling
+    """Scheduling of the pod."""
 
 
 class QuickStartDiskless(Settings):
-    """Profile diskless on the bundled stores."""
+    """The profile `diskless` with the stores of the quick start."""
 
     enabled: bool
+    """Add the profile."""
     profile: DisklessProfile
+    """Values of the profile."""
 
 
 class QuickStart(Settings):
-    """Profile classic and catalog lake on bundled stores."""
+    """The profile `classic` and the catalog `lake`, with a PostgreSQL and an S3 server in the cluster."""
 
     enabled: bool
+    """Install the quick start."""
     profile: KafkaProfile
     """The profile `classic`."""
     diskless: QuickStartDiskless
-    """The profile `diskless`."""
+    """The profile `diskless`, in addition to `classic`."""
     postgres: Store
-    """The catalog's database, and the coordinator of diskless brokers."""
+    """PostgreSQL: the catalog's database, and the coordinator of diskless brokers."""
     s3: Store
-    """The warehouse s3://firn/warehouse, and records of diskless topics."""
+    """The S3 server: it stores the warehouse s3://firn/warehouse and the records of diskless topics."""
 
 
 class OperatorValues(Settings):
     """The operator's pod."""
 
     log_level: Literal["debug", "info", "warning", "error"]
+    """Lowest level of log messages."""
     resync: Duration
     """Longest time between two reconciles of a resource."""
     progress_interval: Duration
@@ -100,15 +107,19 @@ class OperatorValues(Settings):
     workers: int = Field(ge=1, le=64)
     """Number of reconciles that run at the same time."""
     writes_per_second: int = Field(ge=1, le=1000)
-    """Most writes to the Kubernetes API per second, on average."""
+    """Highest number of writes to the Kubernetes API per second, on average. Events do not count."""
     write_burst: int = Field(ge=1, le=10000)
-    """Most writes to the Kubernetes API in a burst."""
+    """Highest number of writes to the Kubernetes API in a burst."""
     resources: Resources
+    """Resources of the pod."""
     scheduling: Scheduling
+    """Scheduling of the pod."""
     pod_annotations: dict[str, str]
+    """Annotations of the pod."""
     pod_labels: dict[str, str]
+    """Labels of the pod."""
     environment: dict[str, str]
-    """Environment variables."""
+    """Environment variables, such as AWS_REGION or HTTPS_PROXY."""
 
 
 class ServiceAccount(Settings):
@@ -119,16 +130,16 @@ class ServiceAccount(Settings):
 
 
 class ServiceAccounts(Settings):
-    """Workload identity."""
+    """ServiceAccounts that the chart creates, for workload identity."""
 
     operator: ServiceAccount
-    """The operator: creates and changes tables."""
+    """The operator creates and changes tables."""
     ingest: ServiceAccount
-    """Ingestion applications: write tables."""
+    """Ingestion applications write tables."""
     maintain: ServiceAccount
-    """Maintenance runs: rewrite tables and delete their files."""
+    """Maintenance runs rewrite tables and delete their files."""
     broker: ServiceAccount
-    """Diskless brokers: write, read and delete objects of their bucket."""
+    """Diskless brokers write, read and delete the objects in their bucket."""
 
 
 class Rbac(Settings):
@@ -142,43 +153,51 @@ class NetworkPolicyValues(Settings):
     """NetworkPolicies of the operator, the ingestion applications and the bundled stores."""
 
     enabled: bool
+    """Install the NetworkPolicies."""
     metrics_from: list[dict[str, Any]]
-    """Peers in NetworkPolicy's form that may read metrics. Empty: all."""
+    """Peers that may read metrics, as in a NetworkPolicy. Empty: all."""
 
 
 class ServiceMonitor(Settings):
     """ServiceMonitors of the Prometheus Operator."""
 
     enabled: bool
+    """Install the ServiceMonitors."""
     interval: str
+    """Interval between two reads of the metrics."""
     labels: dict[str, str]
+    """Labels of the ServiceMonitors."""
 
 
 class PrometheusRule(Settings):
     """Alerts for the Prometheus Operator."""
 
     enabled: bool
+    """Install the PrometheusRule."""
     labels: dict[str, str]
+    """Labels of the PrometheusRule."""
     lag_seconds: int = Field(ge=5)
-    """Lag of a topic's table, in seconds, that raises an alert after ten minutes."""
+    """Lag in seconds. An alert fires if a topic exceeds it for 10 minutes."""
     compaction_lag_seconds: int = Field(ge=60)
-    """Compaction lag of a table, in seconds, that raises an alert after fifteen minutes."""
+    """Compaction lag in seconds. An alert fires if a table exceeds it for 15 minutes."""
     runbook_url: str
-    """Address of the alerts page; each alert links its section there. Empty: no links."""
+    """Address at which you publish docs/operations/alerts.md. Each alert links its section. Empty: no links."""
 
 
 class Metrics(Settings):
-    """The Prometheus Operator's objects."""
+    """Objects of the Prometheus Operator."""
 
     service_monitor: ServiceMonitor
     prometheus_rule: PrometheusRule
 
 
 class PodDisruptionBudget(Settings):
-    """Disruption budget of the operator's one pod."""
+    """PodDisruptionBudget of the operator, which has one pod."""
 
     enabled: bool
+    """Install the PodDisruptionBudget."""
     max_unavailable: int = Field(ge=0, le=1)
+    """With 0, a drain of the operator's node waits until you act. With 1, the drain continues."""
 
 
 class Values(Settings):
@@ -189,13 +208,17 @@ class Values(Settings):
     watch_namespaces: list[KubernetesName]
     """Namespaces whose IcebergTopics and policies the operator manages. Empty: all."""
     default_profile: Name
+    """Profile of topics that do not name one."""
     default_catalog: Name
+    """Catalog of topics that do not name one."""
     default_group: Name
+    """Ingestion group of topics that do not name one."""
     profiles: dict[Name, AnyProfile]
-    """Brokers, by name. The quick start adds classic, and diskless if it is enabled there."""
+    """Brokers, by name. The quick start adds `classic`, and `diskless` if it is enabled there."""
     catalogs: dict[Name, Catalog]
-    """Iceberg catalogs, by name. The quick start adds lake."""
+    """Iceberg catalogs, by name. The quick start adds `lake`."""
     groups: dict[Name, IngestionGroup]
+    """Ingestion applications, by name."""
     maintenance: Maintenance
     quick_start: QuickStart
     operator: OperatorValues

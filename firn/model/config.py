@@ -99,7 +99,9 @@ class SecretKey(Settings):
     """A key of a Secret in the operator's namespace."""
 
     secret: str = Field(min_length=1, max_length=253)
+    """Name of the Secret."""
     key: str = Field(min_length=1, max_length=253)
+    """Key in the Secret."""
 
     @property
     def path(self) -> str:
@@ -111,11 +113,13 @@ class Image(Settings):
     """A container image: its full reference, and when to pull it."""
 
     image: str = Field(min_length=1)
+    """Full reference of the image."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When the nodes pull the image."""
 
 
 class Images(Settings):
-    """The images that the operator launches, and how to pull them."""
+    """The images of the pods that the operator creates, and how to pull them."""
 
     spark: Image
     kafka: Image
@@ -125,7 +129,7 @@ class Images(Settings):
 
 
 class Resources(Settings):
-    """Resource requests and limits of a container, in Kubernetes' form."""
+    """Resource requests and limits of a container, as in a pod."""
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
@@ -145,19 +149,28 @@ class Sasl(Settings):
     """SASL credentials of the operator and the drivers."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    """SASL mechanism of the brokers."""
     username: str
+    """Name of the user."""
     password: SecretKey
+    """Secret key with the password."""
 
 
 class KafkaSecurity(Settings):
     """Connection to an existing Kafka: TLS (CA, client certificate) and SASL, from Secrets."""
 
     tls: bool = False
+    """Connect with TLS."""
     ca: SecretKey | None = None
+    """Secret key with the CA certificates of the brokers."""
     certificate: SecretKey | None = None
+    """Secret key with the client certificate, for mutual TLS."""
     certificate_key: SecretKey | None = None
+    """Secret key with the private key of the client certificate, as PKCS #8 without a password."""
     verify_hostname: bool = True
+    """Check that the brokers' certificates have the names of the brokers."""
     sasl: Sasl | None = None
+    """Credentials for SASL. Without them, clients do not use SASL."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -174,36 +187,47 @@ class KafkaSecurity(Settings):
 
 
 class Storage(Settings):
-    """The volume of each broker."""
+    """A persistent volume."""
 
     size: Size = "20Gi"
+    """Size of the volume. It cannot change after the installation."""
     storage_class_name: str | None = None
+    """StorageClass of the volume. Without it, the cluster's default."""
 
 
 class External(Settings):
     """A listener for clients outside the cluster: a Service for each broker and a bootstrap Service.
 
-    NodePort: broker N is advertised as ``host:port+1+N``. ``host`` is a name or address that clients reach. The bootstrap Service
-    listens on ``port``. LoadBalancer: ``hosts`` has the advertised name of each broker; all listen on port 9094.
+    With NodePort, broker N has the node port ``port`` + 1 + N. With LoadBalancer, all Services have port 9094.
     """
 
     type: Literal["NodePort", "LoadBalancer"] = "NodePort"
+    """Type of the Services."""
     host: str = ""
+    """For NodePort: the name or address that all brokers advertise. Empty: each broker advertises the address of its node."""
     port: int = Field(default=32092, ge=1024, le=65000)
+    """For NodePort: the node port of the bootstrap Service."""
     hosts: list[str] = []
+    """For LoadBalancer: the name that each broker advertises, in the order of the brokers."""
     annotations: dict[str, str] = {}
+    """Annotations of the Services."""
 
 
 class Profile(Settings):
     """Brokers and defaults of topics: the keys that all kinds of profiles have."""
 
     namespaces: list[str] = []
-    """Namespaces whose topics may use it. Empty: all."""
+    """Namespaces whose topics may use the profile. Empty: all."""
     default_partitions: int = Field(default=3, ge=1, le=10000)
+    """Number of partitions of topics that do not set it."""
     replicas: int = Field(default=3, ge=1, le=99)
+    """Number of brokers."""
     image: Image | None = None
+    """Image of these brokers instead of the image in ``images``."""
     external: External | None = None
+    """Listener for clients outside the cluster. Without it, only clients in the cluster reach the brokers."""
     scheduling: Scheduling = Scheduling()
+    """Scheduling of the brokers' pods."""
 
     @property
     def managed(self) -> bool:
@@ -216,12 +240,19 @@ class KafkaProfile(Profile):
 
     kind: Literal["Kafka"] = "Kafka"
     bootstrap_servers: str | None = None
+    """Addresses of an existing Kafka, as ``HOST:PORT``, separated by commas."""
     security: KafkaSecurity = KafkaSecurity()
+    """TLS and SASL of an existing Kafka."""
     metadata_version: str | None = None
+    """Metadata version that the operator finalizes when all brokers run the same template, such as ``4.2``."""
     heap: Heap = "1g"
+    """Heap of each broker's JVM."""
     resources: Resources = Resources()
+    """Resources of each broker's pod."""
     storage: Storage = Storage()
+    """Volume of each broker."""
     config: BrokerConfig = {}
+    """Broker configs, by Kafka's names."""
 
     @property
     def managed(self) -> bool:
@@ -230,13 +261,14 @@ class KafkaProfile(Profile):
 
 
 class Coordinator(Settings):
-    """PostgreSQL database for offsets, topics and groups of diskless brokers; each profile has its own schema."""
+    """PostgreSQL database for offsets, topics and groups of diskless brokers. Each profile has its own schema."""
 
     uri: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^postgres(ql)?://")]
     """Address as ``postgresql://HOST:PORT/DATABASE``, without credentials."""
     user: Annotated[str, Field(min_length=1)] | SecretKey
-    """User of the database, or the Secret key with its name."""
+    """User of the database, or a Secret key with the name of the user."""
     password: SecretKey | None = None
+    """Secret key with the password of the user."""
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
@@ -247,30 +279,35 @@ class ObjectStore(Settings):
     """Bucket for the records of diskless brokers."""
 
     url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^(s3|gs|az)://[^/]+")]
-    """Place of objects: ``s3://BUCKET/PREFIX``, ``gs://...`` or ``az://...``. Each profile writes below its own name."""
+    """URL of the bucket: ``s3://BUCKET/PREFIX``, ``gs://...`` or ``az://...``. Each profile writes below its own name."""
     properties: dict[str, str] = {}
-    """Keys of the object store client, such as ``aws_endpoint`` and ``aws_region``. docs.rs/object_store lists them."""
+    """Settings of the object store client, such as ``aws_endpoint`` and ``aws_region``. docs.rs/object_store lists them."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys, such as ``aws_access_key_id`` and ``aws_secret_access_key``."""
 
 
 class DisklessProfile(Profile):
-    """Diskless brokers: a bucket has the records, a database their order. Brokers start and stop without moving data."""
+    """Brokers without volumes: a bucket has the records, and a database has offsets, topics and groups."""
 
     kind: Literal["Diskless"]
     coordinator: Coordinator
+    """The database."""
     object_store: ObjectStore
+    """The bucket."""
     flush_interval: Duration = "250ms"
     """Longest time between the first record of an object and its upload. Producers wait for the upload."""
     flush_bytes: Size = "8Mi"
-    """Size from which an object is uploaded early."""
+    """Size at which a broker uploads an object before ``flushInterval`` has passed."""
     topic_config: dict[str, str] = {}
-    """Default topic configs, by Kafka's names. Configs of a topic have precedence."""
+    """Default topic configs, by Kafka's names. Configs of a topic take precedence."""
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "512Mi"})
+    """Resources of each broker's pod."""
     service_account: str = "firn-broker"
+    """ServiceAccount of the brokers' pods."""
     environment: dict[str, str] = {}
+    """Environment variables of the brokers."""
     config: BrokerSettings = {}
-    """Further settings of the brokers, such as ``writer`` and ``reader``. They have precedence over the settings of the operator."""
+    """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
 
     @model_validator(mode="after")
     def _flushes(self) -> Self:
@@ -311,12 +348,15 @@ class Catalog(Settings):
     """An Iceberg catalog. ``properties`` are keys of Iceberg's Java implementation, such as ``s3.endpoint`` and ``client.region``."""
 
     type: Literal["sql", "rest"]
+    """The catalog's API: ``sql`` (Iceberg's JdbcCatalog on PostgreSQL) or ``rest``."""
     uri: Annotated[str, AfterValidator(_without_credentials)]
     """For sql: ``postgresql://HOST:PORT/DATABASE``, without credentials. For rest: the base URI."""
     warehouse: str
+    """For sql: the location of new tables, such as ``s3://BUCKET/PATH``. For rest: the warehouse that the catalog serves."""
     namespaces: list[str] = []
-    """Kubernetes namespaces whose topics may use it. Empty: all."""
+    """Kubernetes namespaces whose topics may use the catalog. Empty: all."""
     properties: dict[str, str] = {}
+    """Properties of the catalog and of its object store."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
 
@@ -325,48 +365,59 @@ class Executors(Settings):
     """Spark executors of an ingestion group or a maintenance run, as pods."""
 
     instances: int = Field(ge=1, le=100)
+    """Number of executors."""
     cores: int = Field(default=1, ge=1, le=64)
+    """Number of tasks that an executor runs at the same time."""
     cpu: str = "500m"
     """CPU request of each executor, such as ``500m``. Executors have no CPU limit."""
     memory: Heap = "2g"
+    """Heap of each executor's JVM."""
     overhead: Heap = "1g"
-    """Memory of each executor beside its heap, for Python workers and off-heap data."""
+    """Memory of each executor in addition to its heap, for Python workers and off-heap data."""
 
 
 class IngestionGroup(Settings):
     """An ingestion application: a driver pod that serves many topics."""
 
     namespaces: list[str] = []
-    """Namespaces whose topics may use it. Empty: all."""
+    """Namespaces whose topics may use the group. Empty: all."""
     image: Image | None = None
-    """Image instead of ``images.spark``, to test a new version with this group first."""
+    """Image of this group instead of ``images.spark``, for example to try a new version."""
     cores: int = Field(default=1, ge=1, le=64)
-    """Number of topics or parts of topics that land at the same time; N of Spark's local[N] without executors."""
+    """Number of topics, or parts of topics, that land at the same time. Without executors, this is N of Spark's local[N]."""
     memory: Size = "2Gi"
     """Memory request and limit of the driver pod."""
     heap: Heap = "768m"
     """Heap of the driver's JVM, such as ``768m``. Python uses the rest of ``memory``."""
     cpu: str = "500m"
+    """CPU request of the driver pod, such as ``500m``."""
     executors: Executors | None = None
+    """Executors of the group. Without them, Spark's tasks run in the driver pod."""
     bytes_per_commit: Size = "128Mi"
-    """Size of waiting records from which a topic lands before its freshness requires it."""
+    """A topic is due when so many bytes wait, even if its freshness does not require a commit yet."""
     spark_conf: dict[str, str] = {}
+    """Spark properties. They take precedence over the properties that Firn sets."""
     scheduling: Scheduling = Scheduling()
+    """Scheduling of the pods."""
     environment: dict[str, str] = {}
+    """Environment variables of the driver."""
     service_account: str = "firn-ingest"
+    """ServiceAccount of the pods."""
 
 
 class RunSize(Settings):
     """Resources of a maintenance run of this size."""
 
     cores: int = Field(default=1, ge=1, le=64)
-    """Number of tables that a run handles at the same time; N of Spark's local[N] without executors."""
+    """Number of tables that a run handles at the same time. Without executors, this is N of Spark's local[N]."""
     heap: Heap = "1g"
     """Heap of the driver's JVM, such as ``1g``. Python and off-heap data use the rest of ``memory``."""
     memory: Size = "2Gi"
     """Memory request and limit of the driver pod."""
     cpu: str = "500m"
+    """CPU request of the driver pod, such as ``500m``."""
     executors: Executors | None = None
+    """Executors of the run. Without them, Spark's tasks run in the driver pod."""
 
 
 class Maintenance(Settings):
@@ -375,25 +426,29 @@ class Maintenance(Settings):
     sizes: dict[Name, RunSize] = {"small": RunSize()}
     """Sizes that a policy's ``run.size`` may name. If there is a size ``large``, large tables use it."""
     large_table: Size = "16Gi"
-    """Bytes to rewrite from which a table gets its own run. For retention of rows, bytes of the whole table."""
+    """A table with at least so many bytes to rewrite has its own run. For retention of rows, the bytes of the whole table count."""
     max_runs: int = Field(default=4, ge=1, le=100)
-    """Most runs at the same time, of all policies together. Each policy also has its own limit."""
+    """Highest number of runs at the same time, of all policies together. Each policy also has its own limit."""
     tables_per_run: int = Field(default=24, ge=1, le=24)
-    """Most small tables that share a run. Their reports have to fit a termination message."""
+    """Highest number of small tables that share a run. Their reports must fit into the termination message of a pod."""
     debt_interval: Duration = "1m"
-    """Interval between measurements of each table's debt. A table without new commits is not read again."""
+    """Interval between measurements of each table's debt. The operator does not read tables without new commits again."""
     lowest_orphan_age: Duration = "1d"
     """Lowest age for ``orphanFiles.minAge`` of policies. Younger files may belong to a commit in progress."""
     lowest_snapshot_age: Duration = "5m"
     """Lowest age for ``snapshots.maxAge`` of policies. Readers may still use younger snapshots."""
     ttl: Duration = "1h"
-    """Time for which Jobs of finished runs, and their logs, stay in the cluster."""
+    """Time for which Kubernetes keeps finished Jobs and their logs."""
     service_account: str = "firn-maintain"
+    """ServiceAccount of the pods."""
     image: Image | None = None
     """Image of runs instead of ``images.spark``."""
     spark_conf: dict[str, str] = {}
+    """Spark properties. They take precedence over the properties that Firn sets."""
     scheduling: Scheduling = Scheduling()
+    """Scheduling of the pods."""
     environment: dict[str, str] = {}
+    """Environment variables of the runs."""
 
     @model_validator(mode="after")
     def _has_a_size(self) -> Self:
