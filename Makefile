@@ -1,4 +1,4 @@
-# Firn. `make help` lists the targets; every one does its own set-up.
+# `make help` lists the targets. Each target prepares what it needs.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -37,15 +37,15 @@ test: setup lint ## all set-up, then lint, types, import rules, unit, contract, 
 	@FIRN_REUSE=1 $(PYTEST) tests -m "not long" $(SIDE_BY_SIDE)
 
 .PHONY: test-fast
-test-fast: venv lint ## what needs no cluster and no JVM
+test-fast: venv lint ## lint, types, import rules and unit tests; needs no cluster and no JVM
 	@$(PYTEST) tests/unit -m "not long" -n 2
 
 .PHONY: test-long
-test-long: setup ## the same proofs with more seeds, kills and minutes
+test-long: setup ## all tests, with more seeds, more killed processes and longer loads
 	@FIRN_LONG=1 FIRN_REUSE=1 $(PYTEST) tests
 
 .PHONY: bench
-bench: setup ## benchmarks, a line of JSON per figure, also in bench/results.jsonl
+bench: setup ## all benchmarks; prints a line of JSON per figure and appends it to bench/results.jsonl
 	@$(PYTHON) hack/bench/run
 
 .PHONY: lint
@@ -61,12 +61,12 @@ format: venv ## rewrite the code in the project's format
 	@$(VENV)/bin/ruff format -q .
 
 .PHONY: generate
-generate: venv ## write the CRDs, the chart's copy and the API reference from the models
+generate: venv ## write the CRDs, the chart's copies, values.schema.json and the reference pages from the code
 	@$(PYTHON) hack/generate
 	@$(PYTHON) -m hack.reference
 
 .PHONY: verify
-verify: venv ## fail when what `make generate` writes differs from what is there
+verify: venv ## fail if a file that `make generate` writes is not current
 	@$(PYTHON) hack/generate --check
 	@$(PYTHON) -m hack.reference --check
 
@@ -89,7 +89,7 @@ lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 	    --python-version 3.11 requirements/$$set.in -o requirements/$$set.txt; done
 
 .PHONY: setup
-setup: ## the Python environment, tools, images and a running cluster, made at the same time
+setup: ## the Python environment, tools, images and a running cluster
 	@$(MAKE) --no-print-directory -j2 venv cluster
 	@$(MAKE) --no-print-directory $(CLASSES)
 
@@ -108,5 +108,5 @@ $(STAMP): requirements/dev.txt pyproject.toml hack/venv
 	@hack/venv $(VENV) dev
 
 .PHONY: down
-down: ## take the cluster away, leave nothing running
+down: ## stop the cluster and all of its processes
 	@hack/cluster down
