@@ -1,1 +1,1 @@
-"""The operator's decisions: the loop, the reconcilers, the pure rooms below them, and the ports that they need."""
+"""The operator's decisions: the loop, the reconcilers, the pure packages below them, and the ports that they need."""

@@ -1,1 +1,1 @@
-"""Reconcilers, one for each kind of key: they observe through ports, let the pure rooms decide, act and report."""
+"""Reconcilers, one for each kind of key: they observe through ports, let the pure packages decide, act and report."""
