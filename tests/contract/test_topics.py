@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,18 @@ async def known(topics: KafkaTopics, *wanted: str, profile: str = "classic") -> 
         await asyncio.sleep(0.02)
 
 
+async def await_state(topics: KafkaTopics, name: str, expected: Callable[[TopicState], bool]) -> None:
+    """Wait until the brokers have heard of a change from the controller; fails with the state that they describe instead."""
+    state: TopicState | None = None
+    try:
+        async with asyncio.timeout(60):
+            while state is None or not expected(state):
+                await asyncio.sleep(0.02)
+                state = await topics.describe("classic", name)
+    except TimeoutError:
+        raise AssertionError(f"after 60 s the topic is still {state}") from None
+
+
 async def gone(topics: KafkaTopics, name: str) -> None:
     """Until the brokers have heard from the controller that the topic is deleted."""
     while await topics.describe("classic", name) is not None:
@@ -94,8 +106,7 @@ async def test_partitions_grow_and_growing_again_is_no_error(topics: KafkaTopics
     await topics.create("classic", name, 1, {})
     await topics.grow("classic", name, 4)
     await topics.grow("classic", name, 4)
-    (state,) = await known(topics, name)
-    assert state.partitions == 4
+    await await_state(topics, name, lambda state: state.partitions == 4)
 
 
 async def test_partitions_do_not_shrink(topics: KafkaTopics, name: str) -> None:
@@ -107,8 +118,8 @@ async def test_partitions_do_not_shrink(topics: KafkaTopics, name: str) -> None:
 async def test_configs_are_set_and_unset_one_by_one(topics: KafkaTopics, name: str) -> None:
     await topics.create("classic", name, 1, {"retention.ms": "60000", "max.message.bytes": "2000000"})
     await topics.alter_configs("classic", name, {"segment.ms": "700000"}, ["retention.ms"])
-    (state,) = await known(topics, name)
-    assert dict(state.configs) == {"max.message.bytes": "2000000", "segment.ms": "700000"}
+    expected = {"max.message.bytes": "2000000", "segment.ms": "700000"}
+    await await_state(topics, name, lambda state: dict(state.configs) == expected)
 
 
 @pytest.mark.parametrize(("key", "value"), [("no.such.config", "1"), ("retention.ms", "a while")])

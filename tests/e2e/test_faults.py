@@ -6,10 +6,11 @@ import threading
 
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, await_until, get, kubectl, say
-from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
+from tests.e2e.topics import LONG, Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 BATCH = 200
-BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if "FIRN_LONG" in os.environ else "25"))
+BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if LONG else "12"))
+FAULTS = 7 if LONG else 4
 
 
 def kill(pod: str) -> None:
@@ -54,7 +55,7 @@ def test_killed_drivers_brokers_and_operators_lose_and_double_nothing(namespace:
         else:
             kill(victim)
         faults += 1
-        writer.join(timeout=chance.uniform(5, 15) if faults < 7 else None)
+        writer.join(timeout=chance.uniform(5, 15) if faults < FAULTS else None)
     assert not problems, problems
     assert faults >= 3
     total = BATCH * BATCHES

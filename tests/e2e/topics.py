@@ -1,6 +1,7 @@
 """IcebergTopics as the stories use them: manifests, records, and waiting for conditions and rows."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from hack.quickstart import Manifest, await_until, conditions, get
 
 VALUES = Path(__file__).with_name("values.yaml")
 Produce = Callable[..., None]
+LONG = "FIRN_LONG" in os.environ
+"""True in `make test-long`: stories repeat their faults and have more topics."""
 
 
 def topic_manifest(name: str, namespace: str, **spec: Any) -> Manifest:
