@@ -28,7 +28,7 @@ MANIFEST_BYTES = 8 * 1024 * 1024
 SPARE_MANIFESTS = 10
 """Manifests are fragmented if a rewrite removes at least this many, and more than half."""
 
-Reason = Literal["SmallFiles", "Settled", "Deletes", "Arrange"]
+RewriteReason = Literal["SmallFiles", "Settled", "Deletes", "Arrange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Group:
     partition: str
     spec_id: int
     files: tuple[DataFile, ...]
-    reason: Reason
+    reason: RewriteReason
     outputs: int
     """Number of files to write."""
     owed_ms: int = 0
@@ -197,7 +197,7 @@ def _merged(files: Sequence[DataFile], work: CompactionWork) -> Group:
     return _group(aged, work, "SmallFiles", since + work.open_grace_ms)
 
 
-def _filled(files: list[DataFile], work: CompactionWork, reason: Reason, limit: int) -> list[Group]:
+def _filled(files: list[DataFile], work: CompactionWork, reason: RewriteReason, limit: int) -> list[Group]:
     """Group all files, in order of time, by about ``limit`` live bytes."""
     groups: list[Group] = []
     current: list[DataFile] = []
@@ -217,7 +217,7 @@ def _since(files: Sequence[DataFile], work: CompactionWork) -> int:
     return min(max(file.added_ms + work.open_grace_ms, file.deleted_ms) for file in files)
 
 
-def _group(files: Sequence[DataFile], work: CompactionWork, reason: Reason, owed_ms: int) -> Group:
+def _group(files: Sequence[DataFile], work: CompactionWork, reason: RewriteReason, owed_ms: int) -> Group:
     live = sum(file.live_bytes for file in files)
     outputs = max(1, (2 * live + work.target_file_bytes) // (2 * work.target_file_bytes))
     return Group(files[0].partition, files[0].spec_id, tuple(files), reason, outputs, owed_ms)
