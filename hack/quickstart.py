@@ -93,11 +93,11 @@ def apply(manifest: Manifest | Path | str) -> None:
         kubectl("apply", "-f", "-", stdin=manifest if isinstance(manifest, str) else json.dumps(manifest))
 
 
-def await_until(what: str, look: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
-    """The first truthy value of ``look``. Raises TimeoutError naming ``what`` and the last value seen."""
+def await_until(what: str, condition: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
+    """The first truthy value of ``condition``. Raises TimeoutError naming ``what`` and the last value seen."""
     end = time.monotonic() + timeout
     while True:
-        result = look()
+        result = condition()
         if result:
             return result
         if time.monotonic() > end:

@@ -114,8 +114,8 @@ class TopicStore(Protocol):
         """
         ...
 
-    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
-        """Replace the topic's own configs if they equal ``known``.
+    async def configure_topic(self, topic: UUID, expected: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+        """Replace the topic's own configs if they equal ``expected``.
 
         Return False when they differ, or the topic does not exist.
         """

@@ -290,7 +290,7 @@ class Ports:
 class RunMeter(Protocol):
     """Port for metrics about maintenance runs."""
 
-    def known(self, kind: str, namespace: str, policy: str) -> None:
+    def register(self, kind: str, namespace: str, policy: str) -> None:
         """Make the metrics of a policy exist, so that its first failed run is seen as an increase."""
         ...
 
@@ -302,7 +302,7 @@ class RunMeter(Protocol):
 class NoRunMeter:
     """Meter that counts nothing."""
 
-    def known(self, kind: str, namespace: str, policy: str) -> None:
+    def register(self, kind: str, namespace: str, policy: str) -> None:
         """Do nothing."""
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:

@@ -161,12 +161,12 @@ class Controllers:
 
     def begin(self) -> None:
         """Add the keys that no watch adds."""
-        for kind, known in (
+        for kind, configured in (
             (FLEET, self._config.profiles),
             (CATALOG, self._config.catalogs),
             (GROUP, self._config.groups),
         ):
-            for name in known:
+            for name in configured:
                 self.queue.add((kind, name))
         self.queue.add((ORPHANS,), fresh=False)
 

@@ -272,7 +272,7 @@ class Coordinator(Settings):
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
-        return [it for it in (self.user, self.password) if isinstance(it, SecretKey)]
+        return [value for value in (self.user, self.password) if isinstance(value, SecretKey)]
 
 
 class ObjectStore(Settings):
@@ -484,13 +484,13 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _defaults_exist(self) -> Self:
-        for kind, name, known in (
+        for key, name, configured in (
             ("defaultProfile", self.default_profile, self.profiles),
             ("defaultCatalog", self.default_catalog, self.catalogs),
             ("defaultGroup", self.default_group, self.groups),
         ):
-            if name not in known:
-                raise ValueError(f"{kind}: {name!r} is not in the configuration, which has {sorted(known)}")
+            if name not in configured:
+                raise ValueError(f"{key}: {name!r} is not in the configuration, which has {sorted(configured)}")
         return self
 
     @model_validator(mode="after")

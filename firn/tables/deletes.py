@@ -57,7 +57,7 @@ def applied(files: Iterable[DataFile], deletes: Iterable[DeleteFile]) -> list[Da
     members: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in ordered if by_partition else ():
         members[file.spec_id, file.partition].append(file)
-    shares = {key: _Scope(members[key], found) for key, found in by_partition.items()}
+    shares = {key: _Scope(members[key], partition_deletes) for key, partition_deletes in by_partition.items()}
     common = _Scope(ordered, everywhere) if everywhere else None
     out = []
     for file in ordered:

@@ -31,7 +31,9 @@ def can_become(old: Type, new: Type) -> bool:
 def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     """List the reasons why a table created for ``old`` cannot change to ``new``. Empty: it can."""
     if (old.format, old.raw_as) != (new.format, new.raw_as):
-        before, after = (f"Raw {it.raw_as}" if it.format is SchemaFormat.RAW else it.format for it in (old, new))
+        before, after = (
+            f"Raw {schema.raw_as}" if schema.format is SchemaFormat.RAW else schema.format for schema in (old, new)
+        )
         return [f"the format cannot change from {before} to {after}"]
     reasons = []
     fields = {field.name: field for field in new.fields}
@@ -46,7 +48,7 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
             reasons.append(f"field {field.name} cannot become required")
     reasons += [
         f"field {name} is new and cannot be required"
-        for name, it in fields.items()
-        if it.required and name not in old_names
+        for name, field in fields.items()
+        if field.required and name not in old_names
     ]
     return reasons

@@ -24,13 +24,13 @@ def marks(owner: str, properties: Mapping[str, str]) -> dict[str, str]:
     return {names.TABLE_OWNER: owner, **({MANAGED: ",".join(sorted(properties))} if properties else {})}
 
 
-def taken_back(current: Mapping[str, str], wanted: Mapping[str, str]) -> frozenset[str]:
+def dropped_by_spec(current: Mapping[str, str], wanted: Mapping[str, str]) -> frozenset[str]:
     """Return the properties that an earlier spec set and that are not in ``wanted`` (the spec's and `marks`)."""
     managed = {key for key in current.get(MANAGED, "").split(",") if key}
     return frozenset(key for key in (managed | {MANAGED}) - wanted.keys() if key in current)
 
 
-def of_dead_letters(properties: Mapping[str, str]) -> dict[str, str]:
+def dead_letter_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that the dead-letter table shares with its table.
 
     Properties that name columns are left out, because Iceberg rejects unknown columns. Places of files belong to one table only."""

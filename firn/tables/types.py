@@ -98,7 +98,7 @@ class _Reader:
     def type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
             raise self.error(f"has more than {MAX_DEPTH} levels of nesting")
-        word = self.take()
+        word = self.next_token()
         name = word.lower()
         if name == "decimal":
             self.expect("(")
@@ -140,20 +140,20 @@ class _Reader:
         self.expect("<")
         fields: list[tuple[str, Type]] = []
         while True:
-            name = self.take()
+            name = self.next_token()
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise self.error(f"expected a member name, found {name!r}")
-            if name.lower() in (known.lower() for known, _ in fields):
+            if name.lower() in (field.lower() for field, _ in fields):
                 raise self.error(f"has the member {name!r} twice; query engines ignore case, so rename one")
             self.expect(":")
             fields.append((name, self.type(depth + 1)))
-            sign = self.take()
+            sign = self.next_token()
             if sign == ">":
                 return Struct(tuple(fields))
             if sign != ",":
                 raise self.error(f"expected ',' or '>', found {sign!r}")
 
-    def take(self) -> str:
+    def next_token(self) -> str:
         match = _TOKEN.match(self.text, self.position)
         if match is None:
             raise self.error(
@@ -163,12 +163,12 @@ class _Reader:
         return match[1]
 
     def expect(self, sign: str) -> None:
-        token = self.take()
+        token = self.next_token()
         if token != sign:
             raise self.error(f"expected {sign!r}, found {token!r}")
 
     def number(self) -> int:
-        token = self.take()
+        token = self.next_token()
         if not token.isdigit() or len(token) > 9:
             raise self.error(f"expected a number of at most nine digits, found {token[:32]!r}")
         return int(token)

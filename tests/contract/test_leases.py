@@ -70,7 +70,7 @@ class StoreContract:
 
         def want(number: int) -> None:
             gate.wait()
-            lease = Leases(store, f"holder-{number}", 60).take(name)
+            lease = Leases(store, f"holder-{number}", 60).acquire(name)
             if lease is not None:
                 taken.append(lease)
 
@@ -84,21 +84,21 @@ class StoreContract:
         lease.release()
 
     def test_a_released_lease_is_free_at_once(self, store: Store, name: str) -> None:
-        mine = Leases(store, "mine", 60).take(name)
+        mine = Leases(store, "mine", 60).acquire(name)
         assert mine is not None
-        assert Leases(store, "theirs", 60).take(name) is None
+        assert Leases(store, "theirs", 60).acquire(name) is None
         assert Leases(store, "theirs", 60).holder(name) == "mine"
         mine.release()
         with pytest.raises(FencedError, match="released"):
             mine.check()
-        theirs = Leases(store, "theirs", 60).take(name)
+        theirs = Leases(store, "theirs", 60).acquire(name)
         assert theirs is not None
         theirs.release()
 
     def test_one_that_ran_out_is_taken_and_its_holder_hears_of_it(self, store: Store, name: str) -> None:
         old = store.write(name, Record("dead", time.time() - 61, 60), None)
         assert old is not None
-        lease = Leases(store, "next", 60).take(name)
+        lease = Leases(store, "next", 60).acquire(name)
         assert lease is not None
         # The one that was thought dead wakes up.
         dead = Lease(store, name, old, time.monotonic(), time.monotonic)
@@ -110,13 +110,13 @@ class StoreContract:
         lease.release()
 
     def test_it_is_renewed_by_itself(self, store: Store, name: str) -> None:
-        lease = Leases(store, "me", 1).take(name)
+        lease = Leases(store, "me", 1).acquire(name)
         assert lease is not None
         first = store.read(name)
         assert first is not None
         renewed = first.renewed
         await_true("two renewals", lambda: (found := store.read(name)) is not None and found.renewed > renewed + 1)
-        assert Leases(store, "other", 1).take(name) is None
+        assert Leases(store, "other", 1).acquire(name) is None
         lease.check()
         lease.release()
 
@@ -124,7 +124,7 @@ class StoreContract:
         self, store: Store, name: str
     ) -> None:
         clock = FakeClock()
-        lease = Leases(store, "me", 60, clock.monotonic).take(name)
+        lease = Leases(store, "me", 60, clock.monotonic).acquire(name)
         assert lease is not None
         clock.advance(39)
         lease.check()
@@ -139,7 +139,7 @@ class StoreContract:
         self, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = FakeClock()
-        lease = Leases(store, "me", 60, clock.monotonic).take(name)
+        lease = Leases(store, "me", 60, clock.monotonic).acquire(name)
         assert lease is not None
         write = store.write
 

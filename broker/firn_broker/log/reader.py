@@ -170,16 +170,16 @@ class Reader:
         return bool(positions)
 
     async def _load(
-        self, positions: Sequence[Position], found: Sequence[LookupResult], max_bytes: int, share: Share
+        self, positions: Sequence[Position], located: Sequence[LookupResult], max_bytes: int, share: Share
     ) -> list[Records]:
-        plan = self._plan(positions, found, max_bytes)
+        plan = self._plan(positions, located, max_bytes)
         if plan.size >= SMALL:
             await share.acquire(plan.size)
         # The cache keeps nothing for an answer that waits for its share, so blocks are looked up only now.
         blocks = await self._blocks([batch_range for ranges in plan.ranges for batch_range in ranges], plan.recent)
         answers = []
         left = max_bytes
-        for position, result, ranges in zip(positions, found, plan.ranges, strict=True):
+        for position, result, ranges in zip(positions, located, plan.ranges, strict=True):
             answer = Records(result.error, result.log_start, result.high_watermark)
             budget = min(position.max_bytes, left)
             # One batch larger than all bounds may pass in the whole answer, or no consumer could ever read it.
@@ -190,11 +190,11 @@ class Reader:
             answers.append(answer)
         return answers
 
-    def _plan(self, positions: Sequence[Position], found: Sequence[LookupResult], max_bytes: int) -> "_Plan":
+    def _plan(self, positions: Sequence[Position], located: Sequence[LookupResult], max_bytes: int) -> "_Plan":
         """Choose the ranges for an answer of ``max_bytes``; one range at least if there is any."""
         plan = _Plan()
         left = max_bytes
-        for position, result in zip(positions, found, strict=True):
+        for position, result in zip(positions, located, strict=True):
             at_tail = bool(result.ranges) and result.ranges[-1].last_offset + 1 >= result.high_watermark
             budget = min(position.max_bytes, left)
             chosen: list[BatchRange] = []

@@ -48,9 +48,9 @@ def judge(state: ProducerState | None, epoch: int, sequence: int, records: int) 
     if epoch > state.epoch:
         return None if sequence == 0 else ErrorCode.out_of_order_sequence_number
     last = following_sequence(sequence, records - 1)
-    for known in state.batches:
-        if known.first_sequence == sequence and known.last_sequence == last:
-            return known
+    for batch in state.batches:
+        if batch.first_sequence == sequence and batch.last_sequence == last:
+            return batch
     if state.batches and following_sequence(state.batches[-1].last_sequence, 1) != sequence:
         return ErrorCode.out_of_order_sequence_number
     return None

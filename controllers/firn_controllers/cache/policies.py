@@ -114,19 +114,19 @@ class PolicyCache:
     """Policies by kind and namespace. Use it from one event loop."""
 
     def __init__(self) -> None:
-        self._known: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
+        self._policies: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
         self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
 
     def put(self, new: PolicyEntry) -> bool:
         """Store a policy as the watch shows it. Returns whether it differs in more than its status."""
-        policies = self._known[new.kind, new.name[0]]
+        policies = self._policies[new.kind, new.name[0]]
         old = policies.get(new.name[1])
         policies[new.name[1]] = new
         return old is None or old.trigger != new.trigger
 
     def remove(self, kind: Kind, name: Name, uid: str) -> bool:
         """Remove a policy that is gone. Returns whether the cache had it."""
-        policies = self._known[kind, name[0]]
+        policies = self._policies[kind, name[0]]
         old = policies.get(name[1])
         if old is None or old.uid != uid:
             return False
@@ -135,15 +135,15 @@ class PolicyCache:
 
     def get(self, kind: Kind, name: Name) -> PolicyEntry | None:
         """Return the policy of this name."""
-        return self._known[kind, name[0]].get(name[1])
+        return self._policies[kind, name[0]].get(name[1])
 
     def in_namespace(self, kind: Kind, namespace: str) -> Iterable[PolicyEntry]:
         """Return the policies of a namespace."""
-        return self._known[kind, namespace].values()
+        return self._policies[kind, namespace].values()
 
     def all(self) -> Iterable[PolicyEntry]:
         """Return all policies."""
-        return [policy for policies in self._known.values() for policy in policies.values()]
+        return [policy for policies in self._policies.values() for policy in policies.values()]
 
     def resolve(self, kind: Kind, topic: TopicEntry) -> Resolution:
         """Return the policy that governs ``topic``.

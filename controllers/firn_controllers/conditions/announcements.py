@@ -95,7 +95,9 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ann
     new = {item["type"]: item for item in after.get("conditions") or []}
     announcements = [item for rule in _RULES if (item := rule(old, new)) is not None]
     for section in ("compaction", "retention"):
-        last, earlier = (((it.get("maintenance") or {}).get(section) or {}).get("lastRun") for it in (after, before))
+        last, earlier = (
+            ((status.get("maintenance") or {}).get(section) or {}).get("lastRun") for status in (after, before)
+        )
         if last is not None and (earlier is None or earlier["name"] != last["name"]):
             announcements += run_ended(last)
     return announcements

@@ -73,17 +73,17 @@ def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} keeps terminating; {logs}", stalled)
 
 
-def _pending(pod: PodState, image: str, subject: str, look: str) -> Trouble | None:
-    """Return why ``pod`` is not started. A message calls the pod ``subject`` and advises the command ``look``."""
+def _pending(pod: PodState, image: str, subject: str, command: str) -> Trouble | None:
+    """Return why ``pod`` is not started. A message calls the pod ``subject`` and advises the command ``command``."""
     if pod.unschedulable is not None:
         causes = scheduler_causes(pod.unschedulable)
-        return Trouble(Reason.UNSCHEDULABLE, f"no node can take {subject}: {causes}; see {look}")
+        return Trouble(Reason.UNSCHEDULABLE, f"no node can take {subject}: {causes}; see {command}")
     if pod.waiting_reason in IMAGE_REASONS:
-        return Trouble(Reason.IMAGE_PULL_FAILED, f"image {image} of {subject} cannot be pulled; see {look}")
+        return Trouble(Reason.IMAGE_PULL_FAILED, f"image {image} of {subject} cannot be pulled; see {command}")
     if pod.waiting_reason in CONFIG_REASONS:
         return Trouble(
             Reason.BACKING_OFF,
-            f"{subject} cannot start ({pod.waiting_reason}); a Secret or ConfigMap may be missing; see {look}",
+            f"{subject} cannot start ({pod.waiting_reason}); a Secret or ConfigMap may be missing; see {command}",
             stalled=True,
         )
     return None
@@ -99,8 +99,8 @@ def executor_trouble(pods: Sequence[PodState], image: str, namespace: str, group
     if any(pod.running for pod in kept):
         return None
     labels = ",".join(f"{key}={value}" for key, value in (names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}).items())
-    look = f"kubectl -n {namespace} describe pods -l {labels}"
-    troubles = (_pending(pod, image, "an executor pod", look) for pod in kept)
+    command = f"kubectl -n {namespace} describe pods -l {labels}"
+    troubles = (_pending(pod, image, "an executor pod", command) for pod in kept)
     return next(filter(None, troubles), Trouble(Reason.STARTING, "no executor runs yet"))
 
 

@@ -36,19 +36,23 @@ _KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catal
 
 def profile_exists(observed: ObservedTopic) -> Failure | None:
     """spec.profile names a profile of the configuration."""
-    return _known("spec.profile", observed.entry.profile, observed.config.profiles, Reason.PROFILE_NOT_FOUND)
+    return _check_configured("spec.profile", observed.entry.profile, observed.config.profiles, Reason.PROFILE_NOT_FOUND)
 
 
 def group_exists(observed: ObservedTopic) -> Failure | None:
     """spec.ingestion.group names an ingestion group of the configuration."""
-    return _known("spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND)
+    return _check_configured(
+        "spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND
+    )
 
 
 def catalog_exists(observed: ObservedTopic) -> Failure | None:
     """spec.table.catalog names a catalog of the configuration."""
     if isinstance(observed.target, InvalidSpecError):
         return None
-    return _known("spec.table.catalog", observed.target.catalog, observed.config.catalogs, Reason.CATALOG_NOT_FOUND)
+    return _check_configured(
+        "spec.table.catalog", observed.target.catalog, observed.config.catalogs, Reason.CATALOG_NOT_FOUND
+    )
 
 
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
@@ -198,7 +202,7 @@ def first_failure(observed: ObservedTopic) -> Failure | None:
     return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
 
 
-def _known(field: str, name: str, configured: Mapping[str, object], reason: Reason) -> Failure | None:
+def _check_configured(field: str, name: str, configured: Mapping[str, object], reason: Reason) -> Failure | None:
     if name in configured:
         return None
     choice = ", ".join(sorted(configured))

@@ -109,7 +109,7 @@ def after(steps: tuple[TopicStep, ...], live: TopicState) -> TopicState:
 
 def finalizers(observed: ObservedTopic) -> tuple[str, ...]:
     """Return the wanted finalizers. Ours is among them exactly if deleting the resource deletes data."""
-    others = tuple(it for it in observed.resource.metadata.finalizers if it != names.FINALIZER)
+    others = tuple(name for name in observed.resource.metadata.finalizers if name != names.FINALIZER)
     policy = observed.resource.spec.deletion_policy
     deletes = "Delete" in (policy.topic, policy.table)
     return (*others, names.FINALIZER) if deletes else others

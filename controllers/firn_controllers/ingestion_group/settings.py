@@ -40,7 +40,7 @@ def group_settings(config: Config, group: str) -> GroupSettings:
         service_account=configured.service_account,
         spark_conf=configured.spark_conf,
         kafka={name: kafka_connection(name, profile, config.namespace) for name, profile in config.profiles.items()},
-        catalogs={name: catalog_connection(found) for name, found in config.catalogs.items()},
+        catalogs={name: catalog_connection(catalog) for name, catalog in config.catalogs.items()},
     )
 
 

@@ -43,18 +43,18 @@ class PolicyDecision:
     @property
     def due(self) -> tuple[DueTable, ...]:
         """Tables that a run may start on now."""
-        return tuple(it.due for it in self.topics if it.due is not None)
+        return tuple(topic.due for topic in self.topics if topic.due is not None)
 
     @property
     def held(self) -> bool:
         """A run of another policy holds a table that is due."""
-        return any(it.held for it in self.topics)
+        return any(topic.held for topic in self.topics)
 
     @property
     def next(self) -> datetime | None:
         """When the next table may be due or overdue."""
-        times = [it.outcome.next for it in self.topics] + [it.deadline for it in self.topics]
-        return min((it for it in times if it is not None), default=None)
+        times = [topic.outcome.next for topic in self.topics] + [topic.deadline for topic in self.topics]
+        return min((time for time in times if time is not None), default=None)
 
 
 def decide(observed: ObservedPolicy) -> PolicyDecision:

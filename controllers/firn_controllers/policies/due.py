@@ -83,8 +83,8 @@ def decide_table(
     if slot is not None and terms.slots is not None:
         by_schedule = Due(terms.slots.due(slot), "the schedule is due", slot)
     by_debt, debt_time = _due_by_debt(terms, history, debt, ready, now)
-    reasons = [it for it in (by_schedule, by_debt) if it is not None]
-    times = [it for it in (next_slot, ready if asked else None, debt_time) if it is not None]
+    reasons = [due for due in (by_schedule, by_debt) if due is not None]
+    times = [time for time in (next_slot, ready if asked else None, debt_time) if time is not None]
     opened = terms.windows.opened(now)
     if reasons and ready <= now and opened is not None:
         first = min(reasons, key=lambda due: due.since)

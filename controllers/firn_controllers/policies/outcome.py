@@ -106,16 +106,20 @@ def significant_section(section: Mapping[str, Any]) -> Manifest:
     of the next run.
     """
     return {
-        key: {name: it for name, it in value.items() if name != "nextRunTime"} if isinstance(value, Mapping) else value
+        key: _without_next_run(value) if isinstance(value, Mapping) else value
         for key, value in section.items()
         if key not in FIGURES
     }
 
 
+def _without_next_run(part: Mapping[str, Any]) -> Manifest:
+    return {name: value for name, value in part.items() if name != "nextRunTime"}
+
+
 def awaits_policy(maintenance: TopicMaintenance) -> bool:
     """Return whether a governing policy has not been reconciled yet, or nothing is known of policies at all."""
     return not maintenance.bindings or any(
-        it.resolution.followed and it.outcome is None for it in maintenance.bindings.values()
+        binding.resolution.followed and binding.outcome is None for binding in maintenance.bindings.values()
     )
 
 
@@ -124,10 +128,10 @@ def policies_resolved(maintenance: TopicMaintenance) -> Verdict | None:
     if not maintenance.bindings:
         return None
     resolutions = [maintenance.bindings[kind].resolution for kind in KINDS]
-    for found in resolutions:
-        if found.reason is not None:
-            return Verdict("False", found.reason, found.message)
-    governing = [found.policy for found in resolutions if found.policy is not None]
+    for resolution in resolutions:
+        if resolution.reason is not None:
+            return Verdict("False", resolution.reason, resolution.message)
+    governing = [resolution.policy for resolution in resolutions if resolution.policy is not None]
     if not governing:
         return Verdict("True", Reason.NO_POLICY, "no policy names or selects the topic")
     verb = "governs" if len(governing) == 1 else "govern"
@@ -137,10 +141,10 @@ def policies_resolved(maintenance: TopicMaintenance) -> Verdict | None:
 
 def maintenance_healthy(maintenance: TopicMaintenance) -> Verdict | None:
     """Return the verdict of MaintenanceHealthy; None if no policy governs the topic, or nothing is known yet."""
-    followed = {kind: it for kind, it in maintenance.bindings.items() if it.resolution.followed}
+    followed = {kind: binding for kind, binding in maintenance.bindings.items() if binding.resolution.followed}
     if not followed or awaits_policy(maintenance):
         return None
-    outcomes = [(SECTIONS[kind], it.outcome) for kind, it in followed.items() if it.outcome is not None]
+    outcomes = [(SECTIONS[kind], binding.outcome) for kind, binding in followed.items() if binding.outcome is not None]
     for part, outcome in outcomes:
         if outcome.history.failures:
             message = outcome.history.message or "see the Job's log"

@@ -137,7 +137,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         name=run_name(policy, batch),
         namespace=config.namespace,
         tables=tuple(tables),
-        catalogs={known: catalog_connection(config.catalogs[known]) for known in used},
+        catalogs={name: catalog_connection(config.catalogs[name]) for name in used},
         deadline_ms=deadline_ms,
         until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
@@ -247,8 +247,10 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     maintenance = config.maintenance
     size = maintenance.sizes[size_name]
     image = maintenance.image or config.images.spark
-    references = (it for known in run.catalogs for it in config.catalogs[known].secret_properties.values())
-    volumes, mounts = children.secret_volumes(sorted({reference.secret for reference in references}))
+    secrets = {
+        reference.secret for name in run.catalogs for reference in config.catalogs[name].secret_properties.values()
+    }
+    volumes, mounts = children.secret_volumes(sorted(secrets))
     container = {
         "name": "run",
         "image": image.image,

@@ -249,8 +249,8 @@ class RunHistory:
             failed = {**self.failed, **marked.requests}
             return replace(history, failures=before + 1, generation=run.mark.generation, failed=failed)
         # A run of an earlier schedule does not answer later slots of this schedule.
-        slots = (marked.slot, self.slot) if self.schedule else ()
-        slot = max((it for it in slots if it is not None), default=None)
+        answered = (marked.slot, self.slot) if self.schedule else ()
+        slot = max((slot for slot in answered if slot is not None), default=None)
         return replace(history.without_failures(), slot=slot, requests={**self.requests, **marked.requests})
 
     def without_failures(self) -> "RunHistory":
@@ -290,8 +290,8 @@ def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
     status["finishTime"] = timestamp(run.job.finished)
     busy = all(report.outcome == "Busy" for report in reports)
     status["result"] = "Failed" if failed else "Unfinished" if unfinished else "Busy" if busy else "Succeeded"
-    told = failed or unfinished or [report for report in reports if report.message]
-    if told and (message := _sentence(told[0])):
+    reported = failed or unfinished or [report for report in reports if report.message]
+    if reported and (message := _sentence(reported[0])):
         status["message"] = message
     if run.mark.kind == "CompactionPolicy":
         status["commits"] = sum(report.commits for report in reports)

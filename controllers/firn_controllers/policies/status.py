@@ -42,7 +42,7 @@ class PolicyReport:
     @property
     def outcomes(self) -> dict[str, PolicyOutcome]:
         """Outcomes by ``NAMESPACE/NAME`` of the topic, for the topics for which the policy is followed."""
-        return {"/".join(it.topic.entry.name): it.outcome for it in self.decision.topics}
+        return {"/".join(decision.topic.entry.name): decision.outcome for decision in self.decision.topics}
 
 
 def policy_status(report: PolicyReport) -> Manifest:
@@ -115,7 +115,7 @@ def _topics(report: PolicyReport) -> Manifest:
     topics = sorted(report.observed.topics, key=lambda topic: topic.entry.name)
     status: Manifest = {"topics": len(topics)}
     if topics:
-        status["governs"] = [{"topic": it.entry.name[1], "because": it.because} for it in topics[:LISTED]]
+        status["governs"] = [{"topic": topic.entry.name[1], "because": topic.because} for topic in topics[:LISTED]]
     refused = sum(not topic.followed for topic in topics)
     return status | ({"topicsRefused": refused} if refused else {})
 

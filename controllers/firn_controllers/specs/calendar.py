@@ -118,11 +118,11 @@ class Windows:
         """Return since when runs may start, or None while they may not."""
         if not self.openings:
             return datetime.min.replace(tzinfo=UTC)
-        since = [slot for it in self.openings if now < (slot := it.cron.last(now)) + it.duration]
+        since = [slot for window in self.openings if now < (slot := window.cron.last(now)) + window.duration]
         return min(since, default=None)
 
     def first(self, at: datetime) -> datetime:
         """Return the first time, from ``at`` on, at which runs may start."""
         if self.opened(at) is not None:
             return at
-        return min(it.cron.next(at) for it in self.openings)
+        return min(window.cron.next(at) for window in self.openings)

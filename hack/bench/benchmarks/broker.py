@@ -207,7 +207,7 @@ def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready:
         messages = consumer.consume(2000, 0.5)
         now = time.time() * 1000
         received += len(messages)
-        seen += [now - it.timestamp()[1] for it in messages[::50] if it.error() is None]
+        seen += [now - message.timestamp()[1] for message in messages[::50] if message.error() is None]
     consumer.close()
     if received >= count:
         delays += seen
@@ -366,5 +366,5 @@ def on_bucket(directory: Path) -> Iterator[Brokers]:
 def child(command: str) -> int:
     """The process of that name that this one started."""
     mine = os.getpid()
-    (pid,) = [it.pid for it in processes().values() if it.parent == mine and it.command == command]
+    (pid,) = [each.pid for each in processes().values() if each.parent == mine and each.command == command]
     return pid

@@ -33,7 +33,7 @@ def measure(options: Options) -> Iterator[Figure]:
             rows = fill_with_small_files(stores, ["ours", "theirs"], count)
         size = sum(file.bytes for file in commits.data_files(stores.catalog().load_table((NAMESPACE, "ours"))))
         with step("queries before"):
-            before = look(stores, "look-before", "ours")["ours"]
+            before = time_queries(stores, "look-before", "ours")["ours"]
         with step("plain Spark compacts"):
             theirs = plain(stores, "plain", ["rewrite", "theirs", str(TARGET)])
         with step("Firn compacts"):
@@ -41,7 +41,7 @@ def measure(options: Options) -> Iterator[Figure]:
                 stores, run_of(stores, "firn", [work(stores, "ours", WORK)], cores=CORES, heap=HEAP)
             )
         with step("queries after"):
-            after = look(stores, "look-after", "ours,theirs")
+            after = time_queries(stores, "look-after", "ours,theirs")
         for name, query_seconds in after.items():
             if query_seconds["rows"] != rows or query_seconds["sum"] != before["sum"]:
                 raise RuntimeError(f"table {name} has {query_seconds['rows']} rows instead of {rows}")
@@ -49,9 +49,9 @@ def measure(options: Options) -> Iterator[Figure]:
         speed, plain_speed = (size / 1e6 / seconds / CORES for seconds in (report.seconds, plain_result["seconds"]))
         yield Figure("compaction_speed", speed, "MB/s per core", "higher", PEER, plain_speed)
         yield Figure("compaction_process", ours.seconds, "s, process start to end", "lower", PEER, theirs.seconds)
-        spent, plain_spent = (one.usage.samples[-1].cpu / (size / 1e9) for one in (ours, theirs))
+        spent, plain_spent = (outcome.usage.samples[-1].cpu / (size / 1e9) for outcome in (ours, theirs))
         yield Figure("compaction_cpu", spent, "CPU s per GB, whole process", "lower", PEER, plain_spent)
-        peaks = [one.usage.peak_bytes / 1e6 for one in (ours, theirs)]
+        peaks = [outcome.usage.peak_bytes / 1e6 for outcome in (ours, theirs)]
         yield Figure("compaction_peak_memory", peaks[0], "MB (PSS of all processes)", "lower", PEER, peaks[1])
         yield Figure(
             "compaction_files", after["ours"]["files"], f"files, of {count}", "lower", PEER, after["theirs"]["files"]
@@ -76,7 +76,7 @@ def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
     return process(directory, run_of(stores, name, [], cores=CORES, heap=HEAP), command, directory / "message")
 
 
-def look(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
+def time_queries(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
     """Time queries over the tables in a separate process."""
     seconds: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
     return seconds

@@ -169,19 +169,19 @@ def planned(catalog: SqlCatalog, tables: Sequence[Table]) -> float:
     """Seconds for all tables with PyIceberg's own scan planning, in as many threads, from some of them."""
     some = tables[:PEER_TABLES]
 
-    def one(table: Table) -> int:
+    def plan_table(table: Table) -> int:
         files = list(catalog.load_table((NAMESPACE, table.name)).scan().plan_files())
         return sum(task.file.file_size_in_bytes < 384 * MIB for task in files)
 
     began = time.monotonic()
     with ThreadPoolExecutor(debt_module._THREADS) as pool:
-        assert all(count == COMMITS * FILES for count in pool.map(one, some))
+        assert all(count == COMMITS * FILES for count in pool.map(plan_table, some))
     return (time.monotonic() - began) / len(some) * len(tables)
 
 
 def resident() -> int:
     """Bytes of this process in memory."""
-    line = next(it for it in Path("/proc/self/status").read_text().splitlines() if it.startswith("VmRSS:"))
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024
 
 

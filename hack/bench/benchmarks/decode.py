@@ -94,7 +94,7 @@ def _nested(values: list[bytes]) -> list[bytes]:
 
 def measure(options: Options) -> Iterator[Figure]:
     """Decoding of flat records, strict decoding, records with nested fields, and the whole of a task."""
-    values = records.Generator().take(_COUNT)
+    values = records.Generator().generate(_COUNT)
     yield Figure("decode_record_bytes", sum(map(len, values)) / _COUNT, "bytes", "lower")
     places = [Places.from_arrow(batch["value"]) for batch in _batches(values)]
     blocks = BlockDecoder(records.COLUMNS, refuse_unknown=False)
@@ -109,7 +109,7 @@ def measure(options: Options) -> Iterator[Figure]:
     yield Figure("decode_flat", ours, _UNIT, "lower", "pyarrow.json", peer)
 
     few = values[: _COUNT // 20]
-    reader = RecordReader.of(records.COLUMNS, refuse_unknown=False)
+    reader = RecordReader.for_schema(records.COLUMNS, refuse_unknown=False)
     loads = _cost(lambda: [json.loads(value) for value in few], len(few))
     yield Figure("decode_strict", _cost(lambda: _strictly(reader, few), len(few)), _UNIT, "lower", "json.loads", loads)
 

@@ -32,9 +32,9 @@ class States:
     """When something was seen to become True or False, by a watch; each change once."""
 
     def __init__(
-        self, look: Callable[[Any], bool], lister: Callable[..., Any], *arguments: str, **options: str
+        self, is_true: Callable[[Any], bool], lister: Callable[..., Any], *arguments: str, **options: str
     ) -> None:
-        self._look = look
+        self._is_true = is_true
         self._list = lister
         self._arguments, self._options = arguments, options
         self.changes: list[tuple[float, bool]] = []
@@ -44,7 +44,7 @@ class States:
         while True:
             with suppress(client.ApiException, HTTPError, OSError):
                 for event in watch.Watch().stream(self._list, *self._arguments, **self._options, timeout_seconds=600):
-                    now = event["type"] != "DELETED" and self._look(event["raw_object"])
+                    now = event["type"] != "DELETED" and self._is_true(event["raw_object"])
                     if not self.changes or self.changes[-1][1] != now:
                         self.changes.append((time.time(), now))
 
@@ -62,7 +62,8 @@ class States:
 
 def pod_ready(pod: dict[str, Any]) -> bool:
     """Return True if the kubelet reports the pod ready and the pod is not being deleted."""
-    statuses = {it["type"]: it["status"] for it in pod.get("status", {}).get("conditions", ())}
+    conditions = pod.get("status", {}).get("conditions", ())
+    statuses = {condition["type"]: condition["status"] for condition in conditions}
     return statuses.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 

@@ -203,7 +203,7 @@ def measure(options: Options) -> Iterator[Figure]:
             cluster.delete_all()
             await_true("all deleted", lambda: cluster.count() == 0, READY_WITHIN)
         deleted = time.time() - deleting
-    peak = max(one.resident_bytes for one in [*readings, after, idle]) / 1e6
+    peak = max(each.resident_bytes for each in [*readings, after, idle]) / 1e6
     minutes = (idle.time - after.time) / 60
 
     def figure(name: str, value: float, unit: str, peer_value: float | None = None) -> Figure:

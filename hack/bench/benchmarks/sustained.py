@@ -94,15 +94,15 @@ def measure(options: Options) -> Iterator[Figure]:
     ):
         ours, theirs = getattr(under, values), getattr(without, values)
         yield Figure(f"sustained_{name}_end", ours[-1], f"{unit} at the end", "lower", WITHOUT, theirs[-1])
-        most = [one.most(getattr(one, values), settled) for one in (under, without)]
+        most = [seen.most(getattr(seen, values), settled) for seen in (under, without)]
         yield Figure(f"sustained_{name}_most", most[0], f"{unit} at most, once settled", "lower", WITHOUT, most[1])
-        slopes = [one.slope(getattr(one, values), settled) for one in (under, without)]
+        slopes = [seen.slope(getattr(seen, values), settled) for seen in (under, without)]
         yield Figure(
             f"sustained_{name}_slope", slopes[0], f"{unit}, growth per minute once settled", "lower", WITHOUT, slopes[1]
         )
-    delays = [percentile(one.late, 0.99) for one in (under, without)]
+    delays = [percentile(seen.late, 0.99) for seen in (under, without)]
     yield Figure("sustained_delay_p99", delays[0], "s from produced to committed", "lower", WITHOUT, delays[1])
-    cpu = [one.cpu / options.minutes for one in (under, without)]
+    cpu = [seen.cpu / options.minutes for seen in (under, without)]
     yield Figure("sustained_ingestion_cpu", cpu[0], "CPU s per minute of ingestion", "lower", WITHOUT, cpu[1])
     yield Figure("sustained_runs", under.runs, "compaction runs", "lower")
     yield from backlog(options)
@@ -128,7 +128,7 @@ def steady(options: Options, policy: bool, seconds: float) -> Seen:
             with carried_out(stores, target, seen) if policy else nothing():
                 while not producing.done():
                     firn.assert_alive()
-                    look(stores, target, seen, began)
+                    inspect(stores, target, seen, began)
                     time.sleep(LOOK_SECONDS)
             written = producing.result()
             await_landed(firn, stores, sum(map(len, written.values())))
@@ -138,7 +138,9 @@ def steady(options: Options, policy: bool, seconds: float) -> Seen:
         seen.late = [
             delay
             for (_, part), moments in written.items()
-            for delay in commits.delays(moments, [it for it in history if it.offsets], history[-1].time, part)
+            for delay in commits.delays(
+                moments, [commit for commit in history if commit.offsets], history[-1].time, part
+            )
         ]
     return seen
 
@@ -189,7 +191,7 @@ def owed(stores: Lake, target: TableTarget) -> TableDebt:
     return debt
 
 
-def look(stores: Lake, target: TableTarget, seen: Seen, began: float) -> None:
+def inspect(stores: Lake, target: TableTarget, seen: Seen, began: float) -> None:
     """Count small files, time a query."""
     at = time.monotonic() - began
     small = owed(stores, target).small_files

@@ -28,7 +28,7 @@ def main() -> None:
     if what == "rewrite":
         result = rewrite(spark, names, int(more[0]))
     else:
-        result = {name: look(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}
+        result = {name: time_query(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}
     print(json.dumps(result), flush=True)
     spark.stop()
 
@@ -47,7 +47,7 @@ def rewrite(spark: Any, name: str, target: int) -> dict[str, Any]:
     }
 
 
-def look(spark: Any, table: str) -> dict[str, float]:
+def time_query(spark: Any, table: str) -> dict[str, float]:
     """Seconds to plan a query, and to run one, over the whole table; and what is in it."""
     frame = spark.read.format("iceberg").load(table)
     rows, total = frame.selectExpr("count(*)", "sum(id)").first()

@@ -52,7 +52,7 @@ class Generator:
         self._next = 0
         self._time = np.datetime64("2026-01-01T00:00:00.000", "ms")
 
-    def take(self, count: int) -> list[bytes]:
+    def generate(self, count: int) -> list[bytes]:
         """The next ``count`` values."""
         pick = self._random
         times = self._time + np.cumsum(pick.integers(0, 3, count)).astype("timedelta64[ms]")
@@ -95,7 +95,7 @@ def fill(bootstrap: str, topic: str, rows: int, partitions: int) -> int:
     generator = Generator()
     size = 0
     for number, start in enumerate(range(0, rows, _CHUNK)):
-        values = generator.take(min(_CHUNK, rows - start))
+        values = generator.generate(min(_CHUNK, rows - start))
         size += sum(map(len, values))
         while len(producer) > _IN_FLIGHT:
             producer.poll(0.01)
@@ -158,7 +158,7 @@ def produce_paced(
     sent = 0
     while sent < total:
         due = min(total, int((time.monotonic() - started) * per_second))
-        for value in generator.take(due - sent):
+        for value in generator.generate(due - sent):
             place = places[sent % len(places)]
             producer.produce(place[0], value, partition=place[1])
             written[place].append(time.time())

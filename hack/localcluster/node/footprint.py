@@ -40,7 +40,7 @@ class Footprint:
     def beyond(self, earlier: Footprint) -> dict[str, list[str]]:
         """Return the traces that did not exist ``earlier``, by kind. Empty if nothing was left."""
         kinds = {kind: sorted(getattr(self, kind) - getattr(earlier, kind)) for kind in self.__dataclass_fields__}
-        return {kind: found for kind, found in kinds.items() if found}
+        return {kind: traces for kind, traces in kinds.items() if traces}
 
 
 def processes_of(control_group: str, words: str) -> dict[int, str]:

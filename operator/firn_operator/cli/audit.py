@@ -204,7 +204,7 @@ def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:
 
 
 def log_offsets(
-    settings: Mapping[str, Any], topic: str, landed: Offsets, tell: Callable[[str], None]
+    settings: Mapping[str, Any], topic: str, landed: Offsets, report: Callable[[str], None]
 ) -> tuple[Offsets, Iterator[pa.Table]]:
     """The log start offsets, and (partition, offset) of every committed record below ``landed``. Raises UnavailableError."""
     consumer = Consumer(
@@ -226,11 +226,11 @@ def log_offsets(
     except KafkaException as error:
         consumer.close()
         raise UnavailableError(f"topic {topic}: the brokers do not answer: {error}") from error
-    return starts, _read(consumer, topic, starts, landed, tell)
+    return starts, _read(consumer, topic, starts, landed, report)
 
 
 def _read(
-    consumer: Consumer, topic: str, starts: Offsets, landed: Offsets, tell: Callable[[str], None]
+    consumer: Consumer, topic: str, starts: Offsets, landed: Offsets, report: Callable[[str], None]
 ) -> Iterator[pa.Table]:
     open_ = {partition for partition in landed if starts[partition] < landed[partition]}
     seen = 0
@@ -255,7 +255,7 @@ def _read(
                     offsets.append(offset)
             if len(offsets) >= _CHUNK or (not open_ and offsets):
                 seen += len(offsets)
-                tell(f"{seen:,} records of the log read")
+                report(f"{seen:,} records of the log read")
                 yield pa.table({"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())})
                 partitions, offsets = [], []
     finally:
@@ -373,7 +373,7 @@ class Subject:
 def audit_resource(
     config: Config,
     manifest: Mapping[str, Any],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     retention: Mapping[str, Any] | None = None,
 ) -> Audit:
     """The audit of a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it. Raises InvalidSpecError, UnavailableError."""
@@ -385,7 +385,7 @@ def audit_resource(
         subject.topic,
         table,
         dead,
-        tell,
+        report,
         from_earliest=subject.from_earliest,
         skips=subject.skips,
         drops=retention is not None and removes_rows(retention),
@@ -404,7 +404,7 @@ def audit_tables(
     topic: str,
     table: Table,
     dead: Table | None,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     from_earliest: bool = True,
     skips: bool = False,
@@ -413,7 +413,7 @@ def audit_tables(
     """The audit of a topic, reached with librdkafka's settings ``client``, and its `tables`. Raises UnavailableError."""
     live = live_topic(client, topic)
     landed = landed_offsets(table, live.topic_id)
-    starts, log = log_offsets(client, topic, landed, tell)
+    starts, log = log_offsets(client, topic, landed, report)
     earlier, history = before(table, live.topic_id)
     earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
     rows = Rows(
@@ -422,7 +422,7 @@ def audit_tables(
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
     )
-    drops = drops or any(rows_removed(found) for found in (table, dead) if found is not None)
+    drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
     partitions = compare(
         landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips or drops
     )

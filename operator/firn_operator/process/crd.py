@@ -29,7 +29,7 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
         # Not allowed to read CRDs: all that can be known is whether the version is served.
         await _check_served(api, needed["spec"]["names"]["plural"])
         return
-    version = next((found for found in live["spec"]["versions"] if found["name"] == names.VERSION), None)
+    version = next((version for version in live["spec"]["versions"] if version["name"] == names.VERSION), None)
     if version is None or not version.get("served"):
         raise NotReadyError(f"the CustomResourceDefinition {name} does not serve {names.VERSION}: {_NEXT_STEP}")
     missing = list(missing_fields(_schema(needed["spec"]["versions"][0]), _schema(version)))
@@ -37,8 +37,8 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
         raise NotReadyError(
             f"the CustomResourceDefinition {name} belongs to another version and lacks the fields {', '.join(missing[:5])}; {_NEXT_STEP}"
         )
-    conditions = {found["type"]: found["status"] for found in live.get("status", {}).get("conditions", [])}
-    if conditions.get("Established") != "True":
+    conditions = live.get("status", {}).get("conditions", [])
+    if not any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
         raise NotReadyError(
             f"the CustomResourceDefinition {name} is not established yet; the API server needs a moment"
         )

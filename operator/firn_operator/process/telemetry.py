@@ -71,22 +71,22 @@ class QueueMeter:
 def watch_fleets(profiles: Iterable[str], board: Board) -> None:
     """Let the metrics of fleets say, whenever they are read, what ``board`` has."""
     for profile in profiles:
-        for gauge, look in (
+        for gauge, read in (
             (FLEET_AVAILABLE, lambda health: health.problem is None),
             (FLEET_ROLLING, lambda health: health.rolling),
             (FLEET_DEGRADED, lambda health: bool(health.degraded)),
         ):
-            gauge.labels(profile).set_function(partial(_of_fleet, board, profile, look))
+            gauge.labels(profile).set_function(partial(_fleet_value, board, profile, read))
 
 
-def _of_fleet(board: Board, profile: str, look: Callable[[FleetHealth], bool]) -> float:
-    return float(look(board.fleet(profile)))
+def _fleet_value(board: Board, profile: str, read: Callable[[FleetHealth], bool]) -> float:
+    return float(read(board.fleet(profile)))
 
 
 class RunMeter:
     """`firn_controllers.ports.RunMeter` that feeds the metrics."""
 
-    def known(self, kind: str, namespace: str, policy: str) -> None:
+    def register(self, kind: str, namespace: str, policy: str) -> None:
         """Create the counters of a policy, so that they start at 0."""
         for result in _RESULTS:
             RUNS.labels(kind, namespace, policy, result)
@@ -163,7 +163,7 @@ class TopicTally:
     def seen(self, manifest: Mapping[str, Any]) -> None:
         """An IcebergTopic as it is now."""
         conditions = manifest.get("status", {}).get("conditions", [])
-        ready = next((found for found in conditions if found["type"] == "Ready"), {"status": "Unknown"})
+        ready = next((condition for condition in conditions if condition["type"] == "Ready"), {"status": "Unknown"})
         suspended = ready.get("reason") == Reason.SUSPENDED
         self._put(manifest, str(Reason.SUSPENDED) if suspended else ready["status"])
 

@@ -252,7 +252,7 @@ class Watches:
         for kind, namespace in itertools.product(KINDS, spaces or [None]):
             manifests, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
             self.deliveries.listed(kind, namespace, _newest(manifests), version)
-            present = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in manifests}
+            present = {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]) for manifest in manifests}
             for manifest in manifests:
                 self._feed_policy(trimmed(manifest), gone=False)
             for policy in self._controllers.policies.all():
@@ -287,13 +287,13 @@ class Watches:
         for api_version, kind in _CHILD_KINDS:
             manifests, version = await lists.list_all(self._api, api_version, kind, self._config.namespace, _OURS)
             self.deliveries.listed(kind, self._config.namespace, _newest(manifests), version)
-            labels = [manifest["metadata"].get("labels", {}) for manifest in manifests]
+            labels_to_wake = [manifest["metadata"].get("labels", {}) for manifest in manifests]
             if self._workloads.listed(kind, manifests, version):
                 # Which of them is gone says nothing of whose it was: have all looked at.
-                labels += [{names.LABEL_PROFILE: name} for name in self._config.profiles]
-                labels += [{names.LABEL_GROUP: name} for name in self._config.groups]
-            for found_labels in labels:
-                self._controllers.child_seen(found_labels)
+                labels_to_wake += [{names.LABEL_PROFILE: name} for name in self._config.profiles]
+                labels_to_wake += [{names.LABEL_GROUP: name} for name in self._config.groups]
+            for labels in labels_to_wake:
+                self._controllers.child_seen(labels)
 
 
 def trimmed(manifest: Mapping[str, Any]) -> Manifest:

@@ -15,6 +15,7 @@ from firn.model import durations, names
 from firn.model.clock import SystemClock
 from firn.model.config import Config
 from firn.model.errors import FirnError, NotReadyError
+from firn.model.jobs import CatalogConnection
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import Ports
 from firn_controllers.reconcile import Controllers
@@ -31,7 +32,7 @@ from firn_operator.process.telemetry import Health
 from firn_operator.process.watches import BEHIND_LIMIT, Watches
 
 log = logging.getLogger(__name__)
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 _STUCK_LIMIT = 150.0
 """Seconds without any movement of a queue that has work; above the deadline of one reconcile."""
@@ -54,13 +55,16 @@ def topics(config: Config) -> KafkaTopics:
 
 def tables(config: Config) -> CatalogTables:
     """The Iceberg adapter for every catalog of the configuration."""
-    return CatalogTables({name: group_settings.catalog_connection(found) for name, found in config.catalogs.items()})
+    return CatalogTables(_catalog_connections(config))
 
 
 def debts(config: Config) -> CatalogDebts:
     """Return the adapter that measures the maintenance debt of tables in every catalog of the configuration."""
-    connections = {name: group_settings.catalog_connection(found) for name, found in config.catalogs.items()}
-    return CatalogDebts(connections, SystemClock())
+    return CatalogDebts(_catalog_connections(config), SystemClock())
+
+
+def _catalog_connections(config: Config) -> dict[str, CatalogConnection]:
+    return {name: group_settings.catalog_connection(catalog) for name, catalog in config.catalogs.items()}
 
 
 async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int]) -> None:
@@ -158,7 +162,7 @@ async def _start_up(api: Api, config: Config) -> str:
     return uid
 
 
-async def _until(stop: asyncio.Event, health: Health, attempt: Callable[[], Awaitable[Found]]) -> Found | None:
+async def _until(stop: asyncio.Event, health: Health, attempt: Callable[[], Awaitable[Result]]) -> Result | None:
     """Repeat ``attempt`` until it succeeds and return its result, None after ``stop``. Logs failures and shows them
     in /readyz."""
     while not stop.is_set():

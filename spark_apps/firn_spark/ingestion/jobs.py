@@ -48,7 +48,7 @@ def parse(text: str, origin: str) -> IngestJob | None:
         return None
 
 
-def of_group(jobs: Iterable[IngestJob | None], group: str) -> dict[str, IngestJob]:
+def jobs_of_group(jobs: Iterable[IngestJob | None], group: str) -> dict[str, IngestJob]:
     """Return the jobs of one group by uid. A topic may have moved to another group."""
     return {job.uid: job for job in jobs if job is not None and job.group == group}
 
@@ -116,7 +116,7 @@ class DirectoryJobs(_Follower):
                 continue
             files[path] = (version, job if job is not None or earlier is None else earlier[1])
         self._files = files
-        return of_group((job for _, job in files.values()), self._group)
+        return jobs_of_group((job for _, job in files.values()), self._group)
 
 
 class KubernetesJobs(_Follower):
@@ -173,18 +173,18 @@ class KubernetesJobs(_Follower):
         )
         previous, self._by_name = self._by_name, {}
         for item in listed.items:
-            self._take(item, previous.get(item.metadata.name))
+            self._keep_latest(item, previous.get(item.metadata.name))
         self._publish()
         return str(listed.metadata.resource_version)
 
     def _apply(self, kind: str, item: Any) -> None:
         if kind in ("ADDED", "MODIFIED"):
-            self._take(item, self._by_name.pop(item.metadata.name, None))
+            self._keep_latest(item, self._by_name.pop(item.metadata.name, None))
         elif kind == "DELETED":
             self._by_name.pop(item.metadata.name, None)
         self._publish()
 
-    def _take(self, item: Any, previous: IngestJob | None) -> None:
+    def _keep_latest(self, item: Any, previous: IngestJob | None) -> None:
         name = item.metadata.name
         text = (item.data or {}).get(JOB_KEY)
         if text is None:
@@ -194,4 +194,4 @@ class KubernetesJobs(_Follower):
             self._by_name[name] = job
 
     def _publish(self) -> None:
-        self._jobs = of_group(self._by_name.values(), self._group)
+        self._jobs = jobs_of_group(self._by_name.values(), self._group)

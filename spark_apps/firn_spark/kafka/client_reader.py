@@ -112,7 +112,7 @@ class _ClientReader:
             self._check(bool(messages))
             done: list[TopicPartition] = []
             for message in messages:
-                self._take(message, done)
+                self._receive(message, done)
                 if self._size >= BATCH_BYTES:
                     yield self._batch()
                     self._postpone()
@@ -140,7 +140,7 @@ class _ClientReader:
                 reason=Reason.BROKER_UNREACHABLE,
             )
 
-    def _take(self, message: Any, done: list[TopicPartition]) -> None:
+    def _receive(self, message: Any, done: list[TopicPartition]) -> None:
         """Add a message's record, and its partition to ``done`` if that has reached its end."""
         place = (message.topic() or "", message.partition() or 0)
         end = self._waiting.get(place)

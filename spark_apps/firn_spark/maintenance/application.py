@@ -184,7 +184,7 @@ class Run:
 
     def _leased(self, work: TableWork, workers: ThreadPoolExecutor, done: Done) -> tuple[str, str]:
         self.stop.check()
-        lease = self._take(names.table_lease(work.table_uuid))
+        lease = self._acquire(names.table_lease(work.table_uuid))
         if lease is None:
             return (
                 "Busy",
@@ -200,10 +200,10 @@ class Run:
         finally:
             lease.release()
 
-    def _take(self, name: str) -> Lease | None:
+    def _acquire(self, name: str) -> Lease | None:
         """Acquire the lease. Wait for the lease of an earlier attempt of this run: it expires by itself."""
         waiting = time.monotonic() + 2 * self.run.lease_seconds
-        while (lease := self._leases.take(name)) is None and time.monotonic() < waiting:
+        while (lease := self._leases.acquire(name)) is None and time.monotonic() < waiting:
             if not self._leases.holder(name).startswith(f"{self.run.name}/"):
                 break
             self.stop.check()
@@ -270,8 +270,8 @@ def _another(table: Any | None, uuid: str) -> str:
     """Return a message if ``table`` is missing or has another uuid, else an empty text."""
     if table is None:
         return "the table does not exist"
-    found = str(table.operations().current().uuid())
-    return "" if found == uuid else f"another table has its name now, with uuid {found}"
+    current_uuid = str(table.operations().current().uuid())
+    return "" if current_uuid == uuid else f"another table has its name now, with uuid {current_uuid}"
 
 
 def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | None]:

@@ -258,7 +258,7 @@ class Leases:
         self._seconds = seconds
         self._clock = clock
 
-    def take(self, name: str) -> Lease | None:
+    def acquire(self, name: str) -> Lease | None:
         """Acquire the lease; None if another run holds it. Raises UnavailableError."""
         asked = self._clock()
         there = self._store.read(name)

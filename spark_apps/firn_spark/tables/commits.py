@@ -79,18 +79,18 @@ def read_landed(table: Any) -> Landed | None:
     return newest(table)
 
 
-def newest(table: Any, known: tuple[int, Landed | None] | None = None) -> Landed | None:
+def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Landed | None:
     """Return the same from the metadata that ``table`` has in memory.
 
     If the ingestion commit's own snapshot has expired, later snapshots of ours carry its summary (`carried`), else
-    the properties do. ``known`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
+    the properties do. ``cached`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
     the history behind it is not read again.
     """
     bearer: Any | None = None
     snapshot = table.currentSnapshot()
     while snapshot is not None:
-        if known is not None and snapshot.snapshotId() == known[0]:
-            return known[1]
+        if cached is not None and snapshot.snapshotId() == cached[0]:
+            return cached[1]
         summary = snapshot.summary()
         if summary.get(names.SUMMARY_KIND) == INGEST:
             return _parse(
@@ -266,18 +266,18 @@ class _Append:
         self._epoch = epoch
         self._values = values
         self._append: Any | None = None
-        self._known: tuple[int, Landed | None] | None = None
+        self._cached: tuple[int, Landed | None] | None = None
         self.landed: Landed | None = None
 
-    def _look(self, table: Any) -> Landed | None:
-        landed, current = newest(table, self._known), table.currentSnapshot()
-        self._known = (current.snapshotId(), landed) if current is not None else None
+    def _read_newest(self, table: Any) -> Landed | None:
+        landed, current = newest(table, self._cached), table.currentSnapshot()
+        self._cached = (current.snapshotId(), landed) if current is not None else None
         return landed
 
     def done(self, table: Any) -> bool:
         """Implements `Change.done`: looks for this commit's id. Another ingestion commit raises CommitConflictError
         or FencedError."""
-        self.landed = self._look(table)
+        self.landed = self._read_newest(table)
         if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
             return True
         if _moved(self.landed, self._base):
@@ -303,6 +303,6 @@ class _Append:
         base = table.operations().current()
         # Iceberg reloaded the table for the snapshot. It has to be the metadata that `done` read.
         parent, seen = snapshot.parentId(), base.currentSnapshot()
-        if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._look(table), self.landed):
+        if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         return base, self._committer.replaced(base, snapshot, self._values)

@@ -234,7 +234,7 @@ class Tables:
         properties = dict(table.properties())
         ours = {**target.properties, **table_properties.marks(owner, target.properties)}
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
-        gone = table_properties.taken_back(properties, ours)
+        gone = table_properties.dropped_by_spec(properties, ours)
         if table.operations().current().formatVersion() < target.format_version:
             put["format-version"] = str(target.format_version)
         if put or gone:

@@ -58,7 +58,7 @@ class DataFileWriter:
         self._order = SortOrder.model_validate_json(table.sort_order)
         self._arrow = pa.schema([_arrow_field(column) for column in self._schema.fields])
         self._partitioner = Partitioner(self._schema, self._spec, self._order)
-        self._parquet = _ParquetSettings.of(table.properties)
+        self._parquet = _ParquetSettings.from_properties(table.properties)
         self._metrics = Metrics(self._schema, table.properties)
         self._locations = load_location_provider(table.location, dict(table.properties))
         self._partitioned_paths = table.properties.get("write.object-storage.partitioned-paths", "true") == "true"
@@ -143,7 +143,7 @@ class DataFileWriter:
             "file-format": "parquet",
             "partition": list(part.values),
             "file-size-in-bytes": size,
-            **self._metrics.of(writer.writer.metadata),
+            **self._metrics.collect(writer.writer.metadata),
         }
         if self._order.fields:
             descriptor["sort-order-id"] = self._order.order_id
@@ -160,7 +160,7 @@ class _ParquetSettings:
     row_group_bytes: int
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> "_ParquetSettings":
+    def from_properties(cls, properties: Mapping[str, str]) -> "_ParquetSettings":
         def number(key: str, default: int) -> int:
             try:
                 return max(1, int(properties.get(key, default)))
@@ -290,7 +290,7 @@ class Metrics:
             mode = properties.get(f"write.metadata.metrics.column.{name}") or default or inferred
             self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, _mode(mode)))
 
-    def of(self, file: pq.FileMetaData) -> dict[str, Any]:
+    def collect(self, file: pq.FileMetaData) -> dict[str, Any]:
         """Return a file's metrics in the form of its descriptor."""
         groups = [file.row_group(place) for place in range(file.num_row_groups)]
         sizes: dict[int, int] = {}
@@ -308,8 +308,8 @@ class Metrics:
                 continue
             counts[leaf.field_id] = sum(column.num_values for column in columns)
             statistics = [column.statistics for column in columns]
-            if all(found is not None and found.has_null_count for found in statistics):
-                nulls[leaf.field_id] = sum(found.null_count for found in statistics)
+            if all(group is not None and group.has_null_count for group in statistics):
+                nulls[leaf.field_id] = sum(group.null_count for group in statistics)
             if isinstance(leaf.kind, types.FloatType | types.DoubleType):
                 not_numbers[leaf.field_id] = 0  # JSON has no NaN
             bounds = None if leaf.keep == "counts" else _bounds(leaf, columns)

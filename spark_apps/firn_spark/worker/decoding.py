@@ -74,7 +74,7 @@ class Decoder:
         left_out = excluded | halted
         if left_out.any():
             kept = np.flatnonzero(~left_out)
-            records, forced = records.take(kept), forced[kept]
+            records, forced = records.select(kept), forced[kept]
 
         columns = self._format.decode(records)
         errors = columns.errors
@@ -131,8 +131,8 @@ class Decoder:
                 pa.array([error.stage.value for error in reasons], pa.string()),
                 pa.array([error.path for error in reasons], pa.string()),
                 pa.array([error.detail for error in reasons], pa.string()),
-                records.keys.take(indices).to_arrow(),
-                records.values.take(indices).to_arrow(),
+                records.keys.select(indices).to_arrow(),
+                records.values.select(indices).to_arrow(),
                 pa.array([self._job.generation] * count, pa.int64()),
                 pa.array([self._ingested_at] * count, _TIMESTAMP),
                 *shaped([array.take(pa.array(indices)) for array in kafka], "Struct"),

@@ -47,7 +47,7 @@ class Places:
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def take(self, indices: Numbers) -> "Places":
+    def select(self, indices: Numbers) -> "Places":
         """Return the places at ``indices``, which ascend. The bytes stay where they are."""
         return Places(self.data, self.firsts[indices], self.ends[indices], self.present[indices])
 
@@ -115,12 +115,12 @@ class HeaderPlaces:
         empty = Places.from_arrow(pa.array([], pa.binary()))
         return cls(np.zeros(count + 1, np.int64), np.zeros(count, bool), empty, empty)
 
-    def take(self, indices: Numbers) -> "HeaderPlaces":
+    def select(self, indices: Numbers) -> "HeaderPlaces":
         """Return the headers of the records at ``indices``, which ascend."""
         counts = np.diff(self.starts)[indices]
         starts = np.append(0, np.cumsum(counts))
         places = np.repeat(self.starts[:-1][indices] - starts[:-1], counts) + np.arange(starts[-1])
-        return HeaderPlaces(starts, self.present[indices], self.names.take(places), self.values.take(places))
+        return HeaderPlaces(starts, self.present[indices], self.names.select(places), self.values.select(places))
 
     def to_arrow(self) -> pa.Array:
         """Return the headers as a list array of structs with members ``key`` and ``value``."""
@@ -172,7 +172,7 @@ class Fetched:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def take(self, indices: Numbers) -> "Fetched":
+    def select(self, indices: Numbers) -> "Fetched":
         """Return the records at ``indices``, which ascend. The bytes stay where they are."""
         return Fetched(
             self.topic,
@@ -180,9 +180,9 @@ class Fetched:
             self.offsets[indices],
             self.times[indices],
             self.time_types[indices],
-            self.keys.take(indices),
-            self.values.take(indices),
-            self.headers.take(indices),
+            self.keys.select(indices),
+            self.values.select(indices),
+            self.headers.select(indices),
         )
 
 

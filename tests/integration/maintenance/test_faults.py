@@ -213,7 +213,7 @@ def test_two_runs_at_once(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     runs = [lake.prepare(topic.work(**ALL)) for _ in range(2)]
-    busy = lake.leases("somebody").take(names.table_lease(topic.uuid))
+    busy = lake.leases("somebody").acquire(names.table_lease(topic.uuid))
     assert busy is not None
     assert runs[0].work() == ExitCode.DONE
     assert [one.outcome for one in runs[0].report().tables] == ["Busy"]

@@ -46,9 +46,9 @@ def test_a_run_has_to_know_where_leases_are() -> None:
 
 def test_two_attempts_of_a_run_are_two_holders(tmp_path: Path) -> None:
     run = RUN.model_copy(update={"leases_directory": str(tmp_path)})
-    first = leases_of(run).take("l")
+    first = leases_of(run).acquire("l")
     assert first is not None
-    assert leases_of(run).take("l") is None
+    assert leases_of(run).acquire("l") is None
     assert leases_of(run).holder("l").startswith(f"{run.name}/")
     first.release()
 

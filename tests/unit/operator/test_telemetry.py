@@ -35,12 +35,12 @@ def test_runs_of_a_policy_are_counted_from_nought_so_that_the_first_failure_is_a
         return [line for line in lines if "firn_maintenance_runs_total{" in line and 'policy="first"' in line]
 
     meter = telemetry.RunMeter()
-    meter.known("CompactionPolicy", "demo", "first")
+    meter.register("CompactionPolicy", "demo", "first")
     assert len(counted()) == 4
     assert all(line.endswith(" 0.0") for line in counted())
     run = {"result": "Failed", "startTime": "2026-03-01T00:00:00Z", "finishTime": "2026-03-01T00:01:00Z"}
     meter.ended("CompactionPolicy", "demo", "first", run)
-    meter.known("CompactionPolicy", "demo", "first")
+    meter.register("CompactionPolicy", "demo", "first")
     assert [line for line in counted() if line.endswith(" 1.0")] == [line for line in counted() if "Failed" in line]
 
 

@@ -55,7 +55,7 @@ def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False) -> An
     columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(
         Places.from_arrow(pa.array(inputs, pa.binary()))
     )
-    reader = RecordReader.of(fields, refuse_unknown=refuse_unknown)
+    reader = RecordReader.for_schema(fields, refuse_unknown=refuse_unknown)
     expected = []
     for record, sure in zip(inputs, vouched, strict=True):
         row, error = read(reader, record)

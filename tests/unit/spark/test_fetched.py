@@ -33,7 +33,7 @@ def test_places_hold_the_values_of_a_slice(values: list[bytes | None], start: in
 @given(VALUES, st.data())
 def test_places_of_some_values_hold_those(values: list[bytes | None], data: st.DataObject) -> None:
     kept = [index for index in range(len(values)) if data.draw(st.booleans())]
-    places = Places.from_arrow(pa.array(values, pa.binary())).take(np.array(kept, np.int64))
+    places = Places.from_arrow(pa.array(values, pa.binary())).select(np.array(kept, np.int64))
     wanted = [values[index] for index in kept]
     assert places.to_list() == wanted
     array = places.to_arrow()
@@ -68,7 +68,7 @@ def test_headers_are_the_same(lists: list[Any], start: int, length: int, data: s
     whole.validate(full=True)
     assert whole.to_pylist() == array.to_pylist()
     kept = [index for index in range(len(array)) if data.draw(st.booleans())]
-    some = places.take(np.array(kept, np.int64)).to_arrow()
+    some = places.select(np.array(kept, np.int64)).to_arrow()
     some.validate(full=True)
     assert some.to_pylist() == [array.to_pylist()[index] for index in kept]
 
@@ -88,7 +88,7 @@ def test_a_batch_becomes_records(start: int) -> None:
     assert records.times.tolist() == [NOON, NO_TIME, 0][start:]
     assert records.time_types.tolist() == [0, 1, -1][start:]
     assert records.headers.to_arrow().to_pylist() == [[{"key": "h", "value": None}], [], None][start:]
-    assert records.take(np.array([1 - start])).offsets.tolist() == [6]
+    assert records.select(np.array([1 - start])).offsets.tolist() == [6]
 
 
 def test_a_batch_may_have_milliseconds_and_no_headers() -> None:

@@ -15,11 +15,15 @@ from firn_spark.worker.formats.json.values import RecordReader
 
 def read(kind: str, text: str, **column: Any) -> Any:
     fields = [Column(name="x", type=kind, **column)]
-    return RecordReader.of(fields, refuse_unknown=False).read(f'{{"x": {text}}}'.encode("utf-8", "surrogatepass"))[0]
+    return RecordReader.for_schema(fields, refuse_unknown=False).read(
+        f'{{"x": {text}}}'.encode("utf-8", "surrogatepass")
+    )[0]
 
 
 def refusal(value: Any, *fields: Any, refuse_unknown: bool = False) -> Any:
-    reader = RecordReader.of([Column(name=name, type=kind) for name, kind in fields], refuse_unknown=refuse_unknown)
+    reader = RecordReader.for_schema(
+        [Column(name=name, type=kind) for name, kind in fields], refuse_unknown=refuse_unknown
+    )
     with pytest.raises(BadRecordError) as caught:
         reader.read(value)
     return caught.value
@@ -176,7 +180,9 @@ def test_records_that_are_none(value: Any, code: Code) -> None:
 
 def test_brackets_in_texts_are_not_nesting() -> None:
     text = json.dumps({"a": "[{" * 1000 + '"\\'}).encode()
-    assert RecordReader.of([Column(name="a", type="string")], refuse_unknown=False).read(text) == ["[{" * 1000 + '"\\']
+    assert RecordReader.for_schema([Column(name="a", type="string")], refuse_unknown=False).read(text) == [
+        "[{" * 1000 + '"\\'
+    ]
 
 
 def test_the_path_leads_to_the_value() -> None:
@@ -188,7 +194,7 @@ def test_the_path_leads_to_the_value() -> None:
 
 def test_missing_and_null_are_refused_where_a_value_is_required() -> None:
     fields = [Column(name="a", type="int", required=True), Column(name="b", type="int")]
-    reader = RecordReader.of(fields, refuse_unknown=False)
+    reader = RecordReader.for_schema(fields, refuse_unknown=False)
     for value in (b"{}", b'{"a": null}', b'{"A": 1}'):
         with pytest.raises(BadRecordError) as caught:
             reader.read(value)
@@ -200,7 +206,7 @@ def test_missing_and_null_are_refused_where_a_value_is_required() -> None:
 
 
 def test_a_tombstone_is_a_row_of_nulls_where_nothing_is_required() -> None:
-    assert RecordReader.of([Column(name="a", type="int")], refuse_unknown=True).read(None) == [None]
+    assert RecordReader.for_schema([Column(name="a", type="int")], refuse_unknown=True).read(None) == [None]
 
 
 def test_unknown_fields_are_refused_on_request_at_any_level() -> None:

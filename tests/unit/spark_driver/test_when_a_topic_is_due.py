@@ -85,7 +85,7 @@ def test_a_catalog_that_is_back_hides_no_longer_what_is_wrong_with_the_brokers()
     one.prepared = False
     one.failed(UnavailableError("no catalog", reason=Reason.CATALOG_UNREACHABLE), 0.0)
     one.log.error = UnavailableError("no broker", reason=Reason.BROKER_UNREACHABLE)
-    one.was_prepared(wholly=False)
+    one.was_prepared(complete=False)
     assert (one.prepared, progress_of(one, 0, 0).reason) == (False, "BrokerUnreachable")
 
 

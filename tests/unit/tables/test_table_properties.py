@@ -15,7 +15,7 @@ SPEC = {
 
 
 def test_dead_letters_take_what_names_no_column_and_no_place() -> None:
-    assert table_properties.of_dead_letters(SPEC) == {
+    assert table_properties.dead_letter_properties(SPEC) == {
         "write.parquet.compression-codec": "zstd",
         "write.metadata.metrics.default": "counts",
     }
@@ -25,7 +25,7 @@ def test_only_what_the_spec_set_is_taken_back() -> None:
     table = {**table_properties.CREATED_WITH, **table_properties.marks("uid", {"a": "1", "b": "2"}), "a": "1", "b": "2"}
     table["somebody.s"] = "own"
     wanted = {"b": "2", **table_properties.marks("uid", {"b": "2"})}
-    assert table_properties.taken_back(table, wanted) == {"a"}
+    assert table_properties.dropped_by_spec(table, wanted) == {"a"}
     nothing = table_properties.marks("uid", {})
-    assert table_properties.taken_back(table, nothing) == {"a", "b", table_properties.MANAGED}
-    assert table_properties.taken_back({"a": "1"}, nothing) == frozenset()
+    assert table_properties.dropped_by_spec(table, nothing) == {"a", "b", table_properties.MANAGED}
+    assert table_properties.dropped_by_spec({"a": "1"}, nothing) == frozenset()

@@ -63,10 +63,10 @@ class PostgresTopics:
             topic, partitions, logs=logs,
         )  # fmt: skip
 
-    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, expected: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         return await self._change(
             "UPDATE topic SET configs = $3 WHERE id = $1 AND configs = $2 RETURNING id",
-            topic, json.dumps(dict(known)), json.dumps(dict(configs)),
+            topic, json.dumps(dict(expected)), json.dumps(dict(configs)),
         )  # fmt: skip
 
     async def delete_topic(self, topic: UUID) -> bool:

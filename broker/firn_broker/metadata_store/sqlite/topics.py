@@ -69,12 +69,12 @@ class SqliteTopics:
 
         return await database.run(work)
 
-    async def configure_topic(self, topic: UUID, known: Mapping[str, str], configs: Mapping[str, str]) -> bool:
+    async def configure_topic(self, topic: UUID, expected: Mapping[str, str], configs: Mapping[str, str]) -> bool:
         database = self._database
 
         def work() -> bool:
             row = database.row("SELECT configs FROM topic WHERE id=?", topic.bytes)
-            if row is None or json.loads(row[0]) != dict(known):
+            if row is None or json.loads(row[0]) != dict(expected):
                 return False
             database.connection.execute(
                 "UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes)

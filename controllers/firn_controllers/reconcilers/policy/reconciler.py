@@ -137,17 +137,19 @@ class PolicyReconciler:
     def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:
         """Put outcomes on the board, and wake the topics whose outcome changed."""
         board, kind = self._context.board, policy.kind
-        self._release(kind, policy.name, frozenset(it.topic.entry.uid for it in decision.topics))
-        for it in decision.topics:
-            entry = it.topic.entry
-            if it.debt_outdated:
+        self._release(
+            kind, policy.name, frozenset(topic_decision.topic.entry.uid for topic_decision in decision.topics)
+        )
+        for topic_decision in decision.topics:
+            entry = topic_decision.topic.entry
+            if topic_decision.debt_outdated:
                 board.debts.pop(entry.uid, None)
-            if it.due_since is None:
+            if topic_decision.due_since is None:
                 self._due_since.pop((kind, entry.uid), None)
             else:
-                self._due_since[kind, entry.uid] = it.due_since
-            if board.outcomes.get((entry.uid, kind)) != it.outcome:
-                board.outcomes[entry.uid, kind] = it.outcome
+                self._due_since[kind, entry.uid] = topic_decision.due_since
+            if board.outcomes.get((entry.uid, kind)) != topic_decision.outcome:
+                board.outcomes[entry.uid, kind] = topic_decision.outcome
                 self._context.wake_topic(entry.name)
 
     def _release(self, kind: Kind, name: Name, uids: frozenset[str]) -> None:

@@ -25,7 +25,7 @@ class PolicyReports:
 
     def note_policy(self, policy: PolicyEntry) -> None:
         """Make the policy's metrics exist before its first run ends."""
-        self._meter.known(policy.kind, *policy.name)
+        self._meter.register(policy.kind, *policy.name)
 
     async def report(
         self, observed: ObservedPolicy, decision: PolicyDecision, runs: Sequence[PolicyRun], started: Sequence[str]

@@ -168,7 +168,7 @@ def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:
 
 def _refusal(error: InvalidSpecError) -> Reason:
     """Return the error's reason if SpecValid has it. Any other is a config that the broker refused."""
-    reason = next((it for it in Reason if str(it) == error.reason), Reason.BAD_TOPIC_CONFIG)
+    reason = next((member for member in Reason if str(member) == error.reason), Reason.BAD_TOPIC_CONFIG)
     return Reason.BAD_TOPIC_CONFIG if reason is Reason.INVALID_SPEC else reason
 
 
@@ -224,4 +224,4 @@ def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[An
 
 def _message_before(entry: TopicEntry, kind: ConditionType) -> str:
     conditions = entry.status.get("conditions") or []
-    return next((it["message"] for it in conditions if it["type"] == kind), "")
+    return next((condition["message"] for condition in conditions if condition["type"] == kind), "")

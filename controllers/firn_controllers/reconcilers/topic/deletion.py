@@ -63,7 +63,8 @@ class TopicDeletion:
             waiting = await self._delete_data(observed, done)
             if waiting is not None:
                 return waiting
-        await self._reports.set_finalizers(entry, tuple(it for it in finalizers if it != names.FINALIZER))
+        others = tuple(finalizer for finalizer in finalizers if finalizer != names.FINALIZER)
+        await self._reports.set_finalizers(entry, others)
         await self._reports.announce(entry, done)
         return Outcome()
 

@@ -56,7 +56,9 @@ class DependencyFailures:
         which a dependency recovers wakes the others that it failed.
         """
         before = self._failing.pop(name, {})
-        self._wake_failed_by({it for it in before if isinstance(results.get(it), TopicState | TableState)})
+        self._wake_failed_by(
+            {dependency for dependency in before if isinstance(results.get(dependency), TopicState | TableState)}
+        )
         errors = {
             dependency: result
             for dependency, result in results.items()

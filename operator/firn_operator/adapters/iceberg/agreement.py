@@ -173,7 +173,7 @@ class Agreement:
         current = transaction.table_metadata.properties
         properties = {**self._layout.properties, **self._marks()}
         put = {key: value for key, value in properties.items() if current.get(key) != value}
-        gone = table_properties.taken_back(current, properties)
+        gone = table_properties.dropped_by_spec(current, properties)
         if put:
             transaction.set_properties(put)
         if gone:

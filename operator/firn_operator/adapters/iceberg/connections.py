@@ -33,9 +33,9 @@ class Agreed:
 class Connection:
     """A catalog that is opened on first use, and again when a secret's file changes."""
 
-    def __init__(self, name: str, connection: CatalogConnection, threads: int = _THREADS) -> None:
+    def __init__(self, name: str, settings: CatalogConnection, threads: int = _THREADS) -> None:
         self.name = name
-        self.connection = connection
+        self.settings = settings
         self.namespaces: dict[str, str] = {}
         """Namespaces known to exist, and where their tables go (empty: the catalog decides)."""
         self.seen: dict[TableKey, Agreed] = {}
@@ -48,9 +48,9 @@ class Connection:
     def catalog(self) -> Catalog:
         """The catalog, as the secrets' files say now."""
         with self._lock:
-            now = secret_files.signature(self.connection.secret_files)
+            now = secret_files.signature(self.settings.secret_files)
             if self._catalog is None or now != self._opened_with:
-                self._catalog = open_catalog(self.name, self.connection)
+                self._catalog = open_catalog(self.name, self.settings)
                 self._opened_with = now
             return self._catalog
 

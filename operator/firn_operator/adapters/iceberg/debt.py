@@ -50,7 +50,7 @@ _Files = tuple[tuple[DataFile, ...], tuple[DeleteFile, ...]]
 
 
 @dataclass(slots=True)
-class _Found:
+class _Contents:
     """The content of a manifest. ``files`` has those that planning may need: all, or the small ones and the newest
     of each partition."""
 
@@ -83,14 +83,14 @@ class _Manifests:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept: OrderedDict[tuple[str, int], _Found] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _Contents] = OrderedDict()
         self.weight = 0
         """Files remembered now, and a little for each manifest."""
         self._lock = threading.Lock()
         self.read = 0
         """Manifests that had to be read so far."""
 
-    def get(self, manifest: Manifest, kind: int, read: Callable[[], _Found]) -> _Found:
+    def get(self, manifest: Manifest, kind: int, read: Callable[[], _Contents]) -> _Contents:
         """Return the content of the manifest from the cache or from ``read``. ``kind`` separates different readings
         of a manifest."""
         key = (manifest.path, kind)
@@ -111,7 +111,7 @@ class _Manifests:
         return contents
 
 
-def _weight(contents: _Found) -> int:
+def _weight(contents: _Contents) -> int:
     return 4 + len(contents.files) + len(contents.deletes)
 
 
@@ -131,11 +131,11 @@ class CatalogDebts:
     def __init__(
         self, connections: Mapping[str, CatalogConnection], clock: Clock, kept_files: int = _KEPT_FILES
     ) -> None:
-        self._connections = {name: Connection(name, known, _THREADS) for name, known in connections.items()}
+        self._connections = {name: Connection(name, settings, _THREADS) for name, settings in connections.items()}
         self._places: dict[str, Batch[TableKey, str | None]] = {
-            name: Batch(_place_reader(known), _BATCH)
-            for name, known in self._connections.items()
-            if known.connection.type == "sql"
+            name: Batch(_place_reader(connection), _BATCH)
+            for name, connection in self._connections.items()
+            if connection.settings.type == "sql"
         }
         self._clock = clock
         self._measured: dict[str, _Measured] = {}
@@ -204,14 +204,14 @@ class CatalogDebts:
         (place, io), *letters = located
         if place is None:
             return None, _NEVER
-        debt, until = self._one(place, io, work, now)
+        debt, until = self._measure_place(place, io, work, now)
         for other, other_io in letters:
             if other is not None:
-                more, sooner = self._one(other, other_io, work, now)
+                more, sooner = self._measure_place(other, other_io, work, now)
                 debt, until = _sum(debt, more), min(until, sooner)
         return debt, until
 
-    def _one(self, place: str, io: FileIO, work: CompactionWork, now: int) -> tuple[TableDebt, int]:
+    def _measure_place(self, place: str, io: FileIO, work: CompactionWork, now: int) -> tuple[TableDebt, int]:
         try:
             document, size = _read_metadata(io, place)
             return self._measure(document, size, io, work, now)
@@ -288,12 +288,12 @@ def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
     return min((soonest, *(moment + quiet for moment in newest.values() if moment + quiet > now)))
 
 
-def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Found]:
-    return lambda: _Found(deletes=tuple(iceberg_manifests.read_deletes(io, manifest, plain)))
+def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Contents]:
+    return lambda: _Contents(deletes=tuple(iceberg_manifests.read_deletes(io, manifest, plain)))
 
 
-def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Callable[[], _Found]:
-    def read() -> _Found:
+def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Callable[[], _Contents]:
+    def read() -> _Contents:
         kept: list[DataFile] = []
         newest: dict[str, DataFile] = {}
         count = size = small = 0
@@ -311,7 +311,7 @@ def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Ca
                 kept.append(file)
             elif (rival := newest.get(file.partition)) is None or rival.written < file.written:
                 newest[file.partition] = file
-        return _Found((*kept, *newest.values()), (), count, size, small)
+        return _Contents((*kept, *newest.values()), (), count, size, small)
 
     return read
 

@@ -307,36 +307,37 @@ class _Comparison:
             if column.doc is not None and column.doc != field_found.doc:
                 yield _documentation(path, column.doc)
 
-    def _type(self, path: tuple[str, ...], have: iceberg.IcebergType, want: types.Type) -> Iterator[SchemaStep]:
-        match have, want:
+    def _type(self, path: tuple[str, ...], current: iceberg.IcebergType, wanted: types.Type) -> Iterator[SchemaStep]:
+        match current, wanted:
             case iceberg.ListType(), types.ListOf(element):
-                yield from self._type((*path, "element"), have.element_type, element)
+                yield from self._type((*path, "element"), current.element_type, element)
             case iceberg.MapType(), types.MapOf(key, value):
-                if have.key_type != iceberg_type(key, count(1)):
-                    raise self._refused((*path, "key"), f"is {have.key_type} in the table and {key} in the schema")
-                yield from self._type((*path, "value"), have.value_type, value)
+                if current.key_type != iceberg_type(key, count(1)):
+                    raise self._refused((*path, "key"), f"is {current.key_type} in the table and {key} in the schema")
+                yield from self._type((*path, "value"), current.value_type, value)
             case iceberg.StructType(), types.Struct(members):
-                yield from self._struct(path, have, members)
+                yield from self._struct(path, current, members)
             case _:
-                target = iceberg_type(want, count(1))
-                if have == target:
+                target = iceberg_type(wanted, count(1))
+                if current == target:
                     return
-                if not _widens(have, target):
+                if not _widens(current, target):
                     raise self._refused(
                         path,
-                        f"is {have} in the table and {want} in the schema; allowed are int to long, float to double and a higher decimal precision",
+                        f"is {current} in the table and {wanted} in the schema; allowed are int to long, float to double and a higher decimal"
+                        " precision",
                     )
                 yield SchemaStep(
-                    f"column {'.'.join(path)}: {have} to {target}",
+                    f"column {'.'.join(path)}: {current} to {target}",
                     lambda update: update.update_column(path, field_type=target),
                 )
 
     def _struct(
-        self, path: tuple[str, ...], have: iceberg.StructType, members: Sequence[tuple[str, types.Type]]
+        self, path: tuple[str, ...], current: iceberg.StructType, members: Sequence[tuple[str, types.Type]]
     ) -> Iterator[SchemaStep]:
-        present = {field.name: field for field in have.fields}
+        present = {field.name: field for field in current.fields}
         names = {name for name, _ in members}
-        for field in have.fields:
+        for field in current.fields:
             if field.required and field.name not in names:
                 raise self._refused(
                     (*path, field.name), "is required in the table but no member of the schema fills it"
@@ -376,10 +377,10 @@ def _documentation(path: tuple[str, ...], doc: str) -> SchemaStep:
     return SchemaStep(f"column {'.'.join(path)} documented", lambda update: update.update_column(path, doc=doc))
 
 
-def _widens(have: iceberg.IcebergType, want: iceberg.IcebergType) -> bool:
-    match have, want:
+def _widens(current: iceberg.IcebergType, wanted: iceberg.IcebergType) -> bool:
+    match current, wanted:
         case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
             return True
         case iceberg.DecimalType(), iceberg.DecimalType():
-            return have.scale == want.scale and have.precision < want.precision
+            return current.scale == wanted.scale and current.precision < wanted.precision
     return False

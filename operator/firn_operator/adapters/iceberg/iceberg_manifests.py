@@ -49,13 +49,13 @@ def read_list(io: FileIO, path: str) -> list[Manifest]:
     """The manifests of a snapshot. Raises FileNotFoundError."""
     return [
         Manifest(
-            path=found["path"],
-            length=found["length"],
-            spec_id=found["spec"],
-            deletes=found.get("content") == 1,
-            sequence=found.get("sequence") or 0,
+            path=record["path"],
+            length=record["length"],
+            spec_id=record["spec"],
+            deletes=record.get("content") == 1,
+            sequence=record.get("sequence") or 0,
         )
-        for found in _records(io, path, _LIST, {})
+        for record in _records(io, path, _LIST, {})
     ]
 
 

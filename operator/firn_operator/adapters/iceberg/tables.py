@@ -25,9 +25,9 @@ class CatalogTables:
     def __init__(self, connections: Mapping[str, CatalogConnection]) -> None:
         self._connections = {name: Connection(name, connection) for name, connection in connections.items()}
         self._places: dict[str, Batch[TableKey, str | None]] = {
-            name: Batch(self._place_reader(known), _BATCH)
-            for name, known in self._connections.items()
-            if known.connection.type == "sql"
+            name: Batch(self._place_reader(connection), _BATCH)
+            for name, connection in self._connections.items()
+            if connection.settings.type == "sql"
         }
 
     def close(self) -> None:

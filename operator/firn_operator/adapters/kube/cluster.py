@@ -31,7 +31,7 @@ class _Children:
     """Our children of one kind by name: hash and version. Metadata only."""
 
     read: float
-    known: dict[str, tuple[str | None, str]]
+    versions: dict[str, tuple[str | None, str]]
 
 
 class KubeCluster:
@@ -60,7 +60,7 @@ class KubeCluster:
         wanted_hash = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
         ours = metadata["namespace"] == self._namespace
         children = await self._known_children(kind) if ours else None
-        live_hash, live_version = children.known.get(metadata["name"], (None, "")) if children else (None, "")
+        live_hash, live_version = children.versions.get(metadata["name"], (None, "")) if children else (None, "")
         if kind[1] == "StatefulSet" and ours:
             live_hash = self._workloads.applied_hash(metadata["name"])
         if wanted_hash is not None and live_hash == wanted_hash:
@@ -76,7 +76,7 @@ class KubeCluster:
         if kind[1] in ("StatefulSet", "Job") and ours:
             self._workloads.seen({**applied, "kind": kind[1]})
         if children is not None:
-            children.known[metadata["name"]] = (wanted_hash, version)
+            children.versions[metadata["name"]] = (wanted_hash, version)
         return version != live_version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -92,7 +92,7 @@ class KubeCluster:
         """Delete an object. A missing one is no error."""
         children = self._children.get((api_version, kind))
         if children is not None and namespace == self._namespace:
-            children.known.pop(name, None)
+            children.versions.pop(name, None)
         try:
             await self._api.call(
                 "DELETE", path(api_version, kind, namespace, name), {"propagationPolicy": "Background"}

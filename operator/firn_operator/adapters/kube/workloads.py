@@ -91,15 +91,15 @@ class Workloads:
 def pod_state(pod: Manifest) -> PodState:
     """A pod, reduced. Its main container is the first of its spec."""
     metadata, status = pod["metadata"], pod.get("status", {})
-    statuses = {found["name"]: found for found in status.get("containerStatuses", [])}
+    statuses = {container["name"]: container for container in status.get("containerStatuses", [])}
     every = [*status.get("initContainerStatuses", []), *statuses.values()]
     main = statuses.get(pod["spec"]["containers"][0]["name"], {})
-    conditions = {found["type"]: found for found in status.get("conditions", [])}
+    conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     waiting: Manifest = next(
         (
             wait
-            for found in every
-            if (wait := found.get("state", {}).get("waiting")) and wait.get("reason") not in _ON_THE_WAY
+            for container in every
+            if (wait := container.get("state", {}).get("waiting")) and wait.get("reason") not in _ON_THE_WAY
         ),
         {},
     )
@@ -132,7 +132,8 @@ def pod_state(pod: Manifest) -> PodState:
 def job_state(job: Manifest) -> JobState:
     """A Job, reduced."""
     metadata, status = job["metadata"], job.get("status", {})
-    true = {found["type"]: found for found in status.get("conditions", []) if found["status"] == "True"}
+    conditions = status.get("conditions", [])
+    true = {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
     ended: Manifest = true.get("Complete") or true.get("Failed") or {}
     created = _time(metadata["creationTimestamp"])
     assert created is not None

@@ -31,7 +31,7 @@ class Preparation:
     def prepare(self, topic: Topic) -> None:
         """Load or create the table and read what landed. Never raises: a failure is the topic's."""
         try:
-            topic.was_prepared(wholly=self._prepare(topic))
+            topic.was_prepared(complete=self._prepare(topic))
         except Exception as error:
             fail(topic, error)
 

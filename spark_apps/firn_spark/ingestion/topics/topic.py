@@ -117,13 +117,13 @@ class Topic:
             due += self._freshness - min(self._freshness / 2, 1.0 + 1.5 * self.reading.round_seconds)
         return max(due, self.attempts.next_at)
 
-    def was_prepared(self, *, wholly: bool = True) -> None:
+    def was_prepared(self, *, complete: bool = True) -> None:
         """Record the end of a preparation. It ends the failure of a round only if no record waits for another round.
 
-        If not ``wholly``, the table is ready but the brokers have not answered yet. This ends an earlier failure of the catalog.
+        If not ``complete``, the table is ready but the brokers have not answered yet. This ends an earlier failure of the catalog.
         """
-        self.prepared = wholly
-        if not (self.attempts.round_failed and (self.lag_records or not wholly)):
+        self.prepared = complete
+        if not (self.attempts.round_failed and (self.lag_records or not complete)):
             self.attempts.succeeded()
 
     def failed(self, error: FirnError, now: float) -> None:

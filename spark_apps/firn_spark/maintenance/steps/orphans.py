@@ -71,16 +71,16 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
         jackson.annotation.PropertyAccessor.FIELD,
         getattr(subject.jvm, "com.fasterxml.jackson.annotation.JsonAutoDetect$Visibility").ANY,
     )
-    told = False
+    listed_any = False
     try:
         pages = iceberg.relocated.com.google.common.collect.Iterables.partition(io.listPrefix(prefix), PAGE)
         for page in elements(pages.iterator()):
             for info in json.loads(mapper.writeValueAsString(page)):
-                told = True
+                listed_any = True
                 yield Listed(info["location"], int(info["size"]), int(info["createdAtMillis"]))
     except JAVA_ERRORS as error:
         # A directory that was never written to. A partial listing is useless: the metadata that protects files may be in the rest.
-        if told or "FileNotFoundException" not in short(error):
+        if listed_any or "FileNotFoundException" not in short(error):
             raise
 
 
@@ -94,7 +94,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     cutoff = subject.now_ms() - min_age_ms
     before = table.operations().current()
     # Files that the table already refers to are not kept in memory during the listing: in a large table that is nearly all.
-    known = Places(Reachable(subject.spark, table, before).paths())
+    referenced = Places(Reachable(subject.spark, table, before).paths())
     roots: set[str] = set()
     candidates: list[Listed] = []
     metadata_files: dict[str, int] = {}
@@ -107,7 +107,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
                 roots.add(place(home.group(1)) + "/")
         if (
             info.changed_ms < cutoff
-            and info.path not in known
+            and info.path not in referenced
             and not hidden(info.path, root)
             and _NO_NAME.isdisjoint(info.path)
         ):
@@ -122,20 +122,20 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
         )
     after = table.operations().current()
     if candidates and str(after.metadataFileLocation()) != str(before.metadataFileLocation()):
-        known = Places(Reachable(subject.spark, table, after).paths())
-    found = [
+        referenced = Places(Reachable(subject.spark, table, after).paths())
+    orphan_files = [
         info
         for info in candidates
-        if info.path not in known and not any(place(info.path).startswith(other) for other in roots)
+        if info.path not in referenced and not any(place(info.path).startswith(other) for other in roots)
     ]
-    if enforce and found:
+    if enforce and orphan_files:
         subject.failpoints.reach("before-deletion")
-        delete(subject, [info.path for info in found])
+        delete(subject, [info.path for info in orphan_files])
     return Removed(
-        files=len(found),
-        bytes=sum(info.bytes for info in found),
-        items=len(found),
-        sample=tuple(info.path for info in found[:SAMPLE]),
+        files=len(orphan_files),
+        bytes=sum(info.bytes for info in orphan_files),
+        items=len(orphan_files),
+        sample=tuple(info.path for info in orphan_files[:SAMPLE]),
     )
 
 
@@ -172,8 +172,8 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
     """
     table = subject.table
     uuid = str(table.operations().current().uuid())
-    known = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
-    unknown = sorted((path for path in metadata_files if path not in known), key=lambda path: metadata_files[path])
+    referenced = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
+    unknown = sorted((path for path in metadata_files if path not in referenced), key=lambda path: metadata_files[path])
     asked = {path for path in unknown if _FIRST.search(path)} | set(unknown[-NEWEST_LOOKED_AT:])
     for path in sorted(asked):
         other = _uuid(subject, path)

@@ -296,33 +296,36 @@ def expired(
     started on it may still read. Snapshots of tags and heads of branches are kept. So are the newest ``min_keep`` of
     each branch, and as many of main as are needed to know the ingestion offsets from its history.
     """
-    known = {one.id: one for one in snapshots}
+    by_id = {snapshot.id: snapshot for snapshot in snapshots}
     keep = set(refs.values())
     ancestors: set[int] = set()
     for branch, own in branches.items():
         cutoff, min_keep = now_ms - max(work.max_age_ms, own.max_age_ms), max(work.min_keep, own.min_keep)
         superseded = now_ms
-        count, told = 0, branch != "main"
-        lineage = list(_lineage(known, refs[branch]))
-        ancestors.update(one.id for one in lineage)
+        count, has_offsets = 0, branch != "main"
+        lineage = list(_lineage(by_id, refs[branch]))
+        ancestors.update(snapshot.id for snapshot in lineage)
         # A table without ingestion has no offsets.
-        told = told or not any(one.carries for one in lineage)
-        for one in lineage:
-            if count >= min_keep and superseded < cutoff and told:
+        has_offsets = has_offsets or not any(snapshot.carries for snapshot in lineage)
+        for snapshot in lineage:
+            if count >= min_keep and superseded < cutoff and has_offsets:
                 break
-            keep.add(one.id)
-            told = told or one.carries
-            count, superseded = count + 1, one.committed_ms
+            keep.add(snapshot.id)
+            has_offsets = has_offsets or snapshot.carries
+            count, superseded = count + 1, snapshot.committed_ms
     # In no branch: staged, or rolled back.
-    keep.update(one.id for one in snapshots if one.id not in ancestors and one.committed_ms >= now_ms - work.max_age_ms)
-    return [one.id for one in snapshots if one.id not in keep]
+    oldest = now_ms - work.max_age_ms
+    keep.update(
+        snapshot.id for snapshot in snapshots if snapshot.id not in ancestors and snapshot.committed_ms >= oldest
+    )
+    return [snapshot.id for snapshot in snapshots if snapshot.id not in keep]
 
 
-def _lineage(known: Mapping[int, History], head: int) -> Iterable[History]:
-    one = known.get(head)
-    while one is not None:
-        yield one
-        one = known.get(one.parent) if one.parent is not None else None
+def _lineage(snapshots: Mapping[int, History], head: int) -> Iterable[History]:
+    snapshot = snapshots.get(head)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = snapshots.get(snapshot.parent) if snapshot.parent is not None else None
 
 
 def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
@@ -340,7 +343,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
             ids[:] = set(ids) & set(_expired(base, work, subject.now_ms()))
             builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
 
-        change = NewMetadata(subject.guard, edit, lambda found: all(found.snapshot(one) is None for one in ids))
+        change = NewMetadata(subject.guard, edit, lambda metadata: all(metadata.snapshot(id) is None for id in ids))
         swap(table, change, subject.failpoints, PATIENT)
         subject.done.commits += 1
         before = change.before or before
@@ -368,12 +371,12 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
 def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
     snapshots = [
         History(
-            int(one.snapshotId()),
-            int(one.parentId()) if one.parentId() is not None else None,
-            int(one.timestampMillis()),
-            one.summary().get(names.SUMMARY_OFFSETS) is not None,
+            int(snapshot.snapshotId()),
+            int(snapshot.parentId()) if snapshot.parentId() is not None else None,
+            int(snapshot.timestampMillis()),
+            snapshot.summary().get(names.SUMMARY_OFFSETS) is not None,
         )
-        for one in metadata.snapshots()
+        for snapshot in metadata.snapshots()
     ]
     refs = {str(name): ref for name, ref in dict(metadata.refs()).items()}
     return expired(
@@ -392,10 +395,10 @@ def _own(branch: Any) -> SnapshotsWork:
 
 
 def _snapshot_list(jvm: Any, metadata: Any, ids: Iterable[int]) -> Any:
-    found = jvm.java.util.ArrayList()
-    for one in ids:
-        found.add(metadata.snapshot(one))
-    return found
+    snapshots = jvm.java.util.ArrayList()
+    for id in ids:
+        snapshots.add(metadata.snapshot(id))
+    return snapshots
 
 
 # Metadata files
@@ -420,13 +423,13 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
     table.refresh()
     metadata = table.operations().current()
     version = _version(str(metadata.metadataFileLocation()))
-    logged = [str(one.file()) for one in metadata.previousFiles()]
-    known = Places({*logged[len(logged) - min(keep, len(logged)) :], str(metadata.metadataFileLocation())})
+    logged = [str(entry.file()) for entry in metadata.previousFiles()]
+    kept = Places({*logged[len(logged) - min(keep, len(logged)) :], str(metadata.metadataFileLocation())})
     old = {
         info.path: info.bytes
         for info in listed
         # A version below the newest can no longer become current: its writer would replace metadata that has been replaced.
-        if info.path not in known and version is not None and (_version(info.path) or 0) < version
+        if info.path not in kept and version is not None and (_version(info.path) or 0) < version
     }
     removed = Removed(files=len(old), bytes=sum(old.values()), items=len(old), sample=tuple(sorted(old)[:SAMPLE]))
     if enforce:
@@ -434,7 +437,7 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
             change = NewMetadata(
                 subject.guard,
                 lambda builder, _: builder.setProperties(wanted),
-                lambda found: all(found.properties().get(key) == value for key, value in wanted.items()),
+                lambda metadata: all(metadata.properties().get(key) == value for key, value in wanted.items()),
             )
             # This commit shortens the log, and the catalog's client deletes the files that it drops from the log.
             swap(table, change, subject.failpoints, PATIENT)
@@ -446,5 +449,5 @@ def _metadata(subject: Subject, keep: int, enforce: bool) -> Removed:
 
 
 def _version(path: str) -> int | None:
-    found = _METADATA_FILE.search(path)
-    return int(found.group(1)) if found else None
+    match = _METADATA_FILE.search(path)
+    return int(match.group(1)) if match else None

@@ -36,11 +36,11 @@ class Arrangement:
 
 def planned(scan: Any) -> Iterator[Any]:
     """Yield the scan tasks of a table scan."""
-    found = scan.planFiles()
+    tasks = scan.planFiles()
     try:
-        yield from elements(found.iterator())
+        yield from elements(tasks.iterator())
     finally:
-        found.close()
+        tasks.close()
 
 
 def elements(iterator: Any) -> Iterator[Any]:

@@ -100,7 +100,7 @@ def _reader(kind: types.Type, refuse_unknown: bool) -> _Reader:
         case types.MapOf(types.Primitive("string"), value):
             return _Maps(type_, _reader(value, refuse_unknown))
     if _kind(kind) == kernel.OPAQUE:
-        return _Others(type_, ValueReader.of(kind, refuse_unknown=refuse_unknown))
+        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown))
     return _Scalars(type_, kind)
 
 
@@ -176,7 +176,7 @@ class _Lists:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
-        (begins, stops, owners), there = _found(
+        (begins, stops, owners), there = _find_all(
             3,
             int(present.sum()),
             lambda places, there: kernel.find_elements(
@@ -197,7 +197,7 @@ class _Maps:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
-        (key_firsts, key_lengths, begins, stops, owners), there = _found(
+        (key_firsts, key_lengths, begins, stops, owners), there = _find_all(
             5,
             int(present.sum()),
             lambda places, there: kernel.find_entries(
@@ -253,7 +253,7 @@ class _Others:
         return pa.array(values_read, self.type, size=len(values_read)), sure
 
 
-def _found(columns: int, least: int, find: Callable[[list[_Array], _Array], int]) -> tuple[list[_Array], _Array]:
+def _find_all(columns: int, least: int, find: Callable[[list[_Array], _Array], int]) -> tuple[list[_Array], _Array]:
     """Return the columns of places and the flags that ``find`` writes. It is called again if it finds more than there
     is room for."""
     room = 4 * least + 16

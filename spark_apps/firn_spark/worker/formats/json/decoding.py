@@ -20,7 +20,7 @@ class JsonFormat:
         refuse_unknown = schema.unknown_fields == "DeadLetter"
         self._columns = arrow_types.arrow_schema(schema.fields)
         self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
-        self._reader = RecordReader.of(schema.fields, refuse_unknown=refuse_unknown)
+        self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown)
 
     def decode(self, records: Fetched) -> Columns:
         """Decode values into one column for each field."""
@@ -29,7 +29,7 @@ class JsonFormat:
         doubted = np.flatnonzero(~vouched)
         if not len(doubted):
             return Columns(fast, {})
-        strict = self._strict(values.take(doubted))
+        strict = self._strict(values.select(doubted))
         order = np.arange(len(values))
         order[doubted] = len(values) + np.arange(len(doubted))
         indices = pa.array(order)

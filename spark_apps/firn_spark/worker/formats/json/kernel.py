@@ -856,8 +856,8 @@ def find_entries(
                 length = at - 1 - key
                 escapes = escapes or escaped
                 if count < room:
-                    for known in range(begun, count):
-                        if key_lengths[known] == length and _same(data, key, data, key_firsts[known], length):
+                    for earlier in range(begun, count):
+                        if key_lengths[earlier] == length and _same(data, key, data, key_firsts[earlier], length):
                             sure = False
                     key_firsts[count] = key
                     key_lengths[count] = -1 - length if escaped else length

@@ -513,7 +513,7 @@ class RecordReader:
     _has_required: bool
 
     @classmethod
-    def of(cls, fields: Sequence[Column], *, refuse_unknown: bool) -> "RecordReader":
+    def for_schema(cls, fields: Sequence[Column], *, refuse_unknown: bool) -> "RecordReader":
         """Make a reader of ``fields``. Raises InvalidSpecError for an invalid type."""
         return cls(_members(fields, refuse_unknown), len(fields), any(field.required for field in fields))
 
@@ -538,7 +538,7 @@ class ValueReader:
     _convert: Converter
 
     @classmethod
-    def of(cls, kind: types.Type, *, refuse_unknown: bool) -> "ValueReader":
+    def for_type(cls, kind: types.Type, *, refuse_unknown: bool) -> "ValueReader":
         """Make a reader of ``kind``."""
         return cls(_converter(kind, refuse_unknown))
 
