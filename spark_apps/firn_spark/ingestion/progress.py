@@ -2,9 +2,11 @@
 for the kubelet.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -75,6 +77,15 @@ class Metrics:
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 
 
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a client that disconnected, such as a probe that timed out. Print every other error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Server:
     """The HTTP server. ``progress`` returns the document; ``ready`` and ``alive`` return None or the problem."""
 
@@ -116,8 +127,7 @@ class Server:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), Handler)
-        self._server.daemon_threads = True
+        self._server = _HttpServer((host or "0.0.0.0", int(port)), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property

@@ -1,0 +1,49 @@
+"""The driver's HTTP server and clients that disconnect before they have their answer."""
+
+import socket
+import struct
+import threading
+
+import pytest
+
+from firn.model.progress import GroupProgress
+from firn_spark.ingestion.progress import Metrics, Server
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+def answer_after_a_disconnect(problem: Exception | None = None) -> None:
+    """Send a probe, disconnect while the server computes the answer, and wait until it has tried to send it."""
+    asked, disconnected = threading.Event(), threading.Event()
+    handlers: list[threading.Thread] = []
+
+    def ready() -> str | None:
+        handlers.append(threading.current_thread())
+        asked.set()
+        disconnected.wait(10)
+        if problem is not None:
+            raise problem
+        return "starting"
+
+    server = Server("127.0.0.1:0", Metrics(), lambda: GroupProgress(group="default", started=0.0), ready, lambda: None)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: driver\r\n\r\n")
+            assert asked.wait(10)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        disconnected.set()
+        handlers[0].join(10)
+        assert not handlers[0].is_alive()
+    finally:
+        server.stop()
+
+
+def test_a_client_that_disconnects_is_not_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    answer_after_a_disconnect()
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_the_driver_is_still_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    answer_after_a_disconnect(KeyError("no such topic"))
+    assert "no such topic" in capfd.readouterr().err
