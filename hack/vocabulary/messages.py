@@ -6,16 +6,36 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.vocabulary.sources import COMPONENTS, files, parsed, template
+from hack.vocabulary.sources import COMPONENTS, files
+from hack.vocabulary.texts import source, texts
 
-_SENTENCE = re.compile(r"[a-z]{2,}[,:;)]? [a-z{(]|[}:,;)] [a-z]{2,}")
-_KEYWORDS = frozenset({"message", "problem"})
-"""Names of variables and arguments that hold a message."""
+CONDITIONS, EVENTS, ERRORS, RULES = "conditions", "Events", "errors", "rules"
+_ARGUMENTS = {
+    "Announcement": (EVENTS, 2),
+    "BadRecordError": (ERRORS, 2),
+    "DependencyHealth": (CONDITIONS, 1),
+    "Failure": (CONDITIONS, 1),
+    "FleetHealth": (CONDITIONS, 1),
+    "GroupHealth": (CONDITIONS, 1),
+    "Resolution": (CONDITIONS, 3),
+    "Rule": (RULES, 1),
+    "Trouble": (CONDITIONS, 1),
+    "Verdict": (CONDITIONS, 2),
+    "paused_over": (CONDITIONS, 2),
+}
+"""Calls with a message: its kind, and its place among the arguments."""
+_KEYWORDS = frozenset({"message", "problem", "overdue", "degraded", "memory_hint", "wrong"})
+"""Arguments that are a message in every call."""
+_LISTS = frozenset({"notes", "problems", "reasons"})
+"""Lists whose elements are messages."""
+_NO_MESSAGE = frozenset({"AssertionError", "KeyError", "TypeError", "FailpointError"})
+"""Errors that no user sees: bugs and test tools."""
+_WORD = re.compile(r"[A-Za-z]{2,}")
 _PREFACE = """\
 # Messages
 
 `make generate` writes this page from the code. It lists every text of a condition, an Event or an error by the
-component that reports it. A name in braces stands for a value. Some messages are joined from several of these texts.
+component that reports it. A name in braces stands for a value, which may be another message of this page.
 [Conditions](conditions.md) explains the reasons that accompany them.
 """
 
@@ -24,55 +44,51 @@ def markdown() -> str:
     """Return the whole page."""
     parts = [_PREFACE]
     for component in COMPONENTS:
-        texts: dict[str, set[str]] = defaultdict(set)
+        page: dict[str, set[str]] = defaultdict(set)
         for path in files(component):
-            for kind, text in _messages(path):
-                texts[kind].add(text.strip())
+            for kind, text in messages(path):
+                page[kind].add(text)
         parts.append(f"## {component}\n")
-        for kind in sorted(texts):
-            parts += [f"### {component}: {kind}\n", "```text", *sorted(texts[kind]), "```\n"]
+        for kind in sorted(page):
+            parts += [f"### {component}: {kind}\n", "```text", *sorted(page[kind]), "```\n"]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _messages(path: Path) -> Iterator[tuple[str, str]]:
+def messages(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the kind and the text of every message in a file."""
-    decides = "firn_controllers" in path.parts
-    pending: list[tuple[ast.AST, str | None]] = [(parsed(path), None)]
-    while pending:
-        node, kind = pending.pop()
-        kind = _kind(node, kind)
-        text = template(node)
-        if text is not None:
-            if (
-                _SENTENCE.search(text)
-                and "\n" not in text
-                and (kind not in (None, "log") or (decides and kind is None))
-            ):
-                yield kind or "conditions and Events", text
-            continue
-        docstrings = {id(it) for it in ast.iter_child_nodes(node) if isinstance(it, ast.Expr) and template(it.value)}
-        pending += [(child, kind) for child in ast.iter_child_nodes(node) if id(child) not in docstrings]
+    file = source(path)
+    default = ERRORS if "firn_broker" in path.parts else CONDITIONS
+    for node, scope in file.nodes:
+        for kind, message in _reported(node, default):
+            for call in file.in_each_call(scope):
+                for text in texts(message, call):
+                    line = " ".join(text.split())
+                    if _WORD.search(re.sub(r"\{[^}]*\}", "", line)):
+                        yield kind, line
 
 
-def _kind(node: ast.AST, outer: str | None) -> str | None:
-    """Return what the texts inside ``node`` are: ``outer`` unless the node itself says it."""
-    if isinstance(node, ast.Call):
-        name = ast.unparse(node.func)
-        last = name.rpartition(".")[2]
-        if name.startswith(("log.", "logger.", "logging.", "re.")):
-            return "log"
-        if last.endswith(("Error", "Failure")) and last != "AssertionError":
-            return "errors"
-        if last == "Announcement":
-            return "Events"
-        if last == "Rule":
-            return "rules"
-        if last in ("Verdict", "Trouble", "BadRecord"):
-            return "conditions and Events"
-    if isinstance(node, ast.keyword) and node.arg in _KEYWORDS:
-        return outer or "errors"
-    if isinstance(node, ast.Assign | ast.AnnAssign) and outer is None:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(ast.unparse(target).rpartition(".")[2].strip("_") in _KEYWORDS for target in targets):
-            return "errors"
-    return outer
+def _reported(node: ast.AST, default: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the kind and the expression of each message that ``node`` itself reports."""
+    match node:
+        case ast.Call():
+            yield from _reported_by_call(node, default)
+        case ast.Dict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "error_message":
+                    yield ERRORS, value
+        case ast.Tuple(elts=[ast.Attribute(value=ast.Name(id="ErrorCode")), text]):
+            yield ERRORS, text
+
+
+def _reported_by_call(call: ast.Call, default: str) -> Iterator[tuple[str, ast.expr]]:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    kind, place = _ARGUMENTS.get(name, (default, len(call.args)))
+    if name in _NO_MESSAGE:
+        return
+    if place < len(call.args):
+        yield kind, call.args[place]
+    elif name.endswith(("Error", "Failure")):
+        yield from ((ERRORS, argument) for argument in call.args[:2])
+    elif name == "append" and ast.unparse(call.func).split(".")[-2] in _LISTS:
+        yield CONDITIONS, call.args[0]
+    yield from ((kind, keyword.value) for keyword in call.keywords if keyword.arg in _KEYWORDS)

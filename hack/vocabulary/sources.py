@@ -12,7 +12,7 @@ COMPONENTS = {
     "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
     "Broker": ("broker/firn_broker",),
     "Shared by all components": ("firn/model", "firn/tables", "firn/records"),
-    "CustomResourceDefinitions": ("firn/api",),
+    "CustomResourceDefinitions": ("firn/api/v1alpha1",),
 }
 """Components as users know them, and the folders of their code."""
 

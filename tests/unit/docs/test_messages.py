@@ -1,0 +1,81 @@
+"""The collector of messages finds whole texts, however many functions build them."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hack.vocabulary.messages import messages
+
+SOURCES = (
+    pytest.param('raise NotReadyError(f"no broker of {fleet.service} is ready")', "no broker of {service} is ready"),
+    pytest.param(
+        """
+        def check(name):
+            subject = f"pod {name}"
+            if bad:
+                raise NotReadyError(f"{subject} is ill" + ("; see its log" if known else ""))
+        """,
+        "pod {name} is ill; see its log",
+        id="a local variable and a choice",
+    ),
+    pytest.param(
+        """
+        def error(problem):
+            return InvalidSpecError(f"type {text!r}: {problem}")
+
+        def parse():
+            raise error("ends too early")
+        """,
+        "type {text}: ends too early",
+        id="the argument of a helper",
+    ),
+    pytest.param(
+        """
+        def cause():
+            return "no heap"
+
+        def report():
+            return Verdict("False", Reason.STARTING, f"waiting: {cause()}")
+        """,
+        "waiting: no heap",
+        id="the result of a helper",
+    ),
+    pytest.param(
+        """
+        def outcome():
+            return "Gone", f"table {name} does not exist"
+
+        def report():
+            result, message = outcome()
+            return TableReport(result, message=message)
+        """,
+        "table {name} does not exist",
+        id="one of several results",
+    ),
+    pytest.param(
+        """
+        def report(run):
+            parts = []
+            parts.append(f"{run['filesBefore']} files rewritten")
+            return Announcement("Normal", COMPACTED, f"run {run['name']}: {'; '.join(parts)}")
+        """,
+        "run {name}: {files_before} files rewritten",
+        id="the elements of a list",
+    ),
+)
+
+
+@pytest.mark.parametrize(("code", "text"), SOURCES)
+def test_a_message_is_one_whole_text(tmp_path: Path, code: str, text: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(textwrap.dedent(code))
+    assert [message for _, message in messages(path)] == [text]
+
+
+def test_bugs_logs_and_bare_values_are_no_messages(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        'raise AssertionError("cannot be")\nlog.warning("no answer yet")\nraise NotReadyError(str(error))\n'
+    )
+    assert not list(messages(path))
