@@ -209,7 +209,7 @@ def _compacted(run: Mapping[str, Any]) -> str:
         parts.append(f"{run['deleteFilesRemoved']} delete files removed")
     if 0 < manifests[1] < manifests[0]:
         parts.append(f"{manifests[0]} manifests became {manifests[1]}")
-    return "; ".join(parts) or f"{run['commits']} commits"
+    return "; ".join(parts) or f"commits: {run['commits']}"
 
 
 _PARTS = (

@@ -48,7 +48,9 @@ def fleet_health(
     if isinstance(admin, FleetState) and ready >= fleet.least_ready:
         degraded = wrong
         if trouble is not None:
-            degraded = trouble.message + ("; the other brokers are replaced when it is ready" if rolling else "")
+            degraded = trouble.message + (
+                "; the operator replaces the other brokers when it is ready" if rolling else ""
+            )
         return FleetHealth(rolling=rolling, degraded=f"{what}: {degraded}" if degraded else "")
     if trouble is not None:
         return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: {trouble.message}", rolling, trouble.stalled)

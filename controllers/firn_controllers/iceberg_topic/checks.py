@@ -69,8 +69,8 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
         if namespaces and namespace not in namespaces:
             return Failure(
                 Reason.NOT_ALLOWED,
-                f"namespace {namespace} may not use {_KINDS[section]} {name}; the operator's configuration lists the namespaces"
-                f" that may in {section}.{name}.namespaces",
+                f"namespace {namespace} may not use {_KINDS[section]} {name}; add the namespace to {section}.{name}.namespaces in the"
+                " operator's configuration, or choose another",
             )
     return None
 
@@ -128,8 +128,8 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         return None
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,
-        f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore it; or delete this resource with"
-        " deletionPolicy Retain, and create it again with another table.name",
+        f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
+        " resource with deletionPolicy Retain, and create it again with another table.name",
     )
 
 
@@ -213,5 +213,6 @@ def _conflict(what: str, rival: TopicEntry) -> Failure:
     namespace, name = rival.name
     return Failure(
         Reason.RESOURCE_CONFLICT,
-        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two, or choose another topicName and table.name",
+        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two, or create this one again with another"
+        " topicName and table.name",
     )

@@ -280,7 +280,8 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
                 "False",
                 Reason.FENCED,
                 steady(progress.message)
-                or "another ingestion driver with a newer epoch writes the table; make sure that only one Firn serves this topic",
+                or "another ingestion driver with a newer epoch writes the table; make sure that only one installation of Firn"
+                " serves this topic",
             )
         case "BackingOff":
             reason = Reason.OUT_OF_MEMORY if progress.reason == Reason.OUT_OF_MEMORY else Reason.BACKING_OFF
@@ -294,7 +295,7 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
 def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     at = progress.halted_at
     if at is None:
-        return "ingestion stopped at a record that does not fit the schema"
+        return "ingestion stopped at a record that does not fit the schema; correct the schema, or set onBadRecord to DeadLetter"
     namespace, name = observed.entry.name
     why = steady(": ".join(part for part in (at.code, at.detail) if part))[:300]
     command = (
@@ -343,7 +344,7 @@ def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditio
     if resolved is not None:
         if isinstance(findings.topic, TopicState):
             proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
-            suffix = f"; DryRun {proposal} on the Kafka topic" if proposal else ""
+            suffix = f"; mode DryRun: would set {proposal} on the Kafka topic" if proposal else ""
             resolved = replace(resolved, message=resolved.message + suffix)
         verdicts[ConditionType.POLICIES_RESOLVED] = resolved
     healthy = maintenance_healthy(observed.maintenance)

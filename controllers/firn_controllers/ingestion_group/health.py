@@ -46,7 +46,7 @@ class ObservedGroup:
     executors: Sequence[PodState] | None = None
     """Pods of the group's Spark executors. None if the configuration gives it none."""
     memory_hint: str = ""
-    """Added to a message about missing memory."""
+    """Sentence for a message about missing memory; empty if the memory is large enough."""
 
 
 def group_health(group: ObservedGroup) -> GroupHealth:
@@ -56,7 +56,8 @@ def group_health(group: ObservedGroup) -> GroupHealth:
     trouble = pod_troubles.worst_trouble(group.pods, group.image, group.namespace)
     if trouble is not None:
         hint = group.memory_hint if trouble.reason is Reason.OUT_OF_MEMORY else ""
-        return GroupHealth(trouble.reason, f"{prefix}: {trouble.message}{hint}", rolling, trouble.stalled)
+        message = f"{prefix}: {trouble.message}" + (f"; {hint}" if hint else "")
+        return GroupHealth(trouble.reason, message, rolling, trouble.stalled)
     running = [pod for pod in group.pods if pod.running and not pod.deleting]
     current = group.report is not None and group.now - group.report[1] <= group.stale_after
     if running and current:
@@ -65,7 +66,9 @@ def group_health(group: ObservedGroup) -> GroupHealth:
             return GroupHealth(rolling=rolling)
         return GroupHealth(missing.reason, f"{prefix}: {missing.message}", rolling, missing.stalled, executors=True)
     if any(pod.ready for pod in running):
-        message = f"{prefix}: pod {running[0].name} is ready but does not answer on /progress"
+        message = (
+            f"{prefix}: pod {running[0].name} is ready, but does not answer on /progress; check the NetworkPolicies"
+        )
         return GroupHealth(Reason.BACKING_OFF, message, rolling)
     return GroupHealth(Reason.STARTING, f"{prefix}: the driver is starting", rolling)
 

@@ -58,14 +58,14 @@ def buffer_bytes(group: IngestionGroup) -> int:
 
 
 def memory_hint(group: IngestionGroup) -> str:
-    """Return a hint for "out of memory" if the memory cannot hold heap and Python.
+    """Return a sentence for messages about missing memory; empty if the memory has room for heap and Python.
 
-    In client mode Spark does not add them up.
+    In client mode Spark does not check their sum.
     """
     needed = quantities.heap(group.heap) + PYTHON_AT_LEAST
     if needed <= quantities.size(group.memory):
         return ""
-    return f"; memory {group.memory} has no room for a heap of {group.heap} and 384Mi for Python"
+    return f"memory {group.memory} has no room for a heap of {group.heap} and 384Mi for Python"
 
 
 def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnection:

@@ -138,8 +138,14 @@ def _decide_topic(
     deadline = since + policy.terms.deadline
     late = now > deadline
     if late:
-        cause = "other runs hold the table" if held else "raise spec.run.maxConcurrent"
-        outcome = replace(outcome, overdue=f"a run is due and has not started within spec.run.deadline: {cause}")
+        cause = (
+            "other runs work on the table; wait, or choose a schedule that does not overlap with theirs"
+            if held
+            else "too many other runs are active; raise spec.run.maxConcurrent, or maintenance.maxRuns of the configuration"
+        )
+        outcome = replace(
+            outcome, overdue=f"a run is due, but has not started within spec.run.deadline, because {cause}"
+        )
     return TopicDecision(
         topic,
         outcome,

@@ -34,13 +34,13 @@ class LogRetention:
         return (before if self.held else frozenset(self.configs)) - config.keys()
 
     def proposal(self, config: Mapping[str, str], live: Mapping[str, str]) -> str:
-        """Describe how enforcing would change the ``live`` configs; empty if it would not."""
+        """Describe the configs that differ from the ``live`` ones; empty if none does."""
         differing = [
             f"{key} {value} ({'now ' + live[key] if key in live else 'not set now'})"
             for key, value in sorted(self.proposed.items())
             if key not in config and live.get(key) != value
         ]
-        return f"would set {' and '.join(differing)}" if differing else ""
+        return " and ".join(differing)
 
 
 def log_retention(maintenance: TopicMaintenance) -> LogRetention:

@@ -106,14 +106,19 @@ class PolicyRun:
     def _silent(self) -> str:
         if self.job.succeeded:
             return "the run's report lacks this table; see the Job's log"
-        why = {
-            "DeadlineExceeded": "it took longer than spec.run.deadline",
-            "BackoffLimitExceeded": "it failed more often than spec.run.retries allows",
-            "PodFailurePolicy": "it rejected its configuration or the data that it read",
-        }.get(self.job.failure, self.job.failure or "its pods are gone")
-        return f"the run ended without a report on this table: {why}" + (
-            f" ({self.last_words})" if self.last_words else ""
-        )
+        last_words = f" ({self.last_words})" if self.last_words else ""
+        return f"the run ended without a report on this table: {self._cause()}{last_words}"
+
+    def _cause(self) -> str:
+        match self.job.failure:
+            case "DeadlineExceeded":
+                return "it took longer than spec.run.deadline"
+            case "BackoffLimitExceeded":
+                return "it failed more often than spec.run.retries allows"
+            case "PodFailurePolicy":
+                return "it rejected its configuration or the data that it read"
+            case failure:
+                return failure or "its pods no longer exist"
 
 
 def read_run(job: JobState, pods: Iterable[PodState]) -> PolicyRun | None:

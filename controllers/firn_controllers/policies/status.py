@@ -107,8 +107,8 @@ def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
 def _followed(report: PolicyReport) -> str:
     refused = sorted("/".join(topic.entry.name) for topic in report.observed.topics if not topic.followed)
     if not refused:
-        return "the policy is followed"
-    return f"the policy is followed, but does not fit {_named(refused)}; PoliciesResolved of such a topic says why"
+        return "the operator follows the policy"
+    return f"the operator follows the policy, except on {_named(refused)}; the condition PoliciesResolved of the topic names the cause"
 
 
 def _topics(report: PolicyReport) -> Manifest:

@@ -162,7 +162,7 @@ class FleetReconciler:
         if fleet_health.degraded and fleet_health.degraded != was_degraded:
             self._context.announce(Announcement("Warning", EventReason.DEGRADED, fleet_health.degraded))
         elif was_degraded and not fleet_health.degraded and fleet_health.problem is None:
-            self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"{what} have recovered"))
+            self._context.announce(Announcement("Normal", EventReason.RECOVERED, f"all {what} run again"))
         was_rolling = before is not None and before.rolling
         if fleet_health.rolling and not was_rolling:
             self._context.announce(

@@ -34,18 +34,22 @@ def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> No
     column = policy.spec.rows.column
     kind = _type_of("spec.rows.column", column, columns)
     if not isinstance(kind, Primitive) or kind.name not in _TIMES:
-        raise InvalidSpecError(f"spec.rows.column: {column} is {kind}, not a timestamp, timestamptz or date")
+        raise InvalidSpecError(f"spec.rows.column: {column} is {kind}; choose a timestamp, timestamptz or date")
 
 
 def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tuple[Column, ...]) -> None:
     if policy.spec.strategy == "Sort" and not policy.spec.columns and not topic.spec.table.sort_by:
-        raise InvalidSpecError("spec.columns: strategy Sort needs columns, because the topic's table has no sortBy")
+        raise InvalidSpecError(
+            "spec.columns: strategy Sort needs columns, because the topic's table has no sortBy; set one of them"
+        )
     for column in policy.spec.columns:
         try:
             if policy.spec.strategy == "Sort":
                 check_term(transforms.parse_sort(column).term, columns)
             elif isinstance(_type_of("spec.columns", column, columns), Struct | ListOf | MapOf):
-                raise InvalidSpecError(f"{column} is not a single value; ZOrder needs columns of primitive types")
+                raise InvalidSpecError(
+                    f"{column} has no primitive type; strategy ZOrder needs columns of primitive types"
+                )
         except InvalidSpecError as error:
             raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
 

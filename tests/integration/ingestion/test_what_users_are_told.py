@@ -342,7 +342,10 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
             "IngestionReady",
             "False",
             "Fenced",
-            saying=("gave way to a newer writer", "kubectl -n firn-system logs firn-ingest-other-0 --previous"),
+            saying=(
+                "a newer driver writes the same tables",
+                "kubectl -n firn-system logs firn-ingest-other-0 --previous",
+            ),
         )
         assert stage.says(name, "Ready") == ("False", "NotReady")
         run_another(15)

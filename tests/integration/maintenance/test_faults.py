@@ -242,10 +242,10 @@ def test_a_run_that_lost_its_lease_commits_nothing(lake: Lake, monkeypatch: pyte
     topic = lake.topic()
     topic.ingest(4)
     held: list[Lease] = []
-    take = Leases.take
+    acquire = Leases.acquire
 
     def taken(self: Leases, name: str) -> Lease | None:
-        lease = take(self, name)
+        lease = acquire(self, name)
         assert lease is not None
         held.append(lease)
         return lease
@@ -257,7 +257,7 @@ def test_a_run_that_lost_its_lease_commits_nothing(lake: Lake, monkeypatch: pyte
         store.write(held[0].name, Record("robber", time.time(), 600), there.version)
         held[0].renew()
 
-    monkeypatch.setattr(Leases, "take", taken)
+    monkeypatch.setattr(Leases, "acquire", taken)
     while_rewriting(monkeypatch, rob)
     run = lake.prepare(topic.work(**ALL))
     assert run.work() == ExitCode.TEMPORARY

@@ -68,8 +68,8 @@ def test_without_a_policy_or_a_log_nothing_is_owned() -> None:
 
 def test_a_dry_run_says_what_differs() -> None:
     log = log_retention(bound(policy("DryRun", {"maxAge": "7d", "maxBytes": "1Gi"})))
-    assert log.proposal({}, {}) == f"would set {BYTES} {2**30} (not set now) and {AGE} {WEEK} (not set now)"
-    assert log.proposal({}, {AGE: MONTH, BYTES: str(2**30)}) == f"would set {AGE} {WEEK} (now {MONTH})"
+    assert log.proposal({}, {}) == f"{BYTES} {2**30} (not set now) and {AGE} {WEEK} (not set now)"
+    assert log.proposal({}, {AGE: MONTH, BYTES: str(2**30)}) == f"{AGE} {WEEK} (now {MONTH})"
     assert log.proposal({AGE: "1", BYTES: "2"}, {AGE: "1"}) == ""
     assert log_retention(bound(policy())).proposal({}, {}) == ""
 
@@ -137,7 +137,7 @@ async def test_the_spec_goes_before_the_policy_and_gives_way_to_it_when_it_says_
 async def test_a_dry_run_sets_nothing_and_says_what_it_would() -> None:
     world = await world_with(policy("DryRun"))
     assert configs(world) == {}
-    assert f"DryRun would set {AGE} {WEEK}" in world.message("PoliciesResolved")
+    assert f"mode DryRun: would set {AGE} {WEEK}" in world.message("PoliciesResolved")
     for _ in range(100):
         await world.step()
         world.clock.advance(10.0)

@@ -139,7 +139,7 @@ async def test_a_bad_policy_says_which_field_and_nothing_is_run_by_it(
             {"strategy": "ZOrder", "columns": ["carrier", "nowhere"]},
             "spec.columns: 'nowhere' is not a column",
         ),
-        (COMPACTION, {"strategy": "ZOrder", "columns": ["place"]}, "place is not a single value"),
+        (COMPACTION, {"strategy": "ZOrder", "columns": ["place"]}, "place has no primitive type"),
         (COMPACTION, {"strategy": "Sort", "columns": ["hour(carrier)"]}, "spec.columns: hour(carrier)"),
         (RETENTION, {"rows": {"column": "delay", "maxAge": "1d"}}, "spec.rows.column: delay is double"),
         (RETENTION, {"rows": {"column": "_kafka.timestamps", "maxAge": "1d"}}, "spec.rows.column: '_kafka.timestamps'"),

@@ -70,7 +70,7 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
 
 async def test_a_policy_is_known_to_the_metrics_before_its_first_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[tuple[str, ...]] = []
-    monkeypatch.setattr(NoRunMeter, "known", lambda _, *policy: known.append(policy))
+    monkeypatch.setattr(NoRunMeter, "register", lambda _, *policy: known.append(policy))
     await world_with(gen.policy(**ALL))
     assert set(known) == {(COMPACTION, "demo", "policy")}
 
@@ -218,7 +218,7 @@ async def test_a_table_that_others_hold_for_too_long_is_overdue() -> None:
     world.clock.advance(601)
     await world.settle(seconds=60)
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunOverdue")
-    assert "other runs hold the table" in world.message("MaintenanceHealthy")
+    assert "other runs work on the table" in world.message("MaintenanceHealthy")
     world.maintainer.hold = False
     await world.settle(seconds=120)
     assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")

@@ -151,7 +151,7 @@ async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str,
             "5 delete files removed",
         ),
         ({"outcome": "Failed", "files_before": 13, "bytes_rewritten": 7}, "7 bytes rewritten"),
-        ({"manifests_before": 2, "manifests_after": 2}, "1 commits"),
+        ({"manifests_before": 2, "manifests_after": 2}, "commits: 1"),
     ],
     ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
 )

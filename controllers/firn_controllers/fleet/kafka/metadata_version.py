@@ -87,8 +87,8 @@ def failure(job: Manifest, version: str) -> str | None:
         return None
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return (
-        f"metadata version {version} was not finalised: Job {name} failed ({condition.get('reason', 'Failed')}), see kubectl -n {namespace}"
-        f" logs job/{name}; correct metadataVersion, or delete the Job to retry"
+        f"metadata version {version} was not finalised, because Job {name} failed ({condition.get('reason', 'Failed')}); see kubectl"
+        f" -n {namespace} logs job/{name}, then correct metadataVersion, or delete the Job to retry"
     )
 
 

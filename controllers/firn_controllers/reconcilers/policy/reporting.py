@@ -35,7 +35,7 @@ class PolicyReports:
         reported = [run for run in runs if run.active or run.settled(now)]
         status = policy_status(PolicyReport(observed, decision, reported, now))
         namespace = self._context.owner.namespace
-        done = [Announcement("Normal", EventReason.RUN_STARTED, f"Job {namespace}/{name} was made") for name in started]
+        done = [Announcement("Normal", EventReason.RUN_STARTED, f"created Job {namespace}/{name}") for name in started]
         done += self._ended(policy, [run for run in reported if not run.active])
         await self.write(policy, status, done)
 

@@ -193,7 +193,7 @@ def _with_table(
 
 
 def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: bool) -> list[Announcement]:
-    """Return the Events of the steps. ``repaired``: they undo a change from outside."""
+    """Return the Events of the steps. ``repaired``: they undo a change by another client."""
     done = []
     for step in steps:
         match step:
@@ -205,11 +205,11 @@ def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: b
                 done.append(Announcement("Normal", EventReason.CHANGED, text))
             case plan.AlterConfigs(put, remove) if repaired:
                 keys = ", ".join(sorted({*put, *remove}))
-                text = f"Kafka topic {topic}: set {keys} back to the spec after a change from outside"
+                text = f"Kafka topic {topic}: restored configs {keys}, which another client had changed"
                 done.append(Announcement("Warning", EventReason.DRIFT_REPAIRED, text))
             case plan.AlterConfigs(put, remove):
                 keys = ", ".join(sorted({*put, *remove}))
-                done.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: changed {keys}"))
+                done.append(Announcement("Normal", EventReason.CHANGED, f"Kafka topic {topic}: changed configs {keys}"))
     return done
 
 
@@ -219,7 +219,7 @@ def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[An
     if not proposal or proposal in _message_before(observed.entry, ConditionType.POLICIES_RESOLVED):
         return []
     topic = observed.resource.topic_name
-    return [Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}: DryRun {proposal}")]
+    return [Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}, mode DryRun: would set {proposal}")]
 
 
 def _message_before(entry: TopicEntry, kind: ConditionType) -> str:

@@ -80,13 +80,12 @@ class TopicDeletion:
         forced = observed.annotations.get(names.FORCE_DELETION) == "true"
         waited = observed.now - self._contract_removed[observed.entry.uid]
         if not await self._driver_released(observed) and not (forced and waited > GRACE):
-            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "the ingestion driver still works on the topic")
-            before = status.as_before(observed, ConditionType.DELETION_BLOCKED)
-            await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else before)
+            blocked = _blocked(Reason.RUNS_ACTIVE, "the ingestion driver still works on the topic")
+            await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else None)
             return Outcome(after=POLL)
         deletes_table = observed.resource.spec.deletion_policy.table == "Delete"
         if deletes_table and not forced and await self._maintenance_runs(observed.entry.uid):
-            blocked = _blocked(observed, Reason.RUNS_ACTIVE, "a maintenance run still works on the table")
+            blocked = _blocked(Reason.RUNS_ACTIVE, "a maintenance run still works on the table")
             await self._report_blocked(observed, blocked)
             return Outcome(after=POLL)
         problem = await self._drop(observed, done)
@@ -95,13 +94,20 @@ class TopicDeletion:
         if not forced:
             await self._report_blocked(observed, problem, done)
             return Outcome(failed=True)
-        text = f"{names.FORCE_DELETION} is set, so data is left behind: {problem.message}"
+        text = f"annotation {names.FORCE_DELETION} is true, so the operator leaves data behind: {problem.message}"
         done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         return None
 
     async def _report_blocked(
         self, observed: ObservedTopic, blocked: Verdict | None, done: list[Announcement] | None = None
     ) -> None:
+        """Report why the deletion waits; None repeats the last report, if there is one."""
+        if blocked is None:
+            blocked = status.as_before(observed, ConditionType.DELETION_BLOCKED)
+        else:
+            namespace, name = observed.entry.name
+            command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
+            blocked = replace(blocked, message=f"{blocked.message}; to leave the data behind instead: {command}")
         document = status.document(observed, TopicFindings(blocked=blocked))
         await self._reports.report(observed.entry, document, done or ())
 
@@ -143,14 +149,14 @@ class TopicDeletion:
         if target.catalog not in self._context.config.catalogs:
             if "table" not in observed.entry.status:
                 return None  # no table was ever created
-            gone = f"catalog {target.catalog} is no longer in the operator's configuration"
-            return _blocked(observed, Reason.CATALOG_UNREACHABLE, gone)
+            gone = f"catalog {target.catalog} is no longer in the operator's configuration; add it again"
+            return _blocked(Reason.CATALOG_UNREACHABLE, gone)
         if observed.catalog.problem is not None:
-            return _blocked(observed, Reason.CATALOG_UNREACHABLE, observed.catalog.message)
+            return _blocked(Reason.CATALOG_UNREACHABLE, observed.catalog.message)
         try:
             dropped = await self._context.ports.tables.drop(target, observed.entry.uid)
         except FirnError as error:
-            return _blocked(observed, Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
+            return _blocked(Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
         if dropped:
             done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
         return None
@@ -162,10 +168,10 @@ class TopicDeletion:
         if profile not in self._context.config.profiles:
             if "topicId" not in observed.entry.status:
                 return None  # no topic was ever created
-            gone = f"profile {profile} is no longer in the operator's configuration"
-            return _blocked(observed, Reason.BROKER_UNREACHABLE, gone)
+            gone = f"profile {profile} is no longer in the operator's configuration; add it again"
+            return _blocked(Reason.BROKER_UNREACHABLE, gone)
         if observed.fleet.problem is not None:
-            return _blocked(observed, Reason.BROKER_UNREACHABLE, observed.fleet.message)
+            return _blocked(Reason.BROKER_UNREACHABLE, observed.fleet.message)
         topics = self._context.ports.topics
         try:
             live = await topics.describe(profile, topic)
@@ -173,7 +179,7 @@ class TopicDeletion:
                 await topics.delete(profile, topic)
                 done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
         except FirnError as error:
-            return _blocked(observed, Reason.BROKER_UNREACHABLE, f"Kafka topic {topic}: {error}")
+            return _blocked(Reason.BROKER_UNREACHABLE, f"Kafka topic {topic}: {error}")
         return None
 
 
@@ -186,7 +192,5 @@ def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
     return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
 
 
-def _blocked(observed: ObservedTopic, reason: Reason, problem: str) -> Verdict:
-    namespace, name = observed.entry.name
-    command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
-    return Verdict("True", reason, f"{steady(problem)}; to leave the data behind instead: {command}")
+def _blocked(reason: Reason, problem: str) -> Verdict:
+    return Verdict("True", reason, steady(problem))

@@ -50,7 +50,7 @@ class TopicReconciler:
         if entry is None:
             return Outcome()
         if entry.resource is None:
-            problem = entry.problem or InvalidSpecError("cannot be read")
+            problem = entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")
             now = self._context.ports.clock.now()
             return await self._reports.report(entry, status.unreadable(entry.status, entry.generation, problem, now))
         if not self._dependencies_known(entry):
