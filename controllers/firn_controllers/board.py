@@ -18,7 +18,7 @@ from firn_controllers.ports import TableDebt
 
 @dataclass(slots=True)
 class Board:
-    """Health, progress, debts and policy outcomes, each as last found."""
+    """Health, progress, debts and policy outcomes, as they were last observed."""
 
     fleets: dict[str, FleetHealth] = field(default_factory=dict)
     catalogs: dict[str, DependencyHealth] = field(default_factory=dict)

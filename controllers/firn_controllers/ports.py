@@ -39,11 +39,11 @@ class Topics(Protocol):
     """Kafka's admin side, by profile. Calls of many reconciles are batched behind it."""
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:
-        """The topic, or None where there is none."""
+        """Describe the topic; return None if it does not exist."""
         ...
 
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create the topic; an existing one is no error (describe again). Raises InvalidSpecError (BadTopicConfig)."""
+        """Create the topic. Succeed if it exists already: describe it again. Raises InvalidSpecError (BadTopicConfig)."""
         ...
 
     async def grow(self, profile: str, topic: str, partitions: int) -> None:
@@ -55,7 +55,7 @@ class Topics(Protocol):
         ...
 
     async def delete(self, profile: str, topic: str) -> None:
-        """Delete the topic; a missing one is no error."""
+        """Delete the topic. Succeed if it does not exist."""
         ...
 
     async def fleet(self, profile: str) -> FleetState:
@@ -65,40 +65,43 @@ class Topics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """An Iceberg table: identity, and how it differs from what the spec wants (see `Tables.ensure`)."""
+    """An Iceberg table after `Tables.ensure`: its identity, and the changes of the call."""
 
     uuid: str
     location: str
     format_version: int
     owner: str | None
-    """Property ``firn.owner`` as this call found it: uid of the resource that created or adopted the table before."""
+    """Property ``firn.owner`` before the call: uid of the resource that created or adopted the table."""
     created: bool = False
-    """True when this very call created it."""
+    """True if the call created the table."""
     changed: tuple[str, ...] = ()
-    """Human-readable changes that this very call made (columns added, partitioning, sort order, properties)."""
+    """Changes that the call made, as texts for users: added columns, partitioning, sort order, properties."""
 
 
 class Tables(Protocol):
     """Iceberg catalogs, by name."""
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
-        """Make the table exist and agree with the spec: namespace, table, added or widened columns, partition spec,
-        sort order, properties, ``firn.owner``; nothing is written where nothing differs. A table of format version 3
-        is only looked at, as the ingestion driver creates and evolves it: None while it does not exist. Whose table
-        it may be is settled before (older resource wins). Raises InvalidSpecError naming table and column:
-        SchemaIncompatible (a table found cannot hold these records), IncompatibleSchema (our own table, a change
-        that is not allowed), BadTransform, UnknownColumn.
+        """Create the table, or bring it into agreement with the spec.
+
+        The call changes namespace, columns, partition spec, sort order, properties and ``firn.owner``, and writes only
+        differences. It does not change a table of format version 3, which the ingestion driver creates and evolves: it
+        returns None while that table does not exist. The caller has checked that no older resource owns the table.
+
+        Raises InvalidSpecError that names table and column: SchemaIncompatible (an existing table cannot hold these
+        records), IncompatibleSchema (a change of our own table that is not allowed), BadTransform, UnknownColumn.
         """
         ...
 
     async def drop(self, target: TableTarget, owner: str) -> bool:
-        """Drop the table and its dead-letter table, with their files; True when this call did. Missing ones are no
-        error; a table whose ``firn.owner`` does not name this resource is left alone.
+        """Drop the table and its dead-letter table, with their files; return True if the call dropped one.
+
+        Tables that do not exist are no error. A table whose ``firn.owner`` does not name this resource stays.
         """
         ...
 
     async def check(self, catalog: str) -> None:
-        """Return when the catalog answers and accepts these credentials (one cheap call)."""
+        """Check with one cheap call that the catalog answers and accepts the credentials."""
         ...
 
 
@@ -109,7 +112,7 @@ class PodState:
     name: str
     ready: bool
     running: bool
-    """The main container runs now (it may not be ready)."""
+    """True if the main container runs, ready or not."""
     phase: str
     labels: Mapping[str, str]
     template_hash: str | None
@@ -118,7 +121,7 @@ class PodState:
     """ImagePullBackOff, CrashLoopBackOff, CreateContainerConfigError, ..."""
     waiting_message: str | None
     unschedulable: str | None
-    """The scheduler's message where the pod cannot be placed."""
+    """The scheduler's message if no node can take the pod."""
     last_exit_code: int | None
     last_exit_reason: str | None
     """OOMKilled, Error, ..."""
@@ -127,7 +130,7 @@ class PodState:
     node: str | None = None
     created: datetime | None = None
     finished: datetime | None = None
-    """When the main container ended, where it does not run any more."""
+    """Time when the main container ended; None while it runs."""
     message: str = ""
     """The main container's termination message."""
 
@@ -141,16 +144,16 @@ class JobState:
     annotations: Mapping[str, str]
     created: datetime
     finished: datetime | None = None
-    """When the Job completed or failed; None while it is active."""
+    """Time when the Job completed or failed; None while it is active."""
     succeeded: bool = False
     failure: str = ""
-    """Kubernetes' word for why it failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
+    """Kubernetes' reason for the failure: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
     deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StatefulSetState:
-    """A StatefulSet's progress. ``manifest`` is the live object (metadata and spec; status may be left out)."""
+    """A StatefulSet's progress. ``manifest`` is the live object; it may lack the status."""
 
     name: str
     template_hash: str | None
@@ -177,20 +180,20 @@ class TableDebt:
     data_files: int = 0
     data_bytes: int = 0
     small_files: int = 0
-    """Data files below the size from which a file is left alone (`firn.tables.compaction`)."""
+    """Data files that are small (`firn.tables.compaction.is_small`)."""
     delete_files: int = 0
     """Position and equality delete files and deletion vectors."""
     manifests: int = 0
     snapshots: int = 0
     metadata_bytes: int = 0
-    """Of the newest metadata file and the manifests of the newest snapshot."""
+    """Bytes of the newest metadata file and of the manifests of the newest snapshot."""
     due_files: int = 0
-    """Data files that a compaction would rewrite now: none of those that are too young, or alone in their size."""
+    """Data files that a compaction would rewrite now."""
     due_bytes: int = 0
     due_for_deletes: int = 0
-    """Those of ``due_files`` that are rewritten for their deleted rows alone."""
+    """Files among ``due_files`` that would be rewritten only for their deleted rows."""
     oldest_due: datetime | None = None
-    """When the oldest due work became due (`firn.tables.compaction.Group`). Compaction lag counts from here."""
+    """Time when the oldest due work became due (`firn.tables.compaction.Group`), from which compaction lag counts."""
 
 
 class Debts(Protocol):
@@ -204,7 +207,7 @@ class Debts(Protocol):
         ...
 
     def forget(self, target: TableTarget) -> None:
-        """Free what is cached about a table that is no longer measured."""
+        """Drop the cached data of a table that is no longer measured."""
         ...
 
 
@@ -212,32 +215,32 @@ class Cluster(Protocol):
     """The Kubernetes API, reduced to what the operator does with it."""
 
     async def apply(self, manifest: Manifest) -> bool:
-        """Server-side apply with our field manager, forced; True if the live object changed. Skipped when the
-        annotation ``firn.dev/template-hash`` of the live object (metadata, from the watch cache) equals the
-        manifest's.
+        """Apply the object server-side, forced, with our field manager; return True if the live object changed.
+
+        The call is skipped if the annotation ``firn.dev/template-hash`` of the live object equals the manifest's.
         """
         ...
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
-        """A live object, or None."""
+        """Return a live object; None if it does not exist."""
         ...
 
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
-        """Delete in the background; a missing object is no error."""
+        """Delete an object in the background. Succeed if it does not exist."""
         ...
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
-        """A StatefulSet of the operator's namespace."""
+        """Return a StatefulSet of the operator's namespace."""
         ...
 
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
-        """Pods of the operator's namespace with all these labels."""
+        """Return the pods of the operator's namespace with all these labels."""
         ...
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
-        """Jobs of the operator's namespace with all these labels.
+        """Return the Jobs of the operator's namespace with all these labels.
 
-        Those that this process made are among them at once.
+        Jobs that this process created are among them at once.
         """
         ...
 
@@ -248,23 +251,25 @@ class Cluster(Protocol):
     async def patch_status(
         self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = "IcebergTopic"
     ) -> Manifest | None:
-        """Replace the status of a resource of ours (JSON patch that tests resourceVersion); the object as it is then,
-        or None if it is gone. Raises CommitConflictError when it moved on.
+        """Replace the status of a resource, if it still has this resourceVersion.
+
+        Returns the object after the change, or None if it was deleted. Raises CommitConflictError if it has changed.
         """
         ...
 
     async def set_finalizers(
         self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
     ) -> Manifest | None:
-        """Replace an IcebergTopic's finalizers; the object as it is then, or None if it is gone. Raises
-        CommitConflictError when it moved on.
+        """Replace an IcebergTopic's finalizers, if it still has this resourceVersion.
+
+        Returns the object after the change, or None if it was deleted. Raises CommitConflictError if it has changed.
         """
         ...
 
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
     ) -> None:
-        """Record an Event (type Normal or Warning) on an object; repeated ones are aggregated. Never raises."""
+        """Record an Event (type Normal or Warning) on an object. Repeated Events raise a count. Never raises."""
         ...
 
 
@@ -272,7 +277,7 @@ class Progress(Protocol):
     """Progress reports of the ingestion drivers (`/progress`), polled in the background."""
 
     async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """Return the newest report and when it was read, or None without one."""
+        """Return the newest report and the time when it was read; None if there is no report."""
         ...
 
 
@@ -291,7 +296,7 @@ class RunMeter(Protocol):
     """Port for metrics about maintenance runs."""
 
     def register(self, kind: str, namespace: str, policy: str) -> None:
-        """Make the metrics of a policy exist, so that its first failed run is seen as an increase."""
+        """Create the metrics of a policy with value 0, so that its first failed run is an increase."""
         ...
 
     def ended(self, kind: str, namespace: str, policy: str, run: Manifest) -> None:

@@ -23,10 +23,10 @@ Key = tuple[str, ...]
 ReconcileVerdict = Literal["ok", "retry", "error"]
 
 FIRST_DELAY = 1.0
-"""Seconds before the first repetition after a failure; doubled each time."""
+"""Seconds before the first retry after a failure; doubled each time."""
 LONGEST_DELAY = 300.0
 ROUTINE_SHARE = 8
-"""After so many keys, a key that waits for a resync goes before keys of events, so that it cannot starve."""
+"""Number of keys after which a key that waits for a resync precedes keys of events, so that it does not starve."""
 DEADLINE = 120.0
 """Seconds after which a reconcile is cancelled and counted as failed."""
 
@@ -98,7 +98,7 @@ class KeySchedule:
             heapq.heappush(self._heap, (due, key))
 
     def release(self) -> None:
-        """Add the keys whose time has come."""
+        """Add the keys whose delay is over."""
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -141,17 +141,17 @@ class KeySchedule:
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Number of keys that wait for a worker."""
         return len(self._waiting)
 
     @property
     def working(self) -> int:
-        """Keys that are worked on."""
+        """Number of keys that workers reconcile now."""
         return len(self._working)
 
     @property
     def oldest(self) -> float | None:
-        """Since when the key that waits longest has waited (monotonic seconds)."""
+        """Time since which the oldest key waits (monotonic seconds)."""
         heads = [self._waiting[line[0]] for line in (self._fresh, self._routine) if line]
         return min(heads, default=None)
 
@@ -192,7 +192,7 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Number of keys that wait for a worker."""
         return self.schedule.depth
 
     @property

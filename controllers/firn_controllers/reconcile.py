@@ -1,4 +1,4 @@
-"""The loop: which event wakes which key, and which reconciler it belongs to.
+"""The loop: events wake keys, and each key has its reconciler.
 
 Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog",
 name)``, ``("group", name)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
@@ -220,7 +220,7 @@ class Controllers:
                 self.queue.add((POLICY, kind, *policy.name))
 
     def _policy_changed(self, kind: Kind, name: Name) -> None:
-        """Wake everything that a policy may have won or lost when it was created, changed or deleted."""
+        """Wake the topics and policies that a created, changed or deleted policy may affect."""
         self.queue.add((POLICY, kind, *name))
         for other in self.policies.in_namespace(kind, name[0]):
             self.queue.add((POLICY, kind, *other.name))

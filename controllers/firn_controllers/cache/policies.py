@@ -47,7 +47,7 @@ class PolicyEntry:
     request: str | None
     """Value of the annotation ``firn.dev/run-now``, cut to the length that status keeps."""
     paused: bool
-    """Reconciliation is paused by annotation."""
+    """True if an annotation pauses reconciliation."""
     resource: Policy | None
     terms: PolicyTerms | None
     problem: InvalidSpecError | None
@@ -106,7 +106,7 @@ class Resolution:
 
     @property
     def followed(self) -> bool:
-        """A policy governs the topic, and fits it."""
+        """True if a policy governs the topic and fits it."""
         return self.policy is not None and self.reason is None
 
 
@@ -125,7 +125,7 @@ class PolicyCache:
         return old is None or old.trigger != new.trigger
 
     def remove(self, kind: Kind, name: Name, uid: str) -> bool:
-        """Remove a policy that is gone. Returns whether the cache had it."""
+        """Remove a deleted policy. Returns whether the cache had it."""
         policies = self._policies[kind, name[0]]
         old = policies.get(name[1])
         if old is None or old.uid != uid:

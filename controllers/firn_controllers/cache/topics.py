@@ -1,6 +1,6 @@
 """Cache of all IcebergTopics, as the watch last showed them, and of the topics and tables that they claim.
 
-Two resources may claim the same Kafka topic or the same table. The older one has it, by creation time and then by uid.
+Two resources may claim the same Kafka topic or the same table. The older one owns it, by creation time and then by uid.
 """
 
 from collections import defaultdict
@@ -141,7 +141,7 @@ class TopicCache:
         return affected
 
     def remove(self, name: Name, uid: str) -> set[Name]:
-        """Remove a resource that is gone. Returns the resources to reconcile because of it, itself included."""
+        """Remove a deleted resource. Returns the resources to reconcile because of it, itself included."""
         self._gone[name].add(uid)
         old = self._by_name.get(name)
         affected = {name}

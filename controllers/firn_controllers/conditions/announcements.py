@@ -90,7 +90,7 @@ Rule = Callable[[Conditions, Conditions], Announcement | None]
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
-    """Return what to announce when a status changes from ``before`` to ``after``."""
+    """Return the Events of a change of status from ``before`` to ``after``."""
     old = {item["type"]: item for item in before.get("conditions") or []}
     new = {item["type"]: item for item in after.get("conditions") or []}
     announcements = [item for rule in _RULES if (item := rule(old, new)) is not None]

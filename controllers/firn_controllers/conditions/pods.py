@@ -22,7 +22,7 @@ IMAGE_REASONS = frozenset(
 CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 OUT_OF_MEMORY_EXIT = 137
 FAST_FAILURES = 5
-"""So many restarts without becoming ready count as a failure that waiting does not solve."""
+"""Number of restarts without becoming ready from which waiting does not solve the failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,6 @@ def external_prefix(fleet: Fleet) -> str:
 
 
 def disruption_budget(fleet: Fleet) -> Manifest:
-    """Build the PodDisruptionBudget ``firn-broker-P``: a drain may take away one broker at a time."""
+    """Build the PodDisruptionBudget ``firn-broker-P``: a drain may evict one broker at a time."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": fleet.labels}}
     return children.child_object("policy/v1", "PodDisruptionBudget", fleet.service, **fleet.meta(), spec=spec)

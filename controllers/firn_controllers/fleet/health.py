@@ -13,7 +13,7 @@ from firn_controllers.ports import FleetState, PodState
 
 @dataclass(frozen=True, slots=True)
 class FleetHealth(DependencyHealth):
-    """Health of a fleet. ``degraded`` says what a user has to look at although topics can be managed."""
+    """Health of a fleet. ``degraded``: a problem for a user to solve, although topics can be managed."""
 
     degraded: str = ""
 

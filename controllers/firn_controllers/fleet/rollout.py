@@ -1,7 +1,7 @@
 """Rolling updates, one broker at a time behind a health gate.
 
 A StatefulSet replaces the pods at or above ``partition``, highest first. A new template is applied together with a
-partition above all pods, so that nothing moves; then each reconcile may lower it by one.
+partition above all pods, so that it replaces none at first; then each reconcile may lower the partition by one.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def step(
             return Step(here, f"until pod {live.name}-{number} is replaced and ready")
     following = by_ordinal.get(here - 1)
     if following is None:
-        return Step(here, f"until pod {live.name}-{here - 1} is there")
+        return Step(here, f"until pod {live.name}-{here - 1} exists")
     # Replacing a broker that is down costs nothing, and the new template may repair it.
     if not following.ready or following.template_hash == wanted or replicas == 1:
         return Step(here - 1)
@@ -53,7 +53,7 @@ def step(
 
 
 def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -> str | None:
-    """Return why no further broker may be taken away.
+    """Return why no further broker may be replaced.
 
     None if every broker is ready and every partition has all its replicas in sync.
     """

@@ -35,19 +35,19 @@ _KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catal
 
 
 def profile_exists(observed: ObservedTopic) -> Failure | None:
-    """spec.profile names a profile of the configuration."""
+    """Check that spec.profile names a profile of the configuration."""
     return _check_configured("spec.profile", observed.entry.profile, observed.config.profiles, Reason.PROFILE_NOT_FOUND)
 
 
 def group_exists(observed: ObservedTopic) -> Failure | None:
-    """spec.ingestion.group names an ingestion group of the configuration."""
+    """Check that spec.ingestion.group names an ingestion group of the configuration."""
     return _check_configured(
         "spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND
     )
 
 
 def catalog_exists(observed: ObservedTopic) -> Failure | None:
-    """spec.table.catalog names a catalog of the configuration."""
+    """Check that spec.table.catalog names a catalog of the configuration."""
     if isinstance(observed.target, InvalidSpecError):
         return None
     return _check_configured(
@@ -56,7 +56,7 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
 
 
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
-    """The configuration allows this namespace to use the profile, the group and the catalog."""
+    """Check that the configuration allows this namespace to use the profile, the group and the catalog."""
     namespace = observed.entry.name[0]
     config = observed.config
     used = [
@@ -76,35 +76,35 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 
 
 def schema_valid(observed: ObservedTopic) -> Failure | None:
-    """Every field has a type and a name of its own."""
+    """Check that every field has a type and a name of its own."""
     if isinstance(observed.schema, InvalidSpecError):
         return Failure(Reason(observed.schema.reason), str(observed.schema))
     return None
 
 
 def table_name_valid(observed: ObservedTopic) -> Failure | None:
-    """The table's name is not one that a dead-letter table has."""
+    """Check that the table's name is not that of a dead-letter table."""
     if isinstance(observed.target, InvalidSpecError):
         return Failure(Reason(observed.target.reason), str(observed.target))
     return None
 
 
 def topic_is_ours(observed: ObservedTopic) -> Failure | None:
-    """No older resource has the Kafka topic."""
+    """Check that no older resource owns the Kafka topic."""
     if observed.topic_rival is None:
         return None
     return _conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
 
 
 def table_is_ours(observed: ObservedTopic) -> Failure | None:
-    """No older resource has the table."""
+    """Check that no older resource owns the table."""
     if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
         return None
     return _conflict(f"table {observed.target.identifier}", observed.table_rival)
 
 
 def config_keys_valid(observed: ObservedTopic) -> Failure | None:
-    """Topic configs have valid names and have values."""
+    """Check that topic configs have valid names and values."""
     for key, value in observed.resource.spec.config.items():
         if not _CONFIG_KEY.fullmatch(key):
             return Failure(
@@ -120,7 +120,7 @@ def config_keys_valid(observed: ObservedTopic) -> Failure | None:
 
 
 def schema_evolves(observed: ObservedTopic) -> Failure | None:
-    """The schema is an allowed change of the schema that ingestion runs with."""
+    """Check that the schema is an allowed change of the one that ingestion runs with."""
     if observed.job is None or isinstance(observed.schema, InvalidSpecError):
         return None
     problems = evolution.problems(observed.job.job.record_schema, observed.schema)
@@ -134,7 +134,7 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
 
 
 def partitioning_fits(observed: ObservedTopic) -> Failure | None:
-    """Every partition term names a column, with a transform that fits its type, and a partition field of its own."""
+    """Check that every partition term names a column, with a transform that fits its type, and a partition field of its own."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
@@ -169,7 +169,7 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
 
 
 def sorting_fits(observed: ObservedTopic) -> Failure | None:
-    """Every sort term names a column that can be sorted by."""
+    """Check that every sort term names a column that can be sorted by."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)

@@ -98,9 +98,9 @@ class ObservedTopic:
     schema: RecordSchema | InvalidSpecError
     target: TableTarget | InvalidSpecError
     topic_rival: TopicEntry | None
-    """The older resource that has the Kafka topic."""
+    """The older resource that owns the Kafka topic."""
     table_rival: TopicEntry | None
-    """The older resource that has the table."""
+    """The older resource that owns the table."""
     fleet: FleetHealth
     catalog: DependencyHealth
     group: GroupHealth
@@ -117,7 +117,7 @@ class ObservedTopic:
 
     @property
     def catalog_dependency(self) -> str:
-        """Name of the catalog, as a dependency that may fail the topic; empty if the spec does not say which."""
+        """Name of the catalog, as a dependency that may fail the topic; empty if the spec names none."""
         return f"catalog {self.target.catalog}" if isinstance(self.target, TableTarget) else ""
 
     @property
@@ -139,12 +139,12 @@ class ObservedTopic:
 
     @property
     def paused(self) -> bool:
-        """An annotation pauses reconciliation."""
+        """True if an annotation pauses reconciliation."""
         return self.annotations.get(names.PAUSE) == "true"
 
     @property
     def deleting(self) -> bool:
-        """The resource is being deleted."""
+        """True if the resource is being deleted."""
         return self.resource.metadata.deletion_timestamp is not None
 
     @property

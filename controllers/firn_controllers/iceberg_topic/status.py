@@ -49,7 +49,7 @@ class TopicFindings:
     table: TableState | FirnError | None = None
     table_origin: Reason | None = None
     table_missing: bool = False
-    """The driver will create the table, because its format version is 3."""
+    """True if the driver will create the table, because its format version is 3."""
     job: LiveJob | None = None
     blocked: Verdict | None = None
     """The reason why a deletion waits."""

@@ -11,18 +11,18 @@ from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.ports import PodState
 
 DriverReport = tuple[GroupProgress, datetime]
-"""A progress document and when it was read."""
+"""A progress document and the time when the operator read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupHealth(DependencyHealth):
-    """Health of a driver. ``executors``: the driver runs, but none of its executors does."""
+    """Health of a driver. ``executors``: the problem is that none of its executors runs, but the driver does."""
 
     executors: bool = False
 
     @property
     def heard(self) -> bool:
-        """The driver's report about topics is current."""
+        """True if the driver's report about topics is current."""
         return self.problem is None or self.executors
 
 
@@ -40,9 +40,9 @@ class ObservedGroup:
     report: DriverReport | None
     now: datetime
     stale_after: timedelta
-    """An older report no longer counts."""
+    """Age from which a report no longer counts."""
     rolling: bool = False
-    """The driver's pod is being replaced."""
+    """True while the driver's pod is being replaced."""
     executors: Sequence[PodState] | None = None
     """Pods of the group's Spark executors. None if the configuration gives it none."""
     memory_hint: str = ""

@@ -23,15 +23,15 @@ class TopicDecision:
     topic: GovernedTopic
     outcome: PolicyOutcome
     due: DueTable | None = None
-    """Its table, if a run is due and no other run holds the table."""
+    """Its table, if a run is due and no other run works on the table."""
     due_since: datetime | None = None
-    """Since when a run is due that has not started."""
+    """Time since which a run is due that has not started."""
     held: bool = False
-    """A run is due, but a run of another policy holds the table."""
+    """True if a run is due, but a run of another policy works on the table."""
     deadline: datetime | None = None
-    """When the due run is overdue."""
+    """Time at which the due run is overdue."""
     debt_outdated: bool = False
-    """The debt was measured before a run that ended since, so it is no reason for another run."""
+    """True if the debt was measured before a run that ended since. It is no reason for another run then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class PolicyDecision:
 
     @property
     def held(self) -> bool:
-        """A run of another policy holds a table that is due."""
+        """True if a run of another policy works on a table that is due."""
         return any(topic.held for topic in self.topics)
 
     @property
     def next(self) -> datetime | None:
-        """When the next table may be due or overdue."""
+        """Time at which the next table may be due or overdue."""
         times = [topic.outcome.next for topic in self.topics] + [topic.deadline for topic in self.topics]
         return min((time for time in times if time is not None), default=None)
 
@@ -89,10 +89,10 @@ def planned_runs(
 
 
 def is_unwanted(policy: PolicyEntry, run: PolicyRun, workable: frozenset[str]) -> bool:
-    """Return whether the policy does not want this active run of its own any more.
+    """Return True if an active run of the policy has to be stopped.
 
-    Deleting data needs an explicit spec. So a run that deletes is stopped as soon as the spec wants something else
-    deleted, or no longer governs all tables of the run. Its other tables have not failed: they are due at once.
+    Deleting data needs an explicit spec. So a run that deletes is stopped as soon as the spec names other data, or the
+    policy no longer governs all tables of the run. Its other tables have not failed: they are due again at once.
     ``workable``: uids of the topics that the policy governs and whose tables runs may work on.
     """
     if policy.terms is not None and policy.terms.suspended:

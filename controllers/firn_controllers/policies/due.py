@@ -2,7 +2,7 @@
 
 - A request (annotation ``firn.dev/run-now``) is due at once, whatever triggers, windows and earlier failures say. If a
   run for it fails, it is retried like any other run.
-- A slot of the schedule stays due until a run has answered it. A slot that was missed is made up once. Slots that were
+- A slot of the schedule stays due until a run has answered it. One run answers all missed slots. Slots that were
   past when policy or schedule took the topic over are ignored
   (`firn_controllers.policies.runs.RunHistory.governed_by`).
 - Triggers wait for ``minInterval`` from the end of the last run.
@@ -21,11 +21,11 @@ from firn_controllers.specs.terms import PolicyTerms, TriggerTerms
 FIRST_RETRY = timedelta(minutes=1)
 LONGEST_RETRY = timedelta(hours=6)
 BUSY_RETRY = timedelta(seconds=30)
-"""Another run holds the table's lease, perhaps one of a process that ended."""
+"""Pause while another run holds the table's lease, perhaps a run of a process that ended."""
 TURN = timedelta(seconds=15)
-"""The table stays free for so long after an unfinished run.
+"""Time for which the table stays free after an unfinished run.
 
-A policy that waits for the table looks more often than that (`firn_controllers.reconcilers.policy.reconciler.BLOCKED`).
+A policy that waits for the table checks more often than that (`firn_controllers.reconcilers.policy.reconciler.BLOCKED`).
 Otherwise a run that never finishes would keep the table.
 """
 _PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
@@ -33,7 +33,7 @@ _PAUSES = {"Busy": BUSY_RETRY, "Unfinished": TURN}
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A run is due, ``since`` when and why, as far as is known."""
+    """A due run: since when, and why."""
 
     since: datetime
     why: str
@@ -42,13 +42,13 @@ class Due:
 
     @property
     def everything(self) -> bool:
-        """The run is due by schedule or by request. Sort and ZOrder then rewrite all files."""
+        """True if the run is due by schedule or by request. Sort and ZOrder then rewrite all files."""
         return self.slot is not None or bool(self.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class TableDecision:
-    """A run is ``due`` now, or ``next`` at the earliest, as far as is known."""
+    """The run that is ``due`` now, or the earliest time of the ``next`` one."""
 
     due: Due | None = None
     next: datetime | None = None
@@ -78,7 +78,7 @@ def decide_table(
     if asked and (new or ready <= now):
         if now < free:
             return TableDecision(next=free)
-        return TableDecision(Due(now, "a run was asked for", slot, asked), next_slot)
+        return TableDecision(Due(now, "a run was requested", slot, asked), next_slot)
     by_schedule = None
     if slot is not None and terms.slots is not None:
         by_schedule = Due(terms.slots.due(slot), "the schedule is due", slot)

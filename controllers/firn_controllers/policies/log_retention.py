@@ -23,7 +23,7 @@ class LogRetention:
     proposed: Mapping[str, str] = field(default_factory=dict)
     """Configs that the policy would set if it were enforced."""
     held: bool = False
-    """Configs that the policy set before stay."""
+    """True if configs that the policy set before stay."""
 
     def over(self, config: Mapping[str, str]) -> dict[str, str]:
         """Return the configs in force: those of the spec, and the policy's where the spec has none."""
@@ -44,7 +44,7 @@ class LogRetention:
 
 
 def log_retention(maintenance: TopicMaintenance) -> LogRetention:
-    """Return what the governing RetentionPolicy asks for."""
+    """Return the configs that the governing RetentionPolicy asks for."""
     binding = maintenance.bindings.get("RetentionPolicy")
     if binding is None or binding.resolution.reason is not None:
         return LogRetention(held=True)

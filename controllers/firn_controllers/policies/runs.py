@@ -23,7 +23,7 @@ MARK = f"{names.GROUP}/run"
 COMPONENT_RUN = "maintenance"
 """Value of the label ``app.kubernetes.io/component`` of runs."""
 REPORT_GRACE = timedelta(seconds=15)
-"""So long after a Job ended its pod's report may still be on its way."""
+"""Time after the end of a Job in which its pod's report may still arrive."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 _SETTLED = ("Done", "Nothing", "Gone")
 
@@ -57,7 +57,7 @@ class PolicyRun:
     reports: Mapping[str, TableReport] = field(default_factory=dict)
     """Reports by uid of the topic, for the tables that the run reported on."""
     reported: bool = False
-    """The run's report is here, or will not come any more."""
+    """True if the run's report has arrived, or cannot arrive any more."""
     last_words: str = ""
     """Last line of the log of a pod that left no report."""
     uids: frozenset[str] = frozenset()
@@ -72,11 +72,11 @@ class PolicyRun:
 
     @property
     def active(self) -> bool:
-        """The run has not ended."""
+        """True if the run has not ended."""
         return self.job.finished is None
 
     def settled(self, now: datetime) -> bool:
-        """Return whether the run ended and its report is here, or is not waited for any more."""
+        """Return True if the run ended and its report has arrived or is late."""
         ended = self.job.finished
         return ended is not None and (self.reported or now >= ended + REPORT_GRACE)
 

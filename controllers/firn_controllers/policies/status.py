@@ -1,6 +1,6 @@
 """The status document of one policy, computed whole from what was observed and decided.
 
-It is written only when it says something new.
+It is written only if it changed.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from firn_controllers.policies.runs import EARLIEST, PolicyRun, run_status
 from firn_controllers.ports import Manifest
 
 TROUBLED_AFTER = timedelta(minutes=2)
-"""So long a run's pod may take to start before the policy says why it does not."""
+"""Time that a run's pod may take to start before the status names the cause."""
 LISTED = 20
-"""Topics and runs that a status lists at most."""
+"""Largest number of topics, and of runs, that a status lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """Everything that the status of a policy is computed from."""
+    """The facts from which the status of a policy is computed."""
 
     observed: ObservedPolicy
     decision: PolicyDecision
     runs: Sequence[PolicyRun]
-    """Runs of this policy that are active or settled, those included that were just started."""
+    """Active and settled runs of this policy, including runs that were just started."""
     now: datetime
 
     @property

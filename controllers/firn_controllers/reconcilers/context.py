@@ -14,9 +14,9 @@ from firn_controllers.ports import Ports
 from firn_controllers.queue import Outcome
 
 REFRESH = 60.0
-"""Seconds at least between two writes of a status in which only times and counts differ."""
+"""Least seconds between two writes of a status in which only times and counts differ."""
 REFRESHES_PER_SECOND = 10
-"""Such writes a second, of all topics together."""
+"""Largest number of such writes a second, of all topics together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Context:
 
     @property
     def resync_interval(self) -> float:
-        """Seconds after which every resource is reconciled again, whatever happens."""
+        """Seconds after which every resource is reconciled again, even without an event."""
         return durations.milliseconds(self.config.resync) / 1000
 
     @property
     def refresh_interval(self) -> float:
-        """Seconds at least between two writes of a status in which only times and counts differ."""
+        """Least seconds between two writes of a status in which only times and counts differ."""
         return max(REFRESH, len(self.topics) / REFRESHES_PER_SECOND)
 
     def resync(self) -> Outcome:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 INTERVAL_BUSY = 3.0
-"""Seconds between looks while brokers are being replaced or upgraded, or have a problem."""
+"""Seconds between two reconciles while brokers are being replaced or upgraded, or have a problem."""
 
 
 class FleetReconciler:
@@ -41,7 +41,7 @@ class FleetReconciler:
         self._pruned: set[str] = set()
         """Profiles whose old configurations this process has removed.
 
-        It makes no others: its own configuration never changes.
+        It creates no others, because its own configuration never changes.
         """
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
@@ -56,7 +56,7 @@ class FleetReconciler:
         return Outcome(after=INTERVAL_BUSY if busy or fleet_health.problem else INTERVAL)
 
     async def _fleet(self, profile: str) -> tuple[FleetHealth, bool]:
-        """Return the health of a managed fleet, and whether the next look may continue a roll-out or upgrade."""
+        """Return the health of a managed fleet, and whether the next reconcile may continue a roll-out or upgrade."""
         cluster = self._cluster
         live = await cluster.stateful_set(names.fleet(profile))
         fleet = kinds.managed_fleet(self._config, profile, self._owner, live)

@@ -18,12 +18,12 @@ from firn_controllers.reconcilers.policy.runs import PolicyRuns
 log = logging.getLogger(__name__)
 
 ENDING = 5.0
-"""Seconds between looks at drivers that are terminating."""
+"""Seconds between two checks of drivers that are terminating."""
 _GROUP_KINDS = (("apps/v1", "StatefulSet"), ("v1", "Service"), ("v1", "ConfigMap"))
 
 
 class OrphanReconciler:
-    """Looks for orphans of every kind."""
+    """Removes orphans of every kind."""
 
     def __init__(self, context: Context, runs: PolicyRuns) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class OrphanReconciler:
         self._runs = runs
 
     async def reconcile(self) -> Outcome:
-        """Remove all orphans that there are."""
+        """Remove all orphans."""
         await self._prune_job_contracts()
         await self._prune_run_contracts()
         ending = await self._prune_groups()
@@ -59,7 +59,7 @@ class OrphanReconciler:
         return waits
 
     async def _prune_job_contracts(self) -> None:
-        """Remove the contracts of deleted topics. Both the complete cache and a live look have to lack the topic."""
+        """Remove the contracts of deleted topics: those that both the complete cache and a live read lack."""
         labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
         prefix = names.job("")
         for name in await self._cluster.list_names("v1", "ConfigMap", labels):
@@ -79,7 +79,7 @@ class OrphanReconciler:
             log.info("removed job contract %s of a deleted IcebergTopic %s/%s", name, topic_namespace, topic)
 
     async def _prune_run_contracts(self) -> None:
-        """Remove the contracts of runs whose Jobs are gone. Most Jobs go when their time to live has passed."""
+        """Remove the contracts of runs without a Job. Kubernetes deletes most Jobs after their time to live."""
         labels = {COMPONENT: COMPONENT_RUN}
         contracts = await self._cluster.list_names("v1", "ConfigMap", labels)
         jobs = {job.name for job in await self._cluster.jobs(labels)}

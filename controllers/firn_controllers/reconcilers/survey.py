@@ -1,4 +1,4 @@
-"""Measures the maintenance debt of every table again and again, under the policy that governs it, and puts it on the
+"""Measures the maintenance debt of every table at an interval, under the policy that governs it, and puts it on the
 board.
 
 The survey runs beside the work queue. A measurement waits for catalog and object store, and must not delay any
@@ -30,8 +30,8 @@ AT_ONCE = 64
 The adapter limits how many of them read objects at a time.
 """
 GIVEN_UP = 5
-"""After so many failures in a row, the other tables of a catalog wait for the next round, because each could run into a
-timeout.
+"""Number of failures in a row after which the other tables of a catalog wait for the next round, because each could run
+into a timeout.
 """
 
 
@@ -43,7 +43,7 @@ class Finding:
     target: TableTarget
     debt: TableDebt
     since: datetime | None
-    """When the governing CompactionPolicy was created. None without a policy."""
+    """Creation time of the governing CompactionPolicy. None without a policy."""
 
     def lag_seconds(self, now: datetime) -> float | None:
         """Return the compaction lag: for how long files have been due under the governing policy, counted from its
@@ -95,7 +95,7 @@ class Survey:
         tables = list(self._tables())
         self._failures.clear()
         self._forget({entry.uid: target for entry, target in tables})
-        # Each round starts at another table, so that no table is always behind those for which a catalog is given up.
+        # Each round starts at another table, so that a failing catalog does not skip the same tables every time.
         self._first = (self._first + AT_ONCE) % max(1, len(tables))
         waiting = iter(tables[self._first :] + tables[: self._first])
 
@@ -134,7 +134,7 @@ class Survey:
             self._debts.forget(gone.target)
 
     def _work(self, entry: TopicEntry) -> tuple[CompactionWork, datetime | None]:
-        """Return the settings to measure with, and when the policy was created that sets them."""
+        """Return the settings to measure with, and the creation time of the policy that sets them."""
         resolution = self._policies.resolve("CompactionPolicy", entry)
         if resolution.followed and resolution.policy is not None:
             resource = resolution.policy.resource

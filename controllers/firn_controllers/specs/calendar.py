@@ -66,7 +66,7 @@ class Slots:
 
     @classmethod
     def parse(cls, schedule: Schedule, seed: str) -> "Slots":
-        """Raises InvalidSpecError that names the field."""
+        """Parse the times of a policy. Raises InvalidSpecError that names the field."""
         jitter = durations.parse(schedule.jitter) if schedule.jitter else timedelta()
         return cls(CronExpression.parse(schedule.cron, schedule.time_zone, "spec.schedule"), jitter, seed)
 
@@ -103,7 +103,7 @@ class Windows:
 
     @classmethod
     def parse(cls, windows: tuple[Window, ...]) -> "Windows":
-        """Raises InvalidSpecError that names the field."""
+        """Parse the times of a policy. Raises InvalidSpecError that names the field."""
         return cls(
             tuple(
                 Opening(

@@ -38,7 +38,7 @@ class PolicyTerms:
     size: str
     suspended: bool
     idle: bool
-    """A run would have nothing to do, because only ``log`` is set."""
+    """True if a run would have nothing to do, because only ``log`` is set."""
 
 
 def read_terms(policy: Policy, uid: str, config: Config) -> PolicyTerms:

@@ -1,1 +1,1 @@
-"""Diskless brokers (``firn_broker``): pods that keep nothing, over a bucket and a database."""
+"""Diskless brokers (``firn_broker``): pods without state, over a bucket and a database."""

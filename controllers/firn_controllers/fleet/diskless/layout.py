@@ -33,7 +33,7 @@ class DisklessFleet(Fleet):
     def from_profile(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
         """Return the fleet of profile ``name``.
 
-        The configuration has an image for it, or it would not have been accepted.
+        A valid configuration has an image for it.
         """
         image = profile.image or config.images.broker
         assert image is not None

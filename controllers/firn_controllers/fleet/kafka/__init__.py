@@ -1,1 +1,1 @@
-"""Apache Kafka brokers (KRaft): what they start from, what they keep, and how a newer version is finalised."""
+"""Apache Kafka brokers (KRaft): their configuration, their volumes and their metadata version."""

@@ -90,7 +90,7 @@ class KafkaFleet(Fleet):
     def cluster_id(self) -> str:
         """Kafka's cluster id.
 
-        It never changes for a namespace and profile, so that volumes that are found again fit.
+        It never changes for a namespace and profile, so that existing volumes fit a StatefulSet that is created again.
         """
         return cluster_id(self.owner.namespace, self.name)
 

@@ -18,9 +18,9 @@ from firn_controllers.reconcilers.policy.reporting import PolicyReports
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
 
 LISTEN = 1.0
-"""Seconds until the next look for the report of a run that ended."""
+"""Seconds until the next check for the report of a run that ended."""
 BLOCKED = 5.0
-"""Seconds until the next look for room to run."""
+"""Seconds until the next attempt to start runs that a limit holds back."""
 
 
 class PolicyReconciler:
@@ -58,7 +58,7 @@ class PolicyReconciler:
         return self._next_look(decision, runs, blocked=decision.held or no_room)
 
     async def _end(self, kind: Kind, name: Name, runs: Sequence[PolicyRun]) -> Outcome:
-        """Stop the runs of a policy that is gone, and forget it."""
+        """Stop the runs of a deleted policy, and forget it."""
         for run in runs:
             await self.runs.stop(run)
         self._release(kind, name, frozenset())
@@ -67,7 +67,7 @@ class PolicyReconciler:
         return Outcome()
 
     async def _stop_unwanted(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> list[PolicyRun]:
-        """Stop the runs that the policy does not want any more. Returns its other runs."""
+        """Stop the runs that `is_unwanted` names. Returns the policy's other runs."""
         workable = frozenset[str]()
         if any(run.active and run.mark.mode == "Enforce" for run in runs):
             topics = self._governed_topics(policy)
@@ -153,7 +153,7 @@ class PolicyReconciler:
                 self._context.wake_topic(entry.name)
 
     def _release(self, kind: Kind, name: Name, uids: frozenset[str]) -> None:
-        """Forget topics that the policy governs no more, and remove their outcomes unless another policy has replaced
+        """Forget topics that the policy no longer governs, and remove their outcomes unless another policy has replaced
         them.
         """
         outcomes = self._context.board.outcomes

@@ -15,7 +15,7 @@ from firn_controllers.reconcilers.context import Context
 
 
 class PolicyReports:
-    """Says each thing once: to the API server, in Events and in metrics."""
+    """Reports each change once: to the API server, in Events and in metrics."""
 
     def __init__(self, context: Context, meter: RunMeter) -> None:
         self._context = context
@@ -30,7 +30,7 @@ class PolicyReports:
     async def report(
         self, observed: ObservedPolicy, decision: PolicyDecision, runs: Sequence[PolicyRun], started: Sequence[str]
     ) -> None:
-        """Write the status if it says something new, and announce and count the runs that started or ended."""
+        """Write the status if it changed, and announce and count the runs that started or ended."""
         policy, now = observed.policy, self._context.ports.clock.now()
         reported = [run for run in runs if run.active or run.settled(now)]
         status = policy_status(PolicyReport(observed, decision, reported, now))
@@ -54,7 +54,7 @@ class PolicyReports:
             await cluster.event(*policy.name, policy.uid, policy.kind, item.type, str(item.reason), item.message)
 
     def forget(self, kind: Kind, name: Name) -> None:
-        """Forget a policy that is gone."""
+        """Forget a deleted policy."""
         self._counted.pop((kind, name), None)
 
     def _ended(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[Announcement]:

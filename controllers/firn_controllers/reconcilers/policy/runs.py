@@ -1,7 +1,7 @@
 """Maintenance runs of policies in Kubernetes: reads, starts and stops their Jobs.
 
 Runs are known by their Jobs alone. A run that an earlier process started is found among them, and the name of a run is
-the same for the same tables after the same runs. So no table is given to two runs, whatever happens to the operator.
+the same for the same tables after the same runs. So no table is given to two runs, even if the operator restarts.
 """
 
 from collections import defaultdict
@@ -88,7 +88,7 @@ class PolicyRuns:
             await self._cluster.delete("batch/v1", "Job", self._context.owner.namespace, run.name)
 
     def forget(self, kind: Kind, name: Name) -> None:
-        """Forget a policy that is gone."""
+        """Forget a deleted policy."""
         self._settled.pop((kind, name), None)
 
     def _with_trouble(self, run: PolicyRun, pods: Sequence[PodState]) -> PolicyRun:

@@ -1,6 +1,6 @@
 """Brings Kafka topic, table and job contract into agreement with the spec of an IcebergTopic, in this order.
 
-A step that fails stops the steps that need it. `TopicFindings` says how far the agreement came.
+A step that fails stops the steps that need it. `TopicFindings` records the results.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ VISIBLE_WITHIN = 10.0
 
 
 class TopicAgreement:
-    """Makes the steps that the pure rooms plan."""
+    """Executes the planned steps."""
 
     def __init__(
         self, context: Context, memory: TopicMemory, failures: DependencyFailures, contracts: JobContracts
@@ -37,9 +37,9 @@ class TopicAgreement:
         self._contracts = contracts
 
     async def reach(self, observed: ObservedTopic, recalled: Recollection) -> TopicFindings | None:
-        """Agree as far as possible.
+        """Return the findings of all steps that could be made.
 
-        None while the brokers do not describe a topic yet that was created a moment ago.
+        None while the brokers do not describe a topic that was just created.
         """
         failure = checks.first_failure(observed)
         findings = TopicFindings(failure=failure, job=observed.job)

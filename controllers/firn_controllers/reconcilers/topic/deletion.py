@@ -30,15 +30,15 @@ from firn_controllers.reconcilers.topic.memory import TopicMemory
 from firn_controllers.reconcilers.topic.reporting import TopicReports
 
 POLL = 2.0
-"""Seconds between two looks at a driver or run that still has the data."""
+"""Seconds between two checks of a driver or run that still uses the data."""
 GRACE = timedelta(seconds=3)
-"""A driver's report that it has dropped a topic counts from so long after its contract was removed."""
+"""Time after the removal of a contract from which a driver's report that it dropped the topic counts."""
 BLOCKED_AFTER = timedelta(seconds=30)
-"""A deletion that waits longer for the driver says so in a condition."""
+"""Time that a deletion waits for the driver before a condition reports it."""
 
 
 class TopicDeletion:
-    """Takes deletions of topics further, one reconcile at a time."""
+    """Advances deletions of topics, one reconcile at a time."""
 
     def __init__(self, context: Context, memory: TopicMemory, contracts: JobContracts, reports: TopicReports) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class TopicDeletion:
         self._contract_removed: dict[str, datetime] = {}  # by uid
 
     async def advance(self, observed: ObservedTopic) -> Outcome:
-        """Take the deletion of one topic as far as it goes now."""
+        """Advance the deletion of one topic as far as possible."""
         entry = observed.entry
         if entry.uid not in self._contract_removed:
             await self._contracts.remove(entry.uid)
@@ -69,13 +69,13 @@ class TopicDeletion:
         return Outcome()
 
     def forget(self, uid: str) -> None:
-        """Forget a resource that is gone."""
+        """Forget a deleted resource."""
         self._contract_removed.pop(uid, None)
 
     async def _delete_data(self, observed: ObservedTopic, done: list[Announcement]) -> Outcome | None:
-        """Delete what the spec says, once nothing works on it.
+        """Delete the data that the spec names, after driver and runs have released it.
 
-        Returns None when the finalizer may go, else when to look again.
+        Returns None if the finalizer may be removed, else the time of the next check.
         """
         forced = observed.annotations.get(names.FORCE_DELETION) == "true"
         waited = observed.now - self._contract_removed[observed.entry.uid]

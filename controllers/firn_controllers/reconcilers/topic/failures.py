@@ -1,4 +1,4 @@
-"""Which topics a dependency fails, when they are retried, and which of them is the first to try.
+"""Failures of dependencies by topic, and the retries of these topics.
 
 A dependency is the brokers of a profile or a catalog. The board only shows whether it answers at all. A catalog may
 answer while its object store does not, and a grant may be missing for one topic. So each topic retries on its own, but

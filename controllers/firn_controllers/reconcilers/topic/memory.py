@@ -2,7 +2,7 @@
 
 A complete visit found Kafka topic and table in agreement with the spec. Until the next resync, a reconcile of the same
 spec reuses these findings and asks neither brokers nor catalog. The memory is a cache: a process that starts has none,
-and looks again.
+and checks everything.
 """
 
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from firn_controllers.policies.log_retention import LogRetention
 from firn_controllers.ports import TableState, TopicState
 
 REUSED_SHARE = 0.75
-"""Share of the resync interval for which findings are reused, so that a resync always looks again."""
+"""Share of the resync interval for which findings are reused, so that a resync always checks everything."""
 CONTENT = frozenset({"Starting", "Running", "CaughtUp", "Suspended"})
 """States of a driver that give no reason to doubt topic or table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The findings of a complete visit, and what they depend on."""
+    """The findings of a complete visit, and the state that they depend on."""
 
     uid: str
     generation: int
@@ -42,7 +42,7 @@ class Recollection:
     table: TableState | None = None
     """The table, if there is no reason to load it again."""
     settled: bool = False
-    """Spec and policy are in force as they were at the last visit, so a difference was made from outside."""
+    """True if spec and policy have not changed since the last visit, so that another client made any difference."""
 
 
 class TopicMemory:
@@ -74,7 +74,7 @@ class TopicMemory:
         return Recollection(visit.topic, visit.table, settled)
 
     def remember(self, observed: ObservedTopic, recalled: Recollection, findings: TopicFindings) -> None:
-        """Keep the findings of a complete visit. After an incomplete visit the next reconcile looks again."""
+        """Keep the findings of a complete visit. After an incomplete visit the next reconcile checks everything."""
         name = observed.entry.name
         agreed = isinstance(findings.table, TableState) or findings.table_missing
         if findings.failure is not None or not isinstance(findings.topic, TopicState) or not agreed:
@@ -91,11 +91,11 @@ class TopicMemory:
             )
 
     def forget_visit(self, name: Name) -> None:
-        """Have the next reconcile look again."""
+        """Make the next reconcile check everything."""
         self._visits.pop(name, None)
 
     def forget(self, name: Name, uid: str) -> None:
-        """Forget everything about a resource that is gone."""
+        """Forget everything about a deleted resource."""
         visit = self._visits.get(name)
         if visit is not None and visit.uid == uid:
             del self._visits[name]

@@ -25,7 +25,7 @@ from firn_controllers.reconcilers.topic.memory import TopicMemory
 from firn_controllers.reconcilers.topic.reporting import TopicReports
 
 VISIBLE_SOON = 0.5
-"""Seconds until the next look at a topic that was created and that the brokers do not describe yet."""
+"""Seconds until the next reconcile of a topic that was created and that the brokers do not describe yet."""
 
 
 class TopicReconciler:
@@ -41,7 +41,7 @@ class TopicReconciler:
         self._deletion = TopicDeletion(context, self._memory, self._contracts, self._reports)
 
     async def reconcile(self, name: Name) -> Outcome:
-        """Bring the world closer to the resource ``name``, and its status to the world."""
+        """Bring Kafka topic, table and ingestion closer to the spec, and update the status."""
         for uid in self._context.topics.deleted_uids(name):
             await self._contracts.remove(uid)
             self._forget(name, uid)
@@ -65,7 +65,7 @@ class TopicReconciler:
         return await self._converge(observed)
 
     async def _converge(self, observed: ObservedTopic) -> Outcome:
-        """Make everything agree with the spec, as far as possible, and report how far that is."""
+        """Bring all parts into agreement with the spec, as far as possible, and report the result."""
         followed = await self._agree_finalizers(observed)
         if followed is None:
             return Outcome()
@@ -80,7 +80,7 @@ class TopicReconciler:
         return self._failures.settle(followed.entry.name, results) or outcome
 
     async def _agree_finalizers(self, observed: ObservedTopic) -> ObservedTopic | None:
-        """Set or remove our finalizer before anything is created. Returns None if the resource is gone."""
+        """Set or remove our finalizer before anything is created. Returns None if the resource was deleted."""
         wanted = plan.finalizers(observed)
         if wanted == observed.resource.metadata.finalizers:
             return observed

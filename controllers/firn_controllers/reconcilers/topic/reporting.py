@@ -13,7 +13,7 @@ from firn_controllers.reconcilers.context import Context
 
 
 class TopicReports:
-    """Writes to the API server only what is news, and puts what the API server answers into the cache."""
+    """Writes statuses and finalizers that changed, and stores the API server's answers in the cache."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class TopicReports:
         return resync
 
     async def set_finalizers(self, entry: TopicEntry, finalizers: tuple[str, ...]) -> TopicEntry | None:
-        """Replace the finalizers. Returns the resource as it is then, or None if it is gone."""
+        """Replace the finalizers. Returns the resource after the change, or None if it was deleted."""
         cluster = self._context.ports.cluster
         return self._put(await cluster.set_finalizers(*entry.name, finalizers, entry.resource_version))
 
@@ -54,7 +54,7 @@ class TopicReports:
             )
 
     def forget(self, uid: str) -> None:
-        """Forget a resource that is gone."""
+        """Forget a deleted resource."""
         self._refreshed.pop(uid, None)
 
     def _put(self, live: Manifest | None) -> TopicEntry | None:
