@@ -16,7 +16,10 @@ def _address(variable: str, port: int) -> tuple[str, int]:
 
 
 def main() -> int:
-    """Run until SIGTERM. The configuration's file is named by FIRN_CONFIG, addresses by FIRN_METRICS_LISTEN and FIRN_PROBES_LISTEN."""
+    """Run the operator until SIGTERM, and return the exit code.
+
+    The environment names the configuration file (FIRN_CONFIG) and the addresses (FIRN_METRICS_LISTEN, FIRN_PROBES_LISTEN).
+    """
     try:
         configuration = config.load(os.environ.get("FIRN_CONFIG", names.CONFIG_PATH))
     except InvalidSpecError as error:
@@ -28,7 +31,7 @@ def main() -> int:
     try:
         asyncio.run(wiring.run(configuration, metrics, probes))
     except Exception:
-        logging.getLogger("firn_operator").exception("the operator ended by an error")
+        logging.getLogger("firn_operator").exception("the operator ended with an unexpected error")
         return ExitCode.BUG
     return ExitCode.DONE
 

@@ -1,4 +1,4 @@
-"""Concurrent calls made into few requests: while one request is under way, the calls for the next one gather."""
+"""Concurrent calls, joined into few requests: during one request, the calls for the next one are collected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 class Batch(Generic[Item, Result]):
     """Calls of many tasks, answered by one request at a time.
 
-    ``run`` takes the items of one request and gives as many results, in the same order; a result that is an exception is raised to
-    its own caller only, an exception that ``run`` raises to all of them.
+    ``run`` takes the items of one request and returns their results in the same order. A result that is an exception is
+    raised to its caller. An exception that ``run`` raises is raised to all callers.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Batch(Generic[Item, Result]):
         self._runner: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """The result for ``item``, from the next request."""
+        """Send ``item`` with the next request, and return its result."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._runner is None or self._runner.done():
@@ -32,7 +32,7 @@ class Batch(Generic[Item, Result]):
         return await future
 
     async def _drain(self) -> None:
-        await asyncio.sleep(0)  # tasks that are ready in this very round of the loop join the first request
+        await asyncio.sleep(0)  # tasks that are ready now join the first request
         while self._waiting:
             taken, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
             try:

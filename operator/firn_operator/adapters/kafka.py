@@ -29,11 +29,11 @@ from firn_operator.adapters import secret_files
 from firn_operator.adapters.batches import Batch
 
 REQUEST_TIMEOUT = 10.0
-"""Seconds until an admin request is given up."""
+"""Seconds after which an admin request times out."""
 _PATIENCE = 3.0
-"""Seconds until a request is given up early while no broker at all can be connected to."""
+"""Seconds after which a request times out early while no broker accepts a connection."""
 _REST = 3.0
-"""Seconds for which brokers that did not answer are not asked again: a thousand topics must not wait for ten seconds each."""
+"""Seconds for which brokers that did not answer get no request, so that a thousand topics do not time out in turn."""
 _BATCH = 200
 _ACCESS = frozenset(
     {
@@ -60,14 +60,14 @@ _CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms|\d+ identical)
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """A profile's brokers. ``replication_factor`` of new topics; -1 leaves it to the brokers' default."""
+    """A profile's brokers. ``replication_factor`` is that of new topics; -1 is the brokers' default."""
 
     connection: KafkaConnection
     replication_factor: int = -1
 
 
 def client_settings(connection: KafkaConnection) -> dict[str, Any]:
-    """librdkafka's settings for ``connection``. Raises NotReadyError where a secret's file is missing."""
+    """Return librdkafka's settings for ``connection``. Raises NotReadyError if a secret's file is missing."""
     purpose = f"Kafka {connection.bootstrap_servers}"
     return {
         **connection_settings(connection, lambda path: secret_files.read(path, purpose)),
@@ -85,7 +85,7 @@ class KafkaTopics:
         self._profiles = {name: ProfileClients(name, brokers) for name, brokers in profiles.items()}
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:
-        """Describe a topic, None if it does not exist."""
+        """Describe a topic; return None if it does not exist."""
         return await self._profiles[profile].describes.submit(topic)
 
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -93,7 +93,7 @@ class KafkaTopics:
         await self._profiles[profile].creates.submit((topic, partitions, dict(configs)))
 
     async def grow(self, profile: str, topic: str, partitions: int) -> None:
-        """Add partitions up to a number."""
+        """Raise the number of partitions."""
         await self._profiles[profile].grows.submit((topic, partitions))
 
     async def alter_configs(self, profile: str, topic: str, put: Mapping[str, str], remove: Sequence[str]) -> None:
@@ -130,7 +130,7 @@ class ProfileClients:
         self.fleets: Batch[None, FleetState] = Batch(self._fleet, _BATCH)
 
     def admin(self) -> AdminClient:
-        """Return the client, opened again when a secret file changed. Raises UnavailableError while brokers rest."""
+        """Return the client, opened again after a secret file changed. Raises UnavailableError during `_REST`."""
         if time.monotonic() < self._resting_until:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
         connection = self._brokers.connection
@@ -147,7 +147,7 @@ class ProfileClients:
         return self._admin
 
     def _note(self, trouble: KafkaError) -> None:
-        # A broker that is down is told apart from one that refuses us only here: requests just time out.
+        # Only this callback distinguishes a broker that is down from one that refuses the client: requests just time out.
         if trouble.code() == KafkaError._ALL_BROKERS_DOWN:
             self._all_down = True
         else:

@@ -43,7 +43,7 @@ class HttpProgress:
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """Return the newest report of a group and its time, None without one."""
+        """Return the newest report of a group and its time; None if there is no report."""
         async with self._locks.setdefault(group, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
             last = self._last.setdefault(group, _Last(float("-inf"), None))
@@ -65,9 +65,9 @@ class HttpProgress:
                 response.raise_for_status()
                 document = GroupProgress.model_validate_json(await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.debug("group %s does not answer: %s", group, error)
+            log.debug("ingestion group %s does not answer on /progress: %s", group, error)
             return None
         except ValidationError as error:
-            log.error("group %s sends a progress document that cannot be read: %s", group, error)
+            log.error("ingestion group %s sends an invalid progress document: %s", group, error)
             return None
         return document, datetime.now(UTC)

@@ -10,7 +10,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 
 def read(path: str, purpose: str) -> str:
-    """The secret in the file, without a trailing line end. Raises NotReadyError naming file and ``purpose``."""
+    """Return the secret in the file, without a trailing line end. Raises NotReadyError that names file and ``purpose``."""
     try:
         return Path(path).read_text().rstrip("\r\n")
     except OSError as error:
@@ -33,7 +33,7 @@ def _stamp(path: str) -> tuple[str, int, int]:
 
 
 def merged(properties: Mapping[str, str], secret_properties: Mapping[str, str], purpose: str) -> dict[str, str]:
-    """``properties`` and the values of ``secret_properties`` (property -> file). Raises NotReadyError."""
+    """Return ``properties`` with the values of ``secret_properties`` (property -> file). Raises NotReadyError."""
     return {
         **properties,
         **{key: read(path, f"{purpose}, property {key}") for key, path in secret_properties.items()},

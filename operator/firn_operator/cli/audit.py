@@ -1,19 +1,19 @@
 """``firn audit``: proves that every record of a topic is in its table or its dead letters, exactly once.
 
-The audit compares the offsets that the brokers still have (read committed, from the log start to the landed offsets) with the offsets in the
-rows. Older rows can only be compared with each other, because their log is gone. In these cases the audit cannot decide. It counts the offsets
-as ``unproved``, and they do not fail:
+The audit compares the offsets that the brokers still have (read committed, from the log start to the landed offsets)
+with the offsets in the rows. It can compare older rows only with each other, because their log no longer exists. In these
+cases the audit cannot decide. It counts the offsets as ``unproved``, and they do not fail the audit:
 
 - The log of a compacted topic no longer has the replaced records. Rows of their offsets may be right or wrong.
 - With ``onBadRecord: Skip``, a missing record was skipped or lost.
 - With a RetentionPolicy that removes rows, a missing record was removed or lost, because retention selects rows by a column.
 
-Dead letters are committed before the table. Those at or beyond the landed offsets belong to a round that is still running, or to a lost one. A
-later audit finds them below the landed offsets. For the same reason the audit reads the table first and its dead letters later. In the other
-order, letters that land in between would look missing (`tables`).
+Dead letters are committed before the table. Those at or beyond the landed offsets belong to a round that still runs, or
+that was lost. A later audit finds them below the landed offsets. For the same reason the audit reads the table first and
+its dead letters later. In the other order, letters that land in between would look missing (`tables`).
 
-Rows of an earlier topic of the same name are found by the table's history: they are in the snapshot before the first one of this topic's id.
-After that snapshot has expired, they count as doubled or stray (`Audit.history`).
+The table's history shows the rows of an earlier topic of the same name: they are in the snapshot before the first one of
+this topic's id. After that snapshot has expired, they count as doubled or stray (`Audit.history`).
 """
 
 import json
@@ -49,8 +49,8 @@ _RETAIN = "retain"
 class PartitionAudit:
     """The audit of a partition.
 
-    ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 if all is well. ``unproved`` counts offsets for which
-    the audit cannot decide.
+    ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 if every record is there
+    exactly once. ``unproved`` counts offsets for which the audit cannot decide.
     """
 
     partition: int
@@ -67,13 +67,13 @@ class PartitionAudit:
 
     @property
     def exact(self) -> bool:
-        """True when nothing is missing, doubled or stray."""
+        """True if nothing is missing, doubled or stray."""
         return not (self.missing or self.doubled or self.stray)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The Kafka topic as it is: its id, and whether its log is compacted."""
+    """The live Kafka topic: its id, and whether its log is compacted."""
 
     topic_id: str
     compacted: bool
@@ -81,19 +81,22 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The audit of a topic. ``history`` is False where snapshots have expired, so that rows of an earlier topic of that name, if there was one,
-    are not known for what they are."""
+    """The audit of a topic.
+
+    ``history`` is False if snapshots have expired, so that the audit cannot recognise rows of an earlier topic of that
+    name.
+    """
 
     partitions: list[PartitionAudit]
     compacted: bool
     skips: bool
     history: bool
     drops: bool = False
-    """Retention removes rows, or did."""
+    """True if retention removes rows, or did."""
 
     @property
     def exact(self) -> bool:
-        """True when every partition is."""
+        """True if every partition is exact."""
         return all(partition.exact for partition in self.partitions)
 
     @property
@@ -103,27 +106,29 @@ class Audit:
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.compacted:
             lines.append(
-                "the topic is compacted: rows of records that the log no longer has cannot be proved (unproved)"
+                "the topic is compacted: the audit cannot check rows of records that the log no longer has (unproved)"
             )
         if unproved and self.skips:
             lines.append(
-                "onBadRecord is Skip: whether records that are nowhere were skipped or lost cannot be told (unproved)"
+                "onBadRecord is Skip: missing records were skipped or lost, and the audit cannot decide (unproved)"
             )
         if unproved and self.drops:
             lines.append(
-                "retention removes rows of the table: whether records that are nowhere were removed or lost cannot be told (unproved)"
+                "retention removes rows of the table: missing records were removed or lost, and the audit cannot decide (unproved)"
             )
         if not self.exact and not self.history:
             lines.append(
-                "snapshots of the table have expired: if the topic was re-created before that, rows of the earlier topic count as doubled or stray,"
-                " and rows that a RetentionPolicy removed, which governs the topic no more, as missing"
+                "snapshots of the table have expired: rows of an earlier topic of this name count as doubled or stray, and rows that"
+                " an earlier RetentionPolicy removed count as missing"
             )
         return lines
 
 
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
-    """Next offsets to land, as the newest ingestion commit of the table's history says, else its properties. Raises UnavailableError where
-    that is about another topic than ``topic_id``."""
+    """Return the next offsets to land, from the newest ingestion commit in the table's history, else from its properties.
+
+    Raises UnavailableError if they belong to another topic than ``topic_id``.
+    """
     summary: Mapping[str, str] = table.properties
     for snapshot in _history(table):
         if names.SUMMARY_OFFSETS in _summary(snapshot):
@@ -132,14 +137,16 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
     text, snapshot_topic = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
     if text is not None and topic_id is not None and snapshot_topic != topic_id:
         raise UnavailableError(
-            f"table {'.'.join(table.name())}: the topic was created again and no record of it has landed yet; retry after the first commit"
+            f"table {'.'.join(table.name())}: the topic was created again, and no record of it has landed yet; retry after the first commit"
         )
     return decode_offsets(text) if text is not None else {}
 
 
 def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
-    """The snapshot with all rows of earlier topics and none of this one's, None where there is none; and whether that is for sure, because the
-    history goes back that far."""
+    """Return the snapshot with all rows of earlier topics and none of this one, and whether the history goes back that far.
+
+    The snapshot is None if there is none, or if it has expired.
+    """
     parent: int | None = None
     has_history = True
     for snapshot in _history(table):
@@ -173,7 +180,7 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator[pa.Table]:
-    """(partition, offset) of every row, now or in a snapshot, as a stream."""
+    """Yield (partition, offset) of every row of the table, or of a snapshot."""
     if table is None:
         return
     flat = f"{rows.METADATA_COLUMN}_partition" in {field.name for field in table.schema().fields}
@@ -192,7 +199,7 @@ def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator
 
 
 def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:
-    """The topic as the brokers describe it. Raises UnavailableError."""
+    """Describe the live topic. Raises UnavailableError."""
     admin = AdminClient(dict(settings))
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
@@ -206,7 +213,10 @@ def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:
 def log_offsets(
     settings: Mapping[str, Any], topic: str, landed: Offsets, report: Callable[[str], None]
 ) -> tuple[Offsets, Iterator[pa.Table]]:
-    """The log start offsets, and (partition, offset) of every committed record below ``landed``. Raises UnavailableError."""
+    """Return the log start offsets, and (partition, offset) of every committed record below ``landed``.
+
+    Raises UnavailableError.
+    """
     consumer = Consumer(
         {
             **settings,
@@ -246,7 +256,7 @@ def _read(
                 if error is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise UnavailableError(f"topic {topic}: {error}")
-                    # The end, also where the last offsets are gaps (compaction, aborted transactions) that no message tells.
+                    # The end of the partition, even if its last offsets have no record (compaction, aborted transactions).
                     open_.discard(partition)
                 elif offset >= landed[partition] - 1:
                     open_.discard(partition)
@@ -255,7 +265,7 @@ def _read(
                     offsets.append(offset)
             if len(offsets) >= _CHUNK or (not open_ and offsets):
                 seen += len(offsets)
-                report(f"{seen:,} records of the log read")
+                report(f"read {seen:,} records of the log")
                 yield pa.table({"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())})
                 partitions, offsets = [], []
     finally:
@@ -264,7 +274,7 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """(partition, offset) of rows: of the table, of its dead letters, and those among them that are of earlier topics."""
+    """(partition, offset) of rows: of the table, of its dead letters, and of both from earlier topics."""
 
     good: Iterator[pa.Table]
     dead: Iterator[pa.Table]
@@ -282,8 +292,11 @@ def compare(
     compacted: bool = False,
     skips: bool = False,
 ) -> list[PartitionAudit]:
-    """Every partition's audit. ``from_earliest`` is False where ingestion began later than the log: what is before its first row is not missing.
-    Where the log is ``compacted``, or records may be left out (``skips``), what may come of that is unproved."""
+    """Return the audit of every partition.
+
+    ``from_earliest`` is False if ingestion did not begin at the start of the log: records before the first row are not
+    missing then. ``compacted``: stray rows are unproved. ``skips``: missing records are unproved.
+    """
     connection = duckdb.connect(config={"memory_limit": "256MB"})
     try:
         batches: Iterable[pa.Table]
@@ -301,7 +314,9 @@ def compare(
                 connection.unregister("batch")
         for name in ("good", "dead"):
             any_earlier = connection.execute(f"SELECT 1 FROM earlier_{name} LIMIT 1").fetchone()
-            without = f"EXCEPT ALL FROM earlier_{name}" if any_earlier else ""  # costs much, for rows without number
+            without = (
+                f"EXCEPT ALL FROM earlier_{name}" if any_earlier else ""
+            )  # expensive: the view may have any number of rows
             connection.execute(f"CREATE VIEW {name} AS FROM all_{name} {without}")
         bounds = pa.table(
             {
@@ -354,7 +369,7 @@ class Subject:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "Subject":
-        """From the manifest. Raises InvalidSpecError where its status does not name topic and table yet."""
+        """Read the manifest. Raises InvalidSpecError if its status does not name topic and table yet."""
         status = manifest.get("status") or {}
         table = status.get("table") or {}
         if not table.get("identifier") or not status.get("topicName"):
@@ -376,7 +391,10 @@ def audit_resource(
     report: Callable[[str], None],
     retention: Mapping[str, Any] | None = None,
 ) -> Audit:
-    """The audit of a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it. Raises InvalidSpecError, UnavailableError."""
+    """Audit a live IcebergTopic; ``retention`` is the RetentionPolicy that governs it.
+
+    Raises InvalidSpecError and UnavailableError.
+    """
     subject = Subject.from_manifest(manifest)
     connection = settings.kafka_connection(subject.profile, config.profiles[subject.profile], config.namespace)
     table, dead = tables(Lake(config), subject.table)
@@ -393,8 +411,11 @@ def audit_resource(
 
 
 def tables(lake: Lake, identifier: str) -> tuple[Table, Table | None]:
-    """The topic's table, and then its dead letters, which have at least all that the table says has landed. They are found by their name: status
-    names them only some time after the first of them. Raises InvalidSpecError."""
+    """Return the topic's table, and its dead letters if there are any. Raises InvalidSpecError.
+
+    The dead letters are loaded after the table, so that they have all letters below the landed offsets. They are found by
+    name, because the status names them only some time after the first letter.
+    """
     table = lake.find(identifier)
     return table, lake.look_up(names.dead_letters(identifier))
 
@@ -410,7 +431,7 @@ def audit_tables(
     skips: bool = False,
     drops: bool = False,
 ) -> Audit:
-    """The audit of a topic, reached with librdkafka's settings ``client``, and its `tables`. Raises UnavailableError."""
+    """Audit a topic and its `tables`. ``client`` are librdkafka's settings. Raises UnavailableError."""
     live = live_topic(client, topic)
     landed = landed_offsets(table, live.topic_id)
     starts, log = log_offsets(client, topic, landed, report)
@@ -430,7 +451,7 @@ def audit_tables(
 
 
 def as_json(audit: Audit) -> str:
-    """The audit for programs."""
+    """Return the audit as JSON."""
     fields = PartitionAudit.__slots__
     partitions = [{field: getattr(partition, field) for field in fields} for partition in audit.partitions]
     return json.dumps({"exact": audit.exact, "notes": audit.notes, "partitions": partitions})

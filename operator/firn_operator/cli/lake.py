@@ -1,4 +1,4 @@
-"""The configured catalogs for reading: tables by the names users write (``lake.demo.flights``), scanned to Arrow.
+"""The configured catalogs for reading: tables by name (``lake.demo.flights``), scanned to Arrow.
 
 Used by the CLI in a process of its own, so Arrow may be loaded here.
 """
@@ -18,7 +18,7 @@ from firn_controllers.ingestion_group import settings
 from firn_operator.adapters.iceberg.catalog_errors import translated
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 
-# Files that are read at the same time; read before PyIceberg makes its pool. More would only hold more of them in memory.
+# Files that PyIceberg reads at the same time. It reads the variable when it creates its pool. More files need more memory.
 os.environ.setdefault("PYICEBERG_MAX_WORKERS", "2")
 
 ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
@@ -37,7 +37,7 @@ class Lake:
         return sorted(self._config.catalogs)
 
     def catalog(self, name: str) -> Catalog:
-        """The catalog of this name. Raises InvalidSpecError naming those that exist."""
+        """Return the catalog of this name. Raises InvalidSpecError that names the configured ones."""
         if name not in self._catalogs:
             if name not in self._config.catalogs:
                 raise InvalidSpecError(
@@ -52,16 +52,17 @@ class Lake:
         return self._catalogs[name]
 
     def find(self, identifier: str) -> Table:
-        """The table ``catalog.namespace.name`` as it is now. Raises InvalidSpecError where there is none."""
+        """Return the table ``catalog.namespace.name``. Raises InvalidSpecError if it does not exist."""
         table = self.look_up(identifier)
         if table is None:
             raise InvalidSpecError(f"table {identifier} does not exist; check catalog, namespace and name")
         return table
 
     def look_up(self, identifier: str) -> Table | None:
-        """Return the table of this name, None if it does not exist.
+        """Return the table of this name; None if it does not exist.
 
-        Raises InvalidSpecError for a text that cannot be a table name, AccessDeniedError and UnavailableError for an unreadable catalog.
+        Raises InvalidSpecError for a text that is no table name, AccessDeniedError and UnavailableError if the catalog
+        cannot be read.
         """
         parts = identifier.split(".")
         if len(parts) != 3:
@@ -83,5 +84,5 @@ class Lake:
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:
-    """The current rows of ``table``, or those of a snapshot, these columns, as a stream of Arrow batches."""
+    """Read these columns of the current rows of ``table``, or of a snapshot, as a stream of Arrow batches."""
     return table.scan(selected_fields=tuple(columns), snapshot_id=snapshot_id).to_arrow_batch_reader()

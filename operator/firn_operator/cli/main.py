@@ -26,7 +26,7 @@ Configuration = Annotated[
 
 
 class Output(StrEnum):
-    """Forms of a result."""
+    """Formats of a result."""
 
     TABLE = "table"
     JSON = "json"

@@ -13,16 +13,16 @@ from firn.model.errors import InvalidSpecError
 from firn_operator.cli.lake import Lake, scan
 
 MEMORY_LIMIT = "256MB"
-"""DuckDB's own bound; beyond it DuckDB spills to the temporary directory."""
+"""Memory of DuckDB. Beyond it, DuckDB writes to the temporary directory."""
 
 _CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-"""Nothing is downloaded while a query runs."""
+"""Settings that keep DuckDB from downloading extensions."""
 
 
 def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Table:
-    """The result of one SELECT. Times with a zone are shown as times in UTC (DuckDB's zones are an extension).
+    """Run one SELECT. Timestamps with a zone become UTC without a zone, because zones are an extension of DuckDB.
 
-    Raises InvalidSpecError for SQL that DuckDB refuses and tables that do not exist.
+    Raises InvalidSpecError for SQL that DuckDB refuses, and for tables that do not exist.
     """
     connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
     try:
@@ -54,7 +54,7 @@ def _create(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema)
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
-    """Columns that the plan does not read stay null: names and types have to be there all the same."""
+    """Insert the columns that the plan reads. The others stay null, because the plan needs their names and types."""
     connection.register("firn_rows", rows.cast(_naive(rows.schema)))
     connection.execute(f"INSERT INTO {_path(name)} BY NAME SELECT * FROM firn_rows")
     connection.unregister("firn_rows")
@@ -65,7 +65,7 @@ def _naive(schema: pa.Schema) -> pa.Schema:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with every time with a zone, however deep, as one without."""
+    """Return ``kind`` with timestamps without a zone in place of those with one, at every level."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit)
     if pa.types.is_struct(kind):
@@ -84,12 +84,12 @@ def _path(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """``name`` as an SQL identifier."""
+    """Quote ``name`` as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str, set[str]]:
-    """Table -> columns that the plan reads, and the words of its filters, as those are pushed into the scan as text."""
+    """Return the columns that the plan reads, by table. They include all words of filters, which the plan has as text."""
     plan = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()[0][1]
     used: dict[str, set[str]] = {}
     for node in _nodes(json.loads(plan)):
@@ -108,7 +108,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str,
 
 
 def _names(statement: str, catalogs: Collection[str]) -> list[str]:
-    """Three-part names of the statement whose first part is a configured catalog."""
+    """Return the names CATALOG.NAMESPACE.NAME in the statement whose catalog is configured."""
     part = r'(?:"([^"]+)"|([A-Za-z_]\w*))'
     matches = re.findall(rf"(?<![\w.]){part}\s*\.\s*{part}\s*\.\s*{part}", statement)
     names = {

@@ -1,5 +1,7 @@
-"""`firn quickstart-secrets`: the passwords of the quick start's stores, made once. The chart runs it in a hook Job before every
-installation and upgrade; a Secret that is there is left as it is."""
+"""`firn quickstart-secrets`: create the passwords of the quick start's stores.
+
+The chart runs it in a hook Job before every installation and upgrade. Existing Secrets stay unchanged.
+"""
 
 import argparse
 import os
@@ -26,9 +28,10 @@ LABELS = {
 
 
 def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
-    """Make the Secret ``name`` with a random value of letters and digits for each key; True when this call made it.
+    """Create the Secret ``name`` with a random value of letters and digits for each key, unless it exists.
 
-    Raises ConflictError when it exists without one of the keys, AccessDeniedError, UnavailableError.
+    Returns True if the call created it. Raises ConflictError if it exists without one of the keys, AccessDeniedError, and
+    UnavailableError.
     """
     try:
         if _create(api, namespace, name, keys):
@@ -50,7 +53,7 @@ def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]
 
 
 def _create(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
-    """False when a Secret of that name exists already."""
+    """Create the Secret; return False if it exists already."""
     values = {key: "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH)) for key in keys}
     body = client.V1Secret(metadata=client.V1ObjectMeta(name=name, labels=LABELS), string_data=values)
     try:
@@ -65,12 +68,12 @@ def _create(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str
 def _wanted(text: str) -> tuple[str, list[str]]:
     name, separator, keys = text.partition("=")
     if not (name and separator and all(keys.split(","))):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=KEY[,KEY...]")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form NAME=KEY[,KEY...]")
     return name, keys.split(",")
 
 
 def _connection() -> client.Configuration:
-    """How to reach the API server: as the pod's ServiceAccount, or as KUBECONFIG says."""
+    """Return the connection to the API server, of the pod's ServiceAccount or of the file in KUBECONFIG."""
     settings = client.Configuration()
     path = os.environ.get("KUBECONFIG")
     if path:
@@ -81,18 +84,18 @@ def _connection() -> client.Configuration:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry of the command; the exit code is a firn.model.errors.ExitCode."""
+    """Run the command and return its exit code (`firn.model.errors.ExitCode`)."""
     parser = argparse.ArgumentParser(
-        prog="firn quickstart-secrets", description="Make Secrets with random values, once."
+        prog="firn quickstart-secrets", description="Create Secrets with random values, unless they exist."
     )
-    parser.add_argument("--namespace", required=True, help="where the Secrets belong")
+    parser.add_argument("--namespace", required=True, help="namespace of the Secrets")
     parser.add_argument(
         "--secret",
         action="append",
         required=True,
         type=_wanted,
         metavar="NAME=KEY[,KEY...]",
-        help="a Secret and its keys",
+        help="a Secret and its keys; may be repeated",
     )
     given = parser.parse_args(arguments)
     with client.ApiClient(_connection()) as connection:

@@ -12,7 +12,10 @@ _NEXT_STEP = "apply the CRDs of this version, which the chart installs with crds
 
 
 async def check(api: Api) -> None:
-    """Return when the live CRDs have every field that this version reads or writes. Raises NotReadyError with the way out."""
+    """Check that the live CRDs have every field that this version reads or writes.
+
+    Raises NotReadyError that names the next step.
+    """
     for needed in crds.all_crds():
         await _check(api, needed)
 
@@ -26,7 +29,7 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
             raise NotReadyError(f"the CustomResourceDefinition {name} does not exist: {_NEXT_STEP}") from error
         raise
     except AccessDeniedError:
-        # Not allowed to read CRDs: all that can be known is whether the version is served.
+        # Without the right to read CRDs, the operator can only check whether the version is served.
         await _check_served(api, needed["spec"]["names"]["plural"])
         return
     version = next((version for version in live["spec"]["versions"] if version["name"] == names.VERSION), None)
@@ -39,9 +42,7 @@ async def _check(api: Api, needed: Mapping[str, Any]) -> None:
         )
     conditions = live.get("status", {}).get("conditions", [])
     if not any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
-        raise NotReadyError(
-            f"the CustomResourceDefinition {name} is not established yet; the API server needs a moment"
-        )
+        raise NotReadyError(f"the CustomResourceDefinition {name} is not established yet; wait for the API server")
 
 
 async def _check_served(api: Api, plural: str) -> None:
@@ -59,7 +60,7 @@ def _schema(version: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def missing_fields(needed: Mapping[str, Any], live: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Fields that ``needed`` has and ``live`` lacks or has with another type, as dotted paths; the API server would drop them."""
+    """Yield the paths of fields that ``live`` lacks or has with another type. The API server would drop them."""
     if live.get("x-kubernetes-preserve-unknown-fields"):
         return
     if path and needed.get("type") != live.get("type"):

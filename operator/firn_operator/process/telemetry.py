@@ -24,39 +24,41 @@ METRICS_PORT = 9090
 PROBES_PORT = 8081
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-RECONCILE_SECONDS = Histogram("firn_reconcile_seconds", "Time of one reconcile", ["kind"], buckets=_SECONDS)
-RECONCILES = Counter("firn_reconcile_total", "Reconciles by how they ended: ok, retry, error", ["kind", "verdict"])
+RECONCILE_SECONDS = Histogram("firn_reconcile_seconds", "Duration of a reconcile", ["kind"], buckets=_SECONDS)
+RECONCILES = Counter("firn_reconcile_total", "Reconciles by result: ok, retry or error", ["kind", "verdict"])
 QUEUE_DEPTH = Gauge("firn_reconcile_queue_depth", "Keys that wait for a worker")
 TOPICS = Gauge(
     "firn_topics",
-    "IcebergTopics by the status of their Ready condition; Suspended where the spec asks for that",
+    "IcebergTopics by the status of their Ready condition; Suspended if spec.suspend is true",
     ["ready"],
 )
 FLEET_AVAILABLE = Gauge(
-    "firn_fleet_available", "1 while topics on the brokers of a profile can be managed", ["profile"]
+    "firn_fleet_available", "1 while the operator can manage topics on the brokers of a profile, else 0", ["profile"]
 )
-FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced", ["profile"])
+FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced, else 0", ["profile"])
 FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
-    "1 while a broker does not run, or a metadata version could not be finalised; the Event Degraded says what",
+    "1 while a broker does not run, or a metadata version could not be finalised; the Event Degraded names the cause",
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
 _RESULTS = ("Succeeded", "Failed", "Unfinished", "Busy")
 _POLICY = ["kind", "namespace", "policy"]
-RUNS = Counter("firn_maintenance_runs_total", "Maintenance runs by what came of them", [*_POLICY, "result"])
-RUN_SECONDS = Histogram("firn_maintenance_run_seconds", "Time of one run", ["kind"], buckets=_RUN_SECONDS)
-RUN_TABLES = Counter("firn_maintenance_tables_total", "Tables that runs were for", _POLICY)
+RUNS = Counter("firn_maintenance_runs_total", "Maintenance runs by result", [*_POLICY, "result"])
+RUN_SECONDS = Histogram("firn_maintenance_run_seconds", "Duration of a maintenance run", ["kind"], buckets=_RUN_SECONDS)
+RUN_TABLES = Counter("firn_maintenance_tables_total", "Tables that maintenance runs were created for", _POLICY)
 REWRITTEN = Counter("firn_maintenance_rewritten_bytes_total", "Bytes of the files that compaction rewrote", _POLICY)
 REMOVED_FILES = Counter("firn_maintenance_removed_files_total", "Files that retention deleted", [*_POLICY, "part"])
 REMOVED_BYTES = Counter(
     "firn_maintenance_removed_bytes_total", "Bytes of files that retention deleted", [*_POLICY, "part"]
 )
-WATCH_BEHIND = Gauge("firn_watch_behind_seconds", "For how long a watch has not delivered what a list showed")
+WATCH_BEHIND = Gauge(
+    "firn_watch_behind_seconds", "Seconds for which a watch has not delivered an object that a list shows"
+)
 
 
 class QueueMeter:
-    """`firn_controllers.queue.Meter` that feeds the metrics."""
+    """Feeds the metrics of the queue (port `firn_controllers.queue.ReconcileMeter`)."""
 
     def depth(self, waiting: int) -> None:
         """Set the gauge of waiting keys."""
@@ -69,7 +71,7 @@ class QueueMeter:
 
 
 def watch_fleets(profiles: Iterable[str], board: Board) -> None:
-    """Let the metrics of fleets say, whenever they are read, what ``board`` has."""
+    """Make the metrics of fleets read ``board`` at each scrape."""
     for profile in profiles:
         for gauge, read in (
             (FLEET_AVAILABLE, lambda health: health.problem is None),
@@ -84,7 +86,7 @@ def _fleet_value(board: Board, profile: str, read: Callable[[FleetHealth], bool]
 
 
 class RunMeter:
-    """`firn_controllers.ports.RunMeter` that feeds the metrics."""
+    """Feeds the metrics of maintenance runs (port `firn_controllers.ports.RunMeter`)."""
 
     def register(self, kind: str, namespace: str, policy: str) -> None:
         """Create the counters of a policy, so that they start at 0."""
@@ -109,7 +111,7 @@ class RunMeter:
 
 _DEBT = {
     "firn_table_data_files": ("Data files of the newest snapshot", "data_files"),
-    "firn_table_data_bytes": ("Bytes of those data files", "data_bytes"),
+    "firn_table_data_bytes": ("Bytes of the data files of the newest snapshot", "data_bytes"),
     "firn_table_small_files": ("Data files below three quarters of the target size", "small_files"),
     "firn_table_delete_files": ("Delete files and deletion vectors of the newest snapshot", "delete_files"),
     "firn_table_manifests": ("Manifests of the newest snapshot", "manifests"),
@@ -119,9 +121,9 @@ _DEBT = {
         "metadata_bytes",
     ),
     "firn_compaction_due_files": ("Data files that a compaction would rewrite now", "due_files"),
-    "firn_compaction_due_bytes": ("Bytes of those files", "due_bytes"),
+    "firn_compaction_due_bytes": ("Bytes of the data files that a compaction would rewrite now", "due_bytes"),
 }
-"""Metric -> its help, and the field of `firn_controllers.ports.TableDebt`. Table and dead-letter table together."""
+"""Metric -> its help, and the field of `firn_controllers.ports.TableDebt`, which includes the dead-letter table."""
 
 
 class DebtMetrics(Collector):
@@ -140,7 +142,7 @@ class DebtMetrics(Collector):
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
         lag = GaugeMetricFamily(
             "firn_compaction_lag_seconds",
-            "For how long data files have been due that the topic's policy would rewrite now; 0 where it would rewrite none",
+            "Seconds for which the oldest data file that the topic's policy would rewrite has been due; 0 if it would rewrite none",
             labels=labels,
         )
         now = self._now()
@@ -154,21 +156,21 @@ class DebtMetrics(Collector):
 
 
 class TopicTally:
-    """How many topics are Ready, by what the watch shows."""
+    """Counts topics by the status of their Ready condition, for the metric."""
 
     def __init__(self) -> None:
         self._ready: dict[tuple[str, str], str] = {}
         self._counts: Tally[str] = Tally()
 
     def seen(self, manifest: Mapping[str, Any]) -> None:
-        """An IcebergTopic as it is now."""
+        """Count an IcebergTopic with its present status."""
         conditions = manifest.get("status", {}).get("conditions", [])
         ready = next((condition for condition in conditions if condition["type"] == "Ready"), {"status": "Unknown"})
         suspended = ready.get("reason") == Reason.SUSPENDED
         self._put(manifest, str(Reason.SUSPENDED) if suspended else ready["status"])
 
     def gone(self, manifest: Mapping[str, Any]) -> None:
-        """An IcebergTopic that is no more."""
+        """Remove a deleted IcebergTopic from the counts."""
         self._put(manifest, None)
 
     def _put(self, manifest: Mapping[str, Any], ready: str | None) -> None:
@@ -184,7 +186,7 @@ class TopicTally:
 
 
 class Health:
-    """Answers of the probes. ``starting`` says what is waited for; `problems` what is wrong, from checks that others add."""
+    """Answers of the probes. ``starting`` is the reason why the process is not ready yet. ``checks`` return problems."""
 
     def __init__(self) -> None:
         self.starting: str | None = "starting"
@@ -195,12 +197,12 @@ class Health:
         return [problem for check in self.checks if (problem := check()) is not None]
 
     async def livez(self, request: web.Request) -> web.Response:
-        """200 while the queue moves and the watches deliver."""
+        """Answer 200 while the queue moves and the watches deliver, else 500 with the problems."""
         problems = self.problems()
         return web.Response(status=500 if problems else 200, text="\n".join(problems) or "ok")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """200 once resources are reconciled."""
+        """Answer 200 while resources are reconciled, else 503 with the reason."""
         return web.Response(status=200 if self.starting is None else 503, text=self.starting or "ok")
 
 
@@ -209,7 +211,7 @@ async def _metrics(request: web.Request) -> web.Response:
 
 
 async def serve(health: Health, metrics: tuple[str, int], probes: tuple[str, int]) -> list[web.AppRunner]:
-    """Start both servers; clean the runners up at the end."""
+    """Start both servers. The caller cleans up the runners at the end."""
     runners = []
     for (host, port), routes in (
         (metrics, [web.get("/metrics", _metrics)]),

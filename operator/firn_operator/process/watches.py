@@ -1,7 +1,8 @@
 """Changes in the cluster from kopf's watches and from lists. This module feeds keys and caches and decides nothing.
 
-kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's StatefulSets, Jobs and pods,
-which the operator may see in its own namespace only. A list at each ``resync`` finds what a watch may have missed, and detects a dead watch.
+kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's
+StatefulSets, Jobs and pods, which the operator may read in its own namespace only. A list at each ``resync`` finds
+changes that a watch has missed, and detects a dead watch.
 """
 
 import asyncio
@@ -29,9 +30,9 @@ log = logging.getLogger(__name__)
 Manifest = dict[str, Any]
 
 BEHIND_LIMIT = 150.0
-"""Seconds after which a watch that has not delivered what a list showed counts as dead."""
+"""Seconds after which a watch that has not delivered an object that a list shows counts as dead."""
 LOOK_AGAIN = 30.0
-"""Seconds after which lists are read again because of that: what a watch owes may have been deleted while it was not connected."""
+"""Seconds after which lists are read again while a watch is behind: the missing object may have been deleted."""
 _OURS = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
 _CHILD_KINDS = (("apps/v1", "StatefulSet"), ("batch/v1", "Job"), ("v1", "Pod"))
 _CHILDREN = (("apps", "v1", "statefulsets"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
@@ -47,7 +48,7 @@ class Deliveries:
         self._owed: dict[tuple[str, str], tuple[int, float]] = {}
 
     def delivered(self, manifest: Mapping[str, Any]) -> None:
-        """A watch has shown this object."""
+        """Record an object that a watch has delivered."""
         metadata = manifest["metadata"]
         key = (manifest["kind"], metadata["namespace"])
         self._delivered[key] = max(int(metadata["resourceVersion"]), self._delivered.get(key, 0))
@@ -55,8 +56,8 @@ class Deliveries:
     def listed(self, kind: str, namespace: str | None, newest: Mapping[str, int], version: int) -> None:
         """Record a whole list of ``namespace`` (None: of all) that was read at ``version``. ``newest`` is by namespace.
 
-        Objects that an earlier list showed and this one does not show are not expected from the watch any more: a watch that was not connected
-        while an object was deleted never shows it. For an empty list, only deliveries since the list are remembered.
+        Objects that an earlier list showed and this one does not show are no longer expected from the watch: a watch that
+        was not connected while an object was deleted never delivers it. After an empty list, only later deliveries count.
         """
         now = time.monotonic()
 
@@ -76,14 +77,14 @@ class Deliveries:
                 self._owed[key] = (newest_version, before.get(key, now))
 
     def behind_seconds(self) -> float:
-        """For how long the worst watch has owed an object; 0 where none does."""
+        """Return the longest time for which a watch has not delivered an object that a list shows; 0 if none is missing."""
         now = time.monotonic()
         owing = (since for key, (version, since) in self._owed.items() if version > self._delivered.get(key, 0))
         return max((now - since for since in owing), default=0.0)
 
 
 def _newest(manifests: Iterable[Mapping[str, Any]], earlier: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The newest version by namespace, of ``manifests`` and what is ``known``."""
+    """Return the newest resource version by namespace, of ``manifests`` and ``earlier``."""
     newest = dict(earlier or {})
     for manifest in manifests:
         metadata = manifest["metadata"]
@@ -106,14 +107,14 @@ class Watches:
         self.deliveries = Deliveries()
 
     async def sync(self) -> None:
-        """Take in everything there is, once; then tell the controllers."""
+        """Read all objects once, then start the controllers."""
         await self._list_children()
         await self._list_policies()
         await self._list_topics()
         self._controllers.synced()
 
     async def resync(self) -> None:
-        """List everything again and again, sooner while a watch seems to be behind, until cancelled."""
+        """List all objects at an interval, and sooner while a watch is behind, until cancelled."""
         pause = durations.milliseconds(self._config.resync) / 1000
         listed = time.monotonic()
         while True:
@@ -126,11 +127,11 @@ class Watches:
                 await self._list_policies()
                 await self._list_topics()
             except (ApiError, UnavailableError, AccessDeniedError) as error:
-                log.warning("resync failed and is retried; the watches continue: %s", error)
+                log.warning("the resync failed and will be retried; the watches continue: %s", error)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
-        """kopf's watches, up inside the with block; its tasks end only by an error."""
+        """Run kopf's watches inside the with block, and yield their tasks, which end only with an error."""
         stop = asyncio.Event()
         resources, children = kopf.OperatorRegistry(), kopf.OperatorRegistry()
         kopf.on.event(names.GROUP, names.VERSION, "icebergtopics", registry=resources)(self._topic_event)
@@ -191,7 +192,7 @@ class Watches:
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.enforce_retry_after = True
-        # Never put, but kopf takes it off wherever it sees it without need: it must not be ours.
+        # kopf never sets this finalizer, but removes it from objects that have it. So it must not be the name of ours.
         settings.persistence.finalizer = f"{names.GROUP}/kopf"
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
@@ -212,7 +213,7 @@ class Watches:
             token=secret or None,
         )
 
-    # on.event must not raise: kopf would log it and forget it. What is fed here only queues keys.
+    # These handlers must not raise, because kopf would log the error and drop the event. They only queue keys.
 
     async def _topic_event(self, event: Mapping[str, Any], **_: Any) -> None:
         manifest = trimmed(event["object"])
@@ -258,7 +259,7 @@ class Watches:
             for policy in self._controllers.policies.all():
                 listed = policy.kind == kind and namespace in (None, policy.name[0])
                 if listed and int(policy.resource_version) <= version and policy.name not in present:
-                    log.warning("watch missed the deletion of %s %s/%s; the list shows it", kind, *policy.name)
+                    log.warning("the watch missed the deletion of %s %s/%s, which a list shows", kind, *policy.name)
                     metadata = {"namespace": policy.name[0], "name": policy.name[1], "uid": policy.uid}
                     self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
 
@@ -268,7 +269,7 @@ class Watches:
             present: set[tuple[str, str]] = set()
             newest: dict[str, int] = {}
             version = 0
-            # Page by page: a thousand topics at once would be the largest thing that the process ever holds.
+            # Page by page: a list of a thousand topics would be the largest object in memory.
             async for manifests, shown in lists.pages(self._api, names.API_VERSION, "IcebergTopic", namespace, {}):
                 version = shown
                 newest = _newest(manifests, newest)
@@ -279,7 +280,7 @@ class Watches:
             for topic in list(self._controllers.topics.all()):
                 listed = namespace in (None, topic.name[0]) and int(topic.resource_version) <= version
                 if listed and topic.name not in present:
-                    log.warning("watch missed the deletion of IcebergTopic %s/%s; the list shows it", *topic.name)
+                    log.warning("the watch missed the deletion of IcebergTopic %s/%s, which a list shows", *topic.name)
                     metadata = {"namespace": topic.name[0], "name": topic.name[1], "uid": topic.uid}
                     self._feed_topic({"metadata": metadata}, gone=True)
 
@@ -289,7 +290,7 @@ class Watches:
             self.deliveries.listed(kind, self._config.namespace, _newest(manifests), version)
             labels_to_wake = [manifest["metadata"].get("labels", {}) for manifest in manifests]
             if self._workloads.listed(kind, manifests, version):
-                # Which of them is gone says nothing of whose it was: have all looked at.
+                # The labels of a deleted object are unknown, so all profiles and groups are reconciled.
                 labels_to_wake += [{names.LABEL_PROFILE: name} for name in self._config.profiles]
                 labels_to_wake += [{names.LABEL_GROUP: name} for name in self._config.groups]
             for labels in labels_to_wake:

@@ -1,4 +1,4 @@
-"""The process around the decisions: adapters, controllers, watches, probes, and an orderly end."""
+"""Composition of the operator process: adapters, controllers, watches, probes, and an orderly end."""
 
 import asyncio
 import contextlib
@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _STUCK_LIMIT = 150.0
-"""Seconds without any movement of a queue that has work; above the deadline of one reconcile."""
+"""Seconds without progress of a queue that has work; longer than the deadline of one reconcile."""
 _RETRY = 5.0
 
 
 def topics(config: Config) -> KafkaTopics:
-    """The Kafka adapter for every profile of the configuration.
+    """Return the Kafka adapter for every profile of the configuration.
 
-    How many replicas a new topic gets is left to the brokers: those of a fleet have as their default what fits the fleet that lives,
-    which may be larger than what is configured.
+    A new topic gets the brokers' default number of replicas. The default of a fleet fits its live brokers, which may be
+    more than the configured ones.
     """
     return KafkaTopics(
         {
@@ -54,7 +54,7 @@ def topics(config: Config) -> KafkaTopics:
 
 
 def tables(config: Config) -> CatalogTables:
-    """The Iceberg adapter for every catalog of the configuration."""
+    """Return the Iceberg adapter for every catalog of the configuration."""
     return CatalogTables(_catalog_connections(config))
 
 
@@ -68,7 +68,7 @@ def _catalog_connections(config: Config) -> dict[str, CatalogConnection]:
 
 
 async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int]) -> None:
-    """The operator, until SIGTERM or SIGINT. Raises what a task of it dies of."""
+    """Run the operator until SIGTERM or SIGINT. Raises the exception of a task that fails."""
     stop = asyncio.Event()
     health = Health()
     servers = await telemetry.serve(health, metrics, probes)
@@ -123,7 +123,7 @@ async def _work(
     survey: Survey,
 ) -> None:
     async with watches.running() as kopf_tasks:
-        _on_signals(stop.set)  # kopf has put its own handlers
+        _on_signals(stop.set)  # kopf has set its own handlers
         reconciling = asyncio.create_task(controllers.run(), name="reconciling")
         helpers = [
             asyncio.create_task(watches.resync(), name="resync"),
@@ -135,7 +135,7 @@ async def _work(
         log.info("reconciling")
         done, _ = await asyncio.wait([reconciling, *helpers, *kopf_tasks], return_when=asyncio.FIRST_COMPLETED)
         health.starting = "stopping"
-        log.info("stopping because %s ended", ", ".join(sorted(task.get_name() for task in done)))
+        log.info("stopping, because task %s ended", ", ".join(sorted(task.get_name() for task in done)))
         controllers.stop()
         await reconciling
         for task in helpers:
@@ -144,11 +144,11 @@ async def _work(
     if not stop.is_set():
         for task in done:
             task.result()
-        raise RuntimeError(f"{', '.join(task.get_name() for task in done)} ended unexpectedly")
+        raise RuntimeError(f"task {', '.join(task.get_name() for task in done)} ended unexpectedly")
 
 
 async def _start_up(api: Api, config: Config) -> str:
-    """Uid of the object that owns our workloads, once the CRD is right. Raises NotReadyError."""
+    """Check the CRDs, and return the uid of the object that owns our workloads. Raises NotReadyError."""
     await crd.check(api)
     try:
         owner = await api.call("GET", path("v1", "ConfigMap", config.namespace, names.CONFIG_OBJECT))
@@ -163,14 +163,16 @@ async def _start_up(api: Api, config: Config) -> str:
 
 
 async def _until(stop: asyncio.Event, health: Health, attempt: Callable[[], Awaitable[Result]]) -> Result | None:
-    """Repeat ``attempt`` until it succeeds and return its result, None after ``stop``. Logs failures and shows them
-    in /readyz."""
+    """Repeat ``attempt`` until it succeeds, and return its result; None after ``stop``.
+
+    Failures are logged and shown in /readyz.
+    """
     while not stop.is_set():
         try:
             return await attempt()
         except (FirnError, ApiError) as error:
             if health.starting != str(error):
-                log.warning("cannot start yet: %s", error)
+                log.warning("the operator cannot start yet: %s", error)
             health.starting = str(error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _RETRY)

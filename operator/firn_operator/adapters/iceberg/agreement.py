@@ -63,7 +63,10 @@ class Agreement:
                 )
 
     def run(self, place: str | None) -> TableState | None:
-        """`place`: where the metadata lies, None where that is not known or there is no table."""
+        """Create or change the table, and return its state.
+
+        ``place`` is the location of the metadata; None if that is unknown or there is no table.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 return self._once(place)
@@ -73,7 +76,7 @@ class Agreement:
                 iceberg_errors.NoSuchNamespaceError,
                 sql_errors.IntegrityError,
             ):
-                # Somebody else was faster: look at what there is now.
+                # Another writer was faster: read the table again.
                 self._connection.namespaces.pop(self._target.namespace, None)
                 time.sleep(0.05 * 2**attempt)
                 place = None
@@ -103,7 +106,7 @@ class Agreement:
                 return self._create()
         state = self._agree(table)
         if state.changed or state.owner != self._owner:
-            return state  # the metadata moved: remember it when it has been read again
+            return state  # a new version of the metadata: cache the state after the next read
         self._connection.seen[self._key] = Agreed(self._request, place or "", digest, state)
         return state
 
@@ -133,10 +136,10 @@ class Agreement:
         return replace(_state(metadata), owner=None, created=True)
 
     def _make_namespace(self) -> str:
-        """Make the namespace where it is missing; where its tables go."""
+        """Create the namespace if it does not exist; return the location of its tables."""
         namespace = self._target.namespace
         if not self._catalog.namespace_exists(namespace):
-            # It may be made at the same moment by another thread or process.
+            # Another thread or process may create it at the same moment.
             with contextlib.suppress(iceberg_errors.NamespaceAlreadyExistsError, sql_errors.IntegrityError):
                 self._catalog.create_namespace(namespace)
         return self._catalog.namespace_location(namespace) if isinstance(self._catalog, LeanSqlCatalog) else ""
@@ -145,7 +148,7 @@ class Agreement:
         return table_properties.marks(self._owner, self._layout.properties)
 
     def _agree(self, table: Table) -> TableState:
-        """Change the table where it differs from the layout, in one commit."""
+        """Change the parts of the table that differ from the layout, in one commit."""
         metadata = table.metadata
         state = _state(metadata)
         reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._owner else Reason.SCHEMA_INCOMPATIBLE
@@ -232,7 +235,7 @@ def _read_metadata(catalog: SqlCatalog, place: str) -> dict[str, Any]:
 
 
 def _digest(document: Mapping[str, Any]) -> bytes:
-    """A digest of all that `ensure` judges: the same for metadata that differ in snapshots and offsets only."""
+    """Return a digest of the metadata that `ensure` checks. Snapshots and offsets do not change it."""
     judged = {key: document.get(key) for key in _DIGESTED}
     judged["properties"] = {key: value for key, value in (judged["properties"] or {}).items() if key not in _MOVES}
     return hashlib.blake2b(json.dumps(judged, sort_keys=True).encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Exceptions of PyIceberg, SQLAlchemy and object stores as errors of ours."""
+"""Exceptions of PyIceberg, SQLAlchemy and object stores, translated into the errors of `firn.model.errors`."""
 
 import re
 
@@ -15,7 +15,7 @@ _REFUSED_CONNECTION = re.compile(
     'password authentication failed|permission denied|no pg_hba.conf entry|no password supplied|role ".*" does not exist'
     "|is not permitted to log in"
 )
-"""PostgreSQL's messages for rejected credentials. Its client knows no SQLSTATE before there is a connection."""
+"""PostgreSQL's messages for rejected credentials. Its client has no SQLSTATE for a failed connection."""
 _DENIED = (
     obstore.exceptions.PermissionDeniedError,
     obstore.exceptions.UnauthenticatedError,

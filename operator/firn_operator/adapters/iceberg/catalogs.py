@@ -35,8 +35,10 @@ TableKey = tuple[str, str]
 
 
 class _Requests(HTTPAdapter):
-    """Requests that end, where PyIceberg's own wait for ever, and commits with the ``last-column-id`` that servers older than
-    Iceberg 1.5 insist on and PyIceberg leaves out."""
+    """Requests with a timeout, which PyIceberg's own lack.
+
+    Commits carry the ``last-column-id`` that servers older than Iceberg 1.5 require and that PyIceberg leaves out.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class TimedRestCatalog(RestCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit, and remember the last column id, which the request to the catalog needs."""
+        """Commit the updates. The request to the catalog contains the last column id."""
         added = [update.schema_.highest_field_id for update in updates if isinstance(update, AddSchemaUpdate)]
         committing = self._requests.committing
         committing.last_column_id = max([table.metadata.last_column_id, *added]) if added else None
@@ -80,8 +82,10 @@ class TimedRestCatalog(RestCatalog):
 
 
 class LeanSqlCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog, but a table is created by one write of metadata and one INSERT, where PyIceberg asks the database six
-    times more: a thousand tables have to be made within a minute."""
+    """PyIceberg's SQL catalog, which creates a table with one write of metadata and one INSERT.
+
+    PyIceberg itself sends six more queries, and a thousand tables have to be created within a minute.
+    """
 
     def insert_table(
         self,
@@ -97,7 +101,7 @@ class LeanSqlCatalog(SqlCatalog):
         provider = load_location_provider(location, properties)
         place = provider.new_table_metadata_file_location()
         output = file_io.ObjectFileIO(self.properties).new_output(place)
-        ToOutputFile.table_metadata(metadata, output, overwrite=True)  # the name is new, no need to look
+        ToOutputFile.table_metadata(metadata, output, overwrite=True)  # the name is new, so no file can exist
         try:
             with self.engine.begin() as connection:
                 connection.execute(insert(IcebergTables).values(**self._create_table_row(*key, place)))
@@ -113,7 +117,7 @@ class LeanSqlCatalog(SqlCatalog):
 
 
 def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
-    """SQLAlchemy's URL: ``uri`` with psycopg as driver, bounded waits and ``user`` and ``password`` from ``properties``."""
+    """Return SQLAlchemy's URL for ``uri``: psycopg, timeouts, and ``user`` and ``password`` from ``properties``."""
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":
         bounds = {"connect_timeout": "5", "options": "-c statement_timeout=20000", "tcp_user_timeout": "20000"}
@@ -123,7 +127,7 @@ def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
 
 
 def open_catalog(name: str, connection: CatalogConnection) -> Catalog:
-    """The PyIceberg catalog at ``connection``; the secrets' files are read now. Raises NotReadyError where one is missing."""
+    """Open the PyIceberg catalog at ``connection``. Raises NotReadyError if a secret's file is missing."""
     properties = secret_files.merged(connection.properties, connection.secret_properties, f"catalog {name}")
     properties = {"warehouse": connection.warehouse, PY_IO_IMPL: file_io.IMPLEMENTATION, **properties}
     if connection.type == "sql":
@@ -133,7 +137,7 @@ def open_catalog(name: str, connection: CatalogConnection) -> Catalog:
 
 
 def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:
-    """Return the metadata locations of tables with one query, None for tables that do not exist."""
+    """Return the metadata locations of tables with one query; None for tables that do not exist."""
     assert isinstance(catalog, SqlCatalog)
     query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location).where(
         IcebergTables.catalog_name == catalog.name,

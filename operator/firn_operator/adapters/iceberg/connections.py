@@ -37,16 +37,16 @@ class Connection:
         self.name = name
         self.settings = settings
         self.namespaces: dict[str, str] = {}
-        """Namespaces known to exist, and where their tables go (empty: the catalog decides)."""
+        """Namespaces that exist, and the location of their tables (empty: the catalog decides)."""
         self.seen: dict[TableKey, Agreed] = {}
-        # Of its own: one catalog that hangs must not hold up the others.
+        # Each catalog has its own threads, so that a catalog that hangs does not delay the others.
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"catalog-{name}")
         self._catalog: Catalog | None = None
         self._opened_with: secret_files.Signature = ()
         self._lock = threading.Lock()
 
     def catalog(self) -> Catalog:
-        """The catalog, as the secrets' files say now."""
+        """Return the catalog, opened with the present content of the secrets' files."""
         with self._lock:
             now = secret_files.signature(self.settings.secret_files)
             if self._catalog is None or now != self._opened_with:
@@ -55,7 +55,10 @@ class Connection:
             return self._catalog
 
     async def call(self, subject: str, work: Callable[[], Result]) -> Result:
-        """``work`` on one of the threads. Raises what it means (UnavailableError, AccessDeniedError) with ``subject`` in its message."""
+        """Run ``work`` on one of the threads.
+
+        Raises its exception as UnavailableError or AccessDeniedError, with ``subject`` in the message.
+        """
         try:
             return await asyncio.get_running_loop().run_in_executor(self.pool, work)
         except FirnError:

@@ -1,8 +1,9 @@
 """The maintenance debt of tables (port `Debts`), measured from metadata alone.
 
-It reads one row of the catalog, the metadata file, the manifest list, and the manifests that are new. Manifests never change, so their content
-is cached: a table with a commit every few seconds costs its newest manifests. A table without new commits costs a share of one query, until
-its files become due by age. Calls block, so they run on a few threads, which also bounds the requests to catalog and object store.
+A measurement reads one row of the catalog, the metadata file, the manifest list and the new manifests. Manifests never
+change, so their content is cached: a table with a commit every few seconds costs its newest manifests. A table without
+new commits costs a share of one query, until its files become due by age. Calls block, so they run on a few threads,
+which also limits the requests to catalog and object store.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ _THREADS = 3
 _BATCH = 500
 _ATTEMPTS = 3
 _KEPT_FILES = 200_000
-"""Files that are remembered of manifests, of all tables together; about 200 bytes each."""
+"""Largest number of files in the cache, of all tables together; about 200 bytes each."""
 _PLANNED_FILES = 200_000
-"""Files of one table that are planned with. Of a table with more small ones, the rest is counted as small, but not as due."""
+"""Largest number of files of one table that are planned. Further small files count as small, but not as due."""
 _ABSENT_MS = 600_000
-"""A REST catalog is asked so often whether a table has dead letters by now; a SQL catalog answers that with the rest."""
+"""Interval at which a REST catalog is asked for a dead-letter table that did not exist. SQL needs no query for that."""
 
 
 _Files = tuple[tuple[DataFile, ...], tuple[DeleteFile, ...]]
@@ -51,8 +52,10 @@ _Files = tuple[tuple[DataFile, ...], tuple[DeleteFile, ...]]
 
 @dataclass(slots=True)
 class _Contents:
-    """The content of a manifest. ``files`` has those that planning may need: all, or the small ones and the newest
-    of each partition."""
+    """The content of a manifest.
+
+    ``files`` are those that planning may need: all of them, or the small ones and the newest of each partition.
+    """
 
     files: tuple[DataFile, ...] = ()
     deletes: tuple[DeleteFile, ...] = ()
@@ -64,13 +67,13 @@ class _Contents:
     def dated(self, times: Mapping[int, int]) -> _Files:
         """Return the files with their commit times, from ``times`` by sequence number.
 
-        A commit time is known while the snapshot exists. All other files count as old as the oldest known snapshot. A run computes ages in the
-        same way. Remembered times would make files due here that the runs leave alone.
+        A commit time is known while the snapshot exists. All other files are as old as the oldest known snapshot. A run
+        computes ages in the same way. Cached times would make files due here that a run leaves alone.
         """
         oldest = min(times.values())
         written = {file.written for file in self.files} | {delete.written for delete in self.deletes}
         moments = {number: times.get(number, oldest) for number in written}
-        # Mostly as at the last look: making the files anew takes longer than planning with them.
+        # Usually nothing changed, and creating the files again takes longer than planning.
         if self._dated[0] != moments:
             files = tuple(replace(file, added_ms=moments[file.written]) for file in self.files)
             deletes = tuple(replace(file, added_ms=moments[file.written]) for file in self.deletes)
@@ -85,10 +88,10 @@ class _Manifests:
         self._limit = limit
         self._kept: OrderedDict[tuple[str, int], _Contents] = OrderedDict()
         self.weight = 0
-        """Files remembered now, and a little for each manifest."""
+        """Number of cached files, plus a constant for each manifest."""
         self._lock = threading.Lock()
         self.read = 0
-        """Manifests that had to be read so far."""
+        """Number of manifests that were read so far."""
 
     def get(self, manifest: Manifest, kind: int, read: Callable[[], _Contents]) -> _Contents:
         """Return the content of the manifest from the cache or from ``read``. ``kind`` separates different readings
@@ -117,7 +120,7 @@ def _weight(contents: _Contents) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The last answer for a table, true until ``until_ms`` while the tables' metadata lies where it did."""
+    """The last result for a table. It is valid until ``until_ms`` while the metadata of its tables has not moved."""
 
     places: tuple[str | None, ...]
     work: CompactionWork
@@ -140,16 +143,16 @@ class CatalogDebts:
         self._clock = clock
         self._measured: dict[str, _Measured] = {}
         self._without_letters: dict[str, int] = {}
-        """REST tables without dead letters, and when to ask again."""
+        """REST tables without dead letters, and the time of the next check."""
         self.manifests = _Manifests(kept_files)
 
     def close(self) -> None:
-        """Let the threads end after what they are doing."""
+        """Let the threads end after their present calls."""
         for connection in self._connections.values():
             connection.pool.shutdown(wait=False, cancel_futures=True)
 
     def forget(self, target: TableTarget) -> None:
-        """Forget what is cached of the table."""
+        """Drop the cached result of the table."""
         self._measured.pop(target.identifier, None)
         self._without_letters.pop(target.identifier, None)
 
@@ -168,7 +171,7 @@ class CatalogDebts:
             try:
                 debt, until = await connection.call(subject, partial(self._both, located, work, now))
             except _Moved as error:
-                # Expired or dropped while it was read: look where it lies now.
+                # The file expired or was dropped during the read: locate the metadata again.
                 if attempt == _ATTEMPTS - 1:
                     raise UnavailableError(
                         f"{subject}: a file of its metadata does not exist: {error}",
@@ -200,7 +203,7 @@ class CatalogDebts:
     def _both(
         self, located: Sequence[tuple[str | None, FileIO]], work: CompactionWork, now: int
     ) -> tuple[TableDebt | None, int]:
-        """The debt of table and dead letters together, and until when it stays if nothing is committed."""
+        """Return the debt of table and dead letters together, and the time until which it is valid without a commit."""
         (place, io), *letters = located
         if place is None:
             return None, _NEVER
@@ -235,7 +238,7 @@ class CatalogDebts:
             if manifest.deletes
             for delete in self.manifests.get(manifest, _DELETES, _delete_reader(io, manifest, plain)).dated(times)[1]
         ]
-        # Where there are deletes, any file may have to be rewritten; where there are none, only small ones.
+        # With deletes, any file may have to be rewritten. Without them, only small ones.
         kind = _ALL if removed else work.target_file_bytes
         contents = [
             self.manifests.get(manifest, kind, _data_reader(io, manifest, work.target_file_bytes, kind == _ALL))
@@ -266,17 +269,17 @@ class CatalogDebts:
 
 
 _DELETES, _ALL = -1, -2
-"""Kinds of what is kept of a manifest; a target size is the third: files that are small by it."""
+"""Kinds of cached content of a manifest. Any other kind is a target size: the files that are small for it."""
 _NEVER = 2**62
 _GZIP = b"\x1f\x8b"
 
 
 class _Moved(Exception):
-    """A file that the metadata names is not there."""
+    """A file that the metadata names does not exist."""
 
 
 def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
-    """When the plan may change by the passing of time alone: a file outgrows the grace, or a partition has been quiet for long enough."""
+    """Return the next time at which age alone changes the plan: of a file (the grace) or of a partition (quiet)."""
     newest: dict[tuple[int, str], int] = {}
     soonest = _NEVER
     for file in files:
@@ -305,7 +308,7 @@ def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Ca
             if whole:
                 kept.append(file)
                 continue
-            # Without deletes nobody asks which file it is.
+            # Without deletes, the path is not needed.
             file = replace(file, path="")
             if is_small:
                 kept.append(file)
@@ -343,7 +346,7 @@ def _partitions_nothing(spec: Mapping[str, Any]) -> bool:
 
 
 def _read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
-    """Table metadata, and its length as it is stored. Raises FileNotFoundError."""
+    """Return the table metadata, and its stored length in bytes. Raises FileNotFoundError."""
     with io.new_input(place).open() as raw:
         stored = raw.read()
     document: dict[str, Any] = json.loads(gzip.decompress(stored) if stored.startswith(_GZIP) else stored)

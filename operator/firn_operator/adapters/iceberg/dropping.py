@@ -13,8 +13,11 @@ OWNER = names.TABLE_OWNER
 
 
 def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> bool:
-    """Drop a table of this owner and its dead letters. Those go first: a drop that was cut short still finds whose they are. They may have
-    been made for an earlier owner of the table; a table of their name that has none was never Firn's, and stays."""
+    """Drop the dead letters and then the table, if ``owner`` owns the table; return whether it does.
+
+    The table goes last, because it shows the owner when an interrupted drop is repeated. The dead letters may have been
+    created for an earlier owner of the table. A table of their name without an owner is not Firn's, and stays.
+    """
     table = _existing(catalog, key)
     if table is None or table.metadata.properties.get(OWNER) != owner:
         return False
@@ -33,7 +36,7 @@ def _existing(catalog: Catalog, key: TableKey) -> Table | None:
 
 
 def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
-    """Drop one table and delete the files its snapshots name. The name goes first: no reader meets a table with holes."""
+    """Drop one table, then delete the files of its snapshots, so that no reader finds a table without some files."""
     metadata = table.metadata
     manifests: dict[str, ManifestFile] = {}
     files: set[str] = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}

@@ -1,7 +1,7 @@
-"""The layout that a spec wants of an Iceberg table, and the steps to it. Uses PyIceberg's nouns and does no I/O.
+"""The layout of an Iceberg table that a spec describes, and the steps to it. Uses PyIceberg's types and does no I/O.
 
-Allowed changes: add an optional column, widen (int to long, float to double, decimal precision), required to optional, doc, partitioning, sort
-order, properties. The same rules apply to an adopted table.
+Allowed changes: add an optional column, widen (int to long, float to double, decimal precision), required to optional,
+doc, partitioning, sort order, properties. The same rules apply to an adopted table.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parsed layout that a spec wants of a table."""
+    """The parsed layout of a table that a spec describes."""
 
     identifier: str
     columns: tuple[Column, ...]
@@ -51,7 +51,7 @@ class Layout:
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:
-    """The layout that ``target`` and ``schema`` ask for. Raises InvalidSpecError (BadTransform)."""
+    """Return the layout that ``target`` and ``schema`` describe. Raises InvalidSpecError (BadTransform)."""
     return Layout(
         identifier=target.identifier,
         columns=rows.table_columns(schema, target.metadata_columns),
@@ -62,7 +62,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
 
 
 def iceberg_type(kind: types.Type, ids: Iterator[int]) -> iceberg.IcebergType:
-    """``kind`` as PyIceberg's type; nested fields take their ids from ``ids``."""
+    """Return PyIceberg's type for ``kind``; nested fields take their ids from ``ids``."""
     match kind:
         case types.Primitive(name):
             return _PRIMITIVES[name]
@@ -94,7 +94,7 @@ def iceberg_type(kind: types.Type, ids: Iterator[int]) -> iceberg.IcebergType:
 
 
 def new_schema(columns: Sequence[Column]) -> Schema:
-    """The schema of a new table with these columns; ids are provisional."""
+    """Return the schema of a new table with these columns; ids are provisional."""
     ids = count(1)
     return Schema(
         *(
@@ -111,12 +111,12 @@ def new_schema(columns: Sequence[Column]) -> Schema:
 
 
 def transform_of(term: PartitionTerm) -> Transform[Any, Any]:
-    """PyIceberg's transform of ``term``."""
+    """Return PyIceberg's transform for ``term``."""
     return parse_transform(term.transform if term.argument is None else f"{term.transform}[{term.argument}]")
 
 
 def _source(schema: Schema, term: PartitionTerm, identifier: str, use: str) -> int:
-    """Id of the column that ``term`` reads. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    """Return the id of the column that ``term`` reads. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     try:
         field = schema.find_field(term.column)
     except ValueError as error:
@@ -154,7 +154,7 @@ PartitionKey = tuple[int, str]
 
 
 def partition_keys(schema: Schema, layout: Layout) -> dict[PartitionKey, PartitionTerm]:
-    """The wanted partition fields, in order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    """Return the partition fields of the layout, in order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     keys: dict[PartitionKey, PartitionTerm] = {}
     timed: dict[int, PartitionTerm] = {}
     for term in layout.partition:
@@ -173,7 +173,7 @@ def partition_keys(schema: Schema, layout: Layout) -> dict[PartitionKey, Partiti
 
 
 def _field_name(schema: Schema, term: PartitionTerm, taken: Iterable[str], identifier: str) -> str:
-    """A name for a partition field: Iceberg's usual one, with the argument where an earlier field has that name."""
+    """Return Iceberg's usual name for a partition field, with the argument if an earlier field has that name."""
     used = set(taken)
     name = term.field_name if term.field_name not in used else f"{term.field_name}_{term.argument or term.transform}"
     column = schema.find_column_name(_column_id(schema, name)) if _has_column(schema, name) else None
@@ -199,7 +199,7 @@ def _column_id(schema: Schema, name: str) -> int:
 
 
 def new_partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
-    """The partition spec of a new table. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    """Return the partition spec of a new table. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     fields: list[PartitionField] = []
     for (source, _), term in partition_keys(schema, layout).items():
         name = _field_name(schema, term, (field.name for field in fields), layout.identifier)
@@ -221,16 +221,17 @@ class PartitionChange:
 def partition_change(
     schema: Schema, current: PartitionSpec, history: Iterable[PartitionSpec], layout: Layout
 ) -> PartitionChange:
-    """How to get from ``current`` to the wanted partitioning; order alone is no difference.
+    """Return the change from ``current`` to the partitioning of the layout. The order of fields does not matter.
 
-    Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    Raises InvalidSpecError (UnknownColumn, BadTransform).
+    """
     keys = partition_keys(schema, layout)
     present = {
         (field.source_id, str(field.transform)): field.name
         for field in current.fields
         if not isinstance(field.transform, VoidTransform)
     }
-    # A name once used for another field stays that field's: metadata tables show old and new partitions side by side.
+    # A name of an earlier field cannot be used again: metadata tables show old and new partitions together.
     used = {field.name: (field.source_id, str(field.transform)) for spec in history for field in spec.fields}
     add: list[tuple[str, Transform[Any, Any], str]] = []
     for key, term in keys.items():
@@ -241,7 +242,7 @@ def partition_change(
 
 
 def sort_order(schema: Schema, layout: Layout) -> SortOrder:
-    """The wanted sort order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
+    """Return the sort order of the layout. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     return SortOrder(
         *(
             SortField(
@@ -258,7 +259,7 @@ def sort_order(schema: Schema, layout: Layout) -> SortOrder:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStep:
-    """A change of the schema: its text for people, and the PyIceberg action."""
+    """A change of the schema: its text for users, and the PyIceberg action."""
 
     text: str
     act: Callable[[UpdateSchema], Any]
@@ -285,7 +286,7 @@ class _Comparison:
             if field.required and field.name not in names:
                 raise self._refused(
                     (field.name,),
-                    "is required in the table but no field of the schema fills it; add the field or make the column optional",
+                    "is required in the table, but no field of the schema fills it; add the field, or make the column optional",
                 )
         for column in self._layout.columns:
             path = (column.name,)
@@ -296,12 +297,14 @@ class _Comparison:
                 if other is not None:
                     raise self._refused(path, f"differs only in case from the table's column {other!r}; use that name")
                 if column.required:
-                    raise self._refused(path, "is new and required, but rows without it exist; make it optional")
+                    raise self._refused(
+                        path, "is new and required, but existing rows have no value; set required to false"
+                    )
                 yield self._addition(path, kind, column.doc)
                 continue
             yield from self._type(path, field_found.field_type, kind)
             if column.required and not field_found.required:
-                raise self._refused(path, "is optional in the table; a column cannot become required")
+                raise self._refused(path, "is optional in the table and cannot become required; set required to false")
             if field_found.required and not column.required:
                 yield self._optional(path)
             if column.doc is not None and column.doc != field_found.doc:
@@ -313,7 +316,10 @@ class _Comparison:
                 yield from self._type((*path, "element"), current.element_type, element)
             case iceberg.MapType(), types.MapOf(key, value):
                 if current.key_type != iceberg_type(key, count(1)):
-                    raise self._refused((*path, "key"), f"is {current.key_type} in the table and {key} in the schema")
+                    raise self._refused(
+                        (*path, "key"),
+                        f"is {current.key_type} in the table and {key} in the schema; correct the schema",
+                    )
                 yield from self._type((*path, "value"), current.value_type, value)
             case iceberg.StructType(), types.Struct(members):
                 yield from self._struct(path, current, members)
@@ -324,8 +330,8 @@ class _Comparison:
                 if not _widens(current, target):
                     raise self._refused(
                         path,
-                        f"is {current} in the table and {wanted} in the schema; allowed are int to long, float to double and a higher decimal"
-                        " precision",
+                        f"is {current} in the table and {wanted} in the schema; correct the schema (a type can change from int to long, from"
+                        " float to double, or to a higher decimal precision)",
                     )
                 yield SchemaStep(
                     f"column {'.'.join(path)}: {current} to {target}",
@@ -340,7 +346,8 @@ class _Comparison:
         for field in current.fields:
             if field.required and field.name not in names:
                 raise self._refused(
-                    (*path, field.name), "is required in the table but no member of the schema fills it"
+                    (*path, field.name),
+                    "is required in the table, but no member of the schema fills it; add the member",
                 )
         for name, kind in members:
             member = present.get(name)
@@ -353,7 +360,7 @@ class _Comparison:
 
     @staticmethod
     def _addition(path: tuple[str, ...], kind: types.Type, doc: str | None) -> SchemaStep:
-        # PyIceberg names the struct inside a list or map by the collection itself when something is added to it.
+        # PyIceberg names the struct inside a list or map by the collection when it adds a member.
         parent = path[:-1]
         while parent and parent[-1] in ("element", "value"):
             parent = parent[:-1]

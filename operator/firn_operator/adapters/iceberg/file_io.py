@@ -1,6 +1,6 @@
-"""PyIceberg's FileIO over obstore: object stores and local files without loading Arrow (90 MB) into the operator.
+"""PyIceberg's FileIO over obstore: object stores and local files, without Arrow, which would take 90 MB of the operator's memory.
 
-PyIceberg loads it by the property ``py-io-impl`` (`IMPLEMENTATION`). Properties are Iceberg's own keys as Java writes them.
+PyIceberg loads it by the property ``py-io-impl`` (`IMPLEMENTATION`). Properties are Iceberg's Java keys.
 """
 
 import io
@@ -27,11 +27,14 @@ Store = S3Store | GCSStore | AzureStore | LocalStore
 
 
 class UnknownSchemeError(ValueError):
-    """A location whose URI scheme no store answers to."""
+    """The scheme of a location is not supported."""
 
 
 def s3_settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    """obstore's settings from Iceberg's ``s3.*`` and ``client.*``; what is not said comes from the environment (workload identity)."""
+    """Return obstore's settings from Iceberg's ``s3.*`` and ``client.*``.
+
+    Missing settings come from the environment (workload identity).
+    """
     taken = {
         "endpoint": properties.get("s3.endpoint"),
         "access_key_id": properties.get("s3.access-key-id"),
@@ -96,7 +99,7 @@ class _Place:
 
 
 class _Buffer(io.BytesIO):
-    """Bytes of a file being written; given to the store in one request on close."""
+    """The content of a file during writing. Closing it stores the file with one request."""
 
     def __init__(self, finish: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -115,7 +118,7 @@ class _Buffer(io.BytesIO):
 
 
 class ObjectFile(InputFile, OutputFile):
-    """A file in an object store, to read or to write whole: table metadata and manifests are small."""
+    """A file in an object store, which is read and written as a whole: table metadata and manifests are small."""
 
     def __init__(self, place: _Place) -> None:
         super().__init__(place.location)
@@ -133,7 +136,7 @@ class ObjectFile(InputFile, OutputFile):
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
-        """The file's content as a stream. Raises FileNotFoundError."""
+        """Return the content as a stream. Raises FileNotFoundError."""
         try:
             return cast(InputStream, io.BytesIO(bytes(obstore.get(self._place.store, self._place.path).bytes())))
         except NotFoundError as error:
@@ -144,7 +147,7 @@ class ObjectFile(InputFile, OutputFile):
         return self
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        """A stream whose content becomes the file when it is closed. Raises FileExistsError unless ``overwrite``."""
+        """Return a stream that stores the file when it is closed. Raises FileExistsError unless ``overwrite``."""
         if not overwrite and self.exists():
             raise FileExistsError(f"{self.location} exists already")
         return cast(OutputStream, _Buffer(self._put))
@@ -173,11 +176,11 @@ class ObjectFileIO(FileIO):
         return self._file(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Delete one file; a missing one is no error."""
+        """Delete one file. Succeed if it does not exist."""
         self.delete_all([location if isinstance(location, str) else location.location])
 
     def delete_all(self, locations: Iterable[str]) -> None:
-        """Delete many files, in bulk requests where the store has them; missing ones are no error."""
+        """Delete many files, in bulk requests if the store supports them. Files that do not exist are no error."""
         by_store: dict[int, tuple[Store, list[str]]] = {}
         for location in locations:
             place = _Place(location, self.properties)

@@ -1,7 +1,8 @@
 """Iceberg's manifest lists and manifests, reduced to the few fields that maintenance debt is made of.
 
-PyIceberg's own reading makes objects of every column's bounds and counts, which is most of the work, and knows no manifests of format
-version 3 with all their fields. Here the fields wanted are picked from the schema that a file carries; its decoder skips the rest.
+PyIceberg's own reader creates objects for the bounds and counts of every column, which is most of the work, and does not
+know all fields of format version 3. This module selects the fields that it needs from the schema of a file, and the
+decoder skips the rest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ _DELETED = 2
 _ADDED = 1
 _EQUALITY = 2
 _PATH_COLUMN = 2147483546
-"""Field id of ``file_path`` in position delete files: equal bounds of it mean deletes of one file."""
+"""Field id of ``file_path`` in position delete files. If its bounds are equal, all deletes are of one file."""
 
 Fields = Mapping[int, str]
 
@@ -46,7 +47,7 @@ class Manifest:
 
 
 def read_list(io: FileIO, path: str) -> list[Manifest]:
-    """The manifests of a snapshot. Raises FileNotFoundError."""
+    """Return the manifests of a snapshot. Raises FileNotFoundError."""
     return [
         Manifest(
             path=record["path"],
@@ -75,8 +76,10 @@ def read_data(io: FileIO, manifest: Manifest) -> Iterator[DataFile]:
 
 
 def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
-    """Live delete files and vectors of a manifest, as in `read_data`. ``unpartitioned``: ids of specs without fields. Raises
-    FileNotFoundError."""
+    """Yield the live delete files and vectors of a manifest. Raises FileNotFoundError.
+
+    ``unpartitioned``: ids of specs without fields. ``written`` is a sequence number.
+    """
     for entry, file in _entries(io, manifest, _DELETES):
         equality = file["content"] == _EQUALITY
         yield DeleteFile(
@@ -98,7 +101,7 @@ def _entries(io: FileIO, manifest: Manifest, fields: Fields) -> Iterator[tuple[d
 
 
 def _sequence(sequence: int | None, entry: Mapping[str, Any], manifest: Manifest) -> int:
-    """A sequence number as Iceberg inherits it: of the manifest where the entry was added by it, 0 in tables that had none yet."""
+    """Return a sequence number with Iceberg's inheritance: that of the manifest for its own entries, else 0."""
     if sequence is None:
         return manifest.sequence if entry["status"] == _ADDED else 0
     return sequence
@@ -121,7 +124,7 @@ _HEADER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
 def _records(io: FileIO, path: str, fields: Fields, nested: Mapping[int, Fields]) -> Iterator[dict[str, Any]]:
-    """Records of an Avro file: the wanted fields that it has, by our names for them."""
+    """Yield the records of an Avro file, with the selected fields that it has, by the names in ``fields``."""
     with io.new_input(path).open() as stream:
         decoder = new_decoder(stream.read())
     header: AvroFileHeader = _HEADER.read(decoder)
@@ -154,7 +157,7 @@ def _frozen(nested: Mapping[int, Fields]) -> tuple[tuple[int, _Pairs], ...]:
 def _plan(
     text: str, fields: _Pairs, nested: tuple[tuple[int, _Pairs], ...]
 ) -> tuple[Reader, tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """How to read files of one Avro schema: made once, as a table's manifests all have the same."""
+    """Return the reader of files with one Avro schema, and the names of its fields. A table's manifests share one."""
     schema = AvroFileHeader(b"", {"avro.schema": text}, b"").get_schema()
     inner: list[tuple[str, tuple[str, ...]]] = []
     parts: dict[int, Reader] = {}
@@ -169,8 +172,10 @@ def _plan(
 
 
 def _struct(kind: StructType, fields: Fields, parts: Mapping[int, Reader]) -> tuple[Reader, tuple[str, ...]]:
-    """A reader of the wanted fields, and their names in the order in which it gives them. PyIceberg's own resolving of a schema with fewer
-    fields fails on lists that are left out."""
+    """Return a reader of the selected fields, and their names in its order.
+
+    PyIceberg's own resolution of a schema with fewer fields fails if a list is left out.
+    """
     readers: list[tuple[int | None, Reader]] = []
     names: list[str] = []
     for field in kind.fields:

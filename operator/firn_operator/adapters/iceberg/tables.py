@@ -1,7 +1,8 @@
 """Iceberg catalogs (port `Tables`) with PyIceberg: SQL (the same two tables as Iceberg's JdbcCatalog) and REST.
 
-Calls block, so they run on a small pool of threads. What is cheap in steady state: where a table's metadata lies is one row of the
-SQL catalog, asked for many tables at a time; metadata is read only when that moved, and judged only when more than snapshots changed.
+Calls block, so they run on a small pool of threads. A table without changes is cheap: one query returns the metadata
+locations of many tables of a SQL catalog, the metadata is read only if its location changed, and is compared with the
+spec only if more than snapshots changed.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ class CatalogTables:
         }
 
     def close(self) -> None:
-        """Let the threads end after what they are doing."""
+        """Let the threads end after their present calls."""
         for connection in self._connections.values():
             connection.pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API: one place for login, retries and rate; JSON in, JSON out."""
+"""Requests to the Kubernetes API, with login, retries and a rate limit. Bodies and answers are JSON."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """An error response of the API server. ``status`` is HTTP's, ``reason`` that of Kubernetes."""
+    """An error response of the API server. ``status`` is the HTTP status, ``reason`` that of Kubernetes."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -50,7 +50,7 @@ class RateLimit:
         self._at = time.monotonic()
 
     async def wait(self) -> None:
-        """Return when one more request may go."""
+        """Wait until the next request may be sent."""
         now = time.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._rate)
         self._at = now
@@ -62,8 +62,8 @@ class RateLimit:
 async def login() -> Configuration:
     """Load the address of the API server and the credentials.
 
-    They are those of the pod's ServiceAccount, whose token is read again when it rotates, or for development those of the file in KUBECONFIG.
-    Raises kubernetes' ConfigException.
+    They are those of the pod's ServiceAccount, whose token is read again when it rotates, or for development those of
+    the file in KUBECONFIG. Raises kubernetes' ConfigException.
     """
     configuration = Configuration()
     if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -74,7 +74,7 @@ async def login() -> Configuration:
 
 
 class Api:
-    """The API server. Reads are repeated after failures, writes only where the server says that it did nothing."""
+    """The API server. Failed reads are retried. Failed writes are retried only if the server has certainly done nothing."""
 
     def __init__(self, configuration: Configuration, writes: RateLimit) -> None:
         self.configuration = configuration
@@ -96,7 +96,10 @@ class Api:
         accept: str = JSON,
         limit: RateLimit | None = None,
     ) -> Manifest:
-        """The server's answer; writes wait for ``limit``, or for everybody's. Raises ApiError, AccessDeniedError (401, 403), UnavailableError."""
+        """Send a request and return the answer. A write waits for ``limit``, or for the common rate limit.
+
+        Raises ApiError, AccessDeniedError (401, 403) and UnavailableError.
+        """
         problem = ""
         for attempt in range(_ATTEMPTS):
             if method not in _READS:
@@ -109,7 +112,7 @@ class Api:
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
                 if method not in _READS:
-                    break  # it may have been done
+                    break  # the server may have done it
             else:
                 if status < 300:
                     answer: Manifest = json.loads(text)
@@ -180,11 +183,11 @@ PLURALS = {
     ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
 }
-"""Resource names of the kinds that the operator deals with."""
+"""Resource names of the kinds that the operator uses."""
 
 
 def path(api_version: str, kind: str, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """URL path of an object, or of a collection where no name is given; ``namespace`` None: of all namespaces."""
+    """Return the URL path of an object, or of a collection without ``name``; ``namespace`` None: of all namespaces."""
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     parts = [root]
     if namespace is not None:

@@ -1,4 +1,4 @@
-"""The Kubernetes API (port `Cluster`): server-side apply, status, Events, and what the watches know."""
+"""The Kubernetes API (port `Cluster`): server-side apply, status, Events, and the state from the watches."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ ChildKind = tuple[str, str]
 
 @dataclass(slots=True)
 class _Children:
-    """Our children of one kind by name: hash and version. Metadata only."""
+    """Our child objects of one kind by name: template hash and resource version."""
 
     read: float
     versions: dict[str, tuple[str | None, str]]
@@ -40,7 +40,7 @@ class KubeCluster:
     def __init__(
         self, api: Api, namespace: str, workloads: Workloads, resync: float = 300.0, instance: str = "firn-operator"
     ) -> None:
-        """``resync``: seconds for which a list of our own children is believed, where no watch keeps it fresh."""
+        """Use ``api``. ``resync``: seconds after which a list of child objects without a watch is read again."""
         self._api = api
         self._namespace = namespace
         self._workloads = workloads
@@ -54,7 +54,7 @@ class KubeCluster:
         await self._recorder.run()
 
     async def apply(self, manifest: Manifest) -> bool:
-        """Apply an object server-side if it differs from the known one. Returns True if it changed."""
+        """Apply an object server-side, unless its hash is the live one. Returns True if the object changed."""
         metadata = manifest["metadata"]
         kind = (manifest["apiVersion"], manifest["kind"])
         wanted_hash = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
@@ -80,7 +80,7 @@ class KubeCluster:
         return version != live_version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
-        """Return an object, None if it does not exist."""
+        """Return an object; None if it does not exist."""
         try:
             return await self._api.call("GET", path(api_version, kind, namespace, name))
         except ApiError as error:
@@ -89,7 +89,7 @@ class KubeCluster:
             raise
 
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
-        """Delete an object. A missing one is no error."""
+        """Delete an object. Succeed if it does not exist."""
         children = self._children.get((api_version, kind))
         if children is not None and namespace == self._namespace:
             children.versions.pop(name, None)
@@ -148,7 +148,7 @@ class KubeCluster:
         except ApiError as error:
             if error.status == 404:
                 return None
-            # 422 is also what a patch gets whose test fails; an invalid object is told by its message.
+            # A patch whose test fails gets 422, too. Only the message distinguishes an invalid object.
             if error.status == 409 or (error.status == 422 and "is invalid" not in error.message):
                 raise CommitConflictError(f"{place} changed since {resource_version}") from error
             raise

@@ -1,4 +1,4 @@
-"""Events about our resources: sent in the background, within a rate limit, with counts for repetitions."""
+"""Events about our resources, sent in the background within a rate limit. A repeated Event raises a count."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ class _Sent:
 
 
 class EventRecorder:
-    """Events, one by one in the background; the same one again only raises its count."""
+    """Sends Events one by one in the background. A repeated Event only raises its count."""
 
     def __init__(self, api: Api, instance: str) -> None:
         self._api = api
@@ -54,7 +54,7 @@ class EventRecorder:
             self._waiting.put_nowait((subject, type_, reason, message))
         except asyncio.QueueFull:
             log.warning(
-                "Event %s of %s %s/%s dropped, because too many Events wait",
+                "Event %s of %s %s/%s was dropped, because too many Events wait to be sent",
                 reason,
                 subject.kind,
                 subject.namespace,
@@ -68,9 +68,9 @@ class EventRecorder:
             try:
                 await self._send(*item)
             except (ApiError, UnavailableError, AccessDeniedError) as error:
-                log.warning("Event not recorded: %s", error)
+                log.warning("an Event could not be sent: %s", error)
             except Exception:
-                log.exception("Event not recorded")
+                log.exception("an Event could not be sent")
 
     async def _send(self, subject: EventSubject, type_: str, reason: str, message: str) -> None:
         key = hashlib.blake2b("\0".join((subject.uid, type_, reason, message)).encode(), digest_size=12).digest()
@@ -112,7 +112,7 @@ class EventRecorder:
             self._sent.popitem(last=False)
 
     async def _count(self, subject: EventSubject, sent: _Sent, now: str) -> bool:
-        """Raise the count of an Event that was sent before; False where it has expired."""
+        """Raise the count of an Event that was sent before; return False if it has expired."""
         body = {"count": sent.count + 1, "lastTimestamp": now}
         try:
             await self._api.call(

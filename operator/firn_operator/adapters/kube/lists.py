@@ -18,9 +18,10 @@ async def pages(
     *,
     metadata_only: bool = False,
 ) -> AsyncIterator[tuple[list[Manifest], int]]:
-    """All objects with these labels, page by page, each with the resource version that the whole list shows.
+    """Yield all objects with these labels, page by page, with the resource version of the whole list.
 
-    Raises UnavailableError when the list expires before it is complete (410): begin again."""
+    Raises UnavailableError if the list expires before it is complete (410): begin again.
+    """
     query = {"limit": str(_PAGE)}
     if labels:
         query["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())

@@ -21,13 +21,13 @@ class _Kept:
 
 
 class Workloads:
-    """The newest known state of each. Fed by watches and by lists; a list also tells what is gone."""
+    """The newest known state of each object, from watches and lists. A list also shows which objects were deleted."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def seen(self, manifest: Manifest) -> bool:
-        """Take in an object; False where a newer state of it is known."""
+        """Store an object; return False if a newer state of it is known."""
         kind = manifest["kind"]
         metadata = manifest["metadata"]
         key = (kind, metadata["name"])
@@ -41,7 +41,7 @@ class Workloads:
         return True
 
     def gone(self, manifest: Manifest) -> None:
-        """Forget a deleted object, unless another one has its name by now."""
+        """Remove a deleted object, unless another one has its name by now."""
         metadata = manifest["metadata"]
         key = (manifest["kind"], metadata["name"])
         old = self._kept.get(key)
@@ -49,7 +49,7 @@ class Workloads:
             del self._kept[key]
 
     def listed(self, kind: str, manifests: Iterable[Manifest], version: int) -> list[str]:
-        """Take in a whole list, read at ``version``; names of objects that it shows to be gone."""
+        """Store a whole list that was read at ``version``; return the names of objects that it no longer has."""
         manifests = list(manifests)
         for manifest in manifests:
             self.seen(manifest)
@@ -64,32 +64,32 @@ class Workloads:
         return [name for _, name in missing]
 
     def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
-        """Pods with all these labels, by name."""
+        """Return the pods with all these labels, by name."""
         states = (kept.state for (kind, _), kept in sorted(self._kept.items()) if kind == "Pod")
         return [
             state for state in states if isinstance(state, PodState) and labels.items() <= dict(state.labels).items()
         ]
 
     def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
-        """Jobs with all these labels, by name."""
+        """Return the Jobs with all these labels, by name."""
         states = (kept.state for (kind, _), kept in sorted(self._kept.items()) if kind == "Job")
         return [
             state for state in states if isinstance(state, JobState) and labels.items() <= dict(state.labels).items()
         ]
 
     def stateful_set(self, name: str) -> StatefulSetState | None:
-        """A StatefulSet by name."""
+        """Return a StatefulSet by name."""
         kept = self._kept.get(("StatefulSet", name))
         return kept.state if kept is not None and isinstance(kept.state, StatefulSetState) else None
 
     def applied_hash(self, name: str) -> str | None:
-        """Annotation ``firn.dev/template-hash`` of a StatefulSet as it is live."""
+        """Return the annotation ``firn.dev/template-hash`` of a live StatefulSet."""
         kept = self._kept.get(("StatefulSet", name))
         return kept.hash if kept is not None else None
 
 
 def pod_state(pod: Manifest) -> PodState:
-    """A pod, reduced. Its main container is the first of its spec."""
+    """Return the state of a pod. Its main container is the first of its spec."""
     metadata, status = pod["metadata"], pod.get("status", {})
     statuses = {container["name"]: container for container in status.get("containerStatuses", [])}
     every = [*status.get("initContainerStatuses", []), *statuses.values()]
@@ -118,7 +118,7 @@ def pod_state(pod: Manifest) -> PodState:
         waiting_message=waiting.get("message"),
         unschedulable=scheduled.get("message", "unschedulable") if unschedulable else None,
         last_exit_code=ended.get("exitCode"),
-        # An evicted pod may have no container status at all: its reason is the pod's.
+        # An evicted pod may have no container status, but a reason of its own.
         last_exit_reason=ended.get("reason") or status.get("reason"),
         restarts=main.get("restartCount", 0),
         deleting="deletionTimestamp" in metadata,
@@ -130,7 +130,7 @@ def pod_state(pod: Manifest) -> PodState:
 
 
 def job_state(job: Manifest) -> JobState:
-    """A Job, reduced."""
+    """Return the state of a Job."""
     metadata, status = job["metadata"], job.get("status", {})
     conditions = status.get("conditions", [])
     true = {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
@@ -154,7 +154,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def stateful_set_state(manifest: Manifest) -> StatefulSetState:
-    """A StatefulSet, reduced; its manifest without status and bookkeeping."""
+    """Return the state of a StatefulSet, with its manifest without status and managed fields."""
     metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status", {})
     kept = {key: value for key, value in metadata.items() if key != "managedFields"}
     annotations = spec["template"].get("metadata", {}).get("annotations", {})
