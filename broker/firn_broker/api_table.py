@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 class InOutage(Enum):
-    """Why a row names no answer for the time in which the coordinator cannot be reached."""
+    """Reasons why a row has no answer for an outage of the coordinator."""
 
     HANDLER = "the handler answers each part of the request as far as it can"
     UNAFFECTED = "the handler answers from this broker's memory"
@@ -190,7 +190,10 @@ def _answered_in_outage(api: Api, handler: Handler) -> Handler:
         except UnavailableError as error:
             metrics.REQUEST_ERRORS.labels(api.name).inc()
             log.warning(
-                "coordinator unreachable, client has to retry", api=api.name, client=call.client.id, error=str(error)
+                "the coordinator cannot be reached: the client has to retry",
+                api=api.name,
+                client=call.client.id,
+                error=str(error),
             )
             return answer(request)
 

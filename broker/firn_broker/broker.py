@@ -35,9 +35,9 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 STOP_SECONDS = 5.0
-"""How long a stopping broker waits for its last commits, and then for its background tasks."""
+"""Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
 JOIN_SECONDS = 1.0
-"""How long a starting broker waits between two attempts to reach the coordinator."""
+"""Seconds between two attempts of a starting broker to reach the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Ports:
 
 
 class Broker:
-    """The parts by name. Requests arrive through `router`, so a broker needs no socket."""
+    """A broker: its parts by name. Requests arrive through `router`, so it needs no socket."""
 
     def __init__(self, ports: Ports, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -223,4 +223,4 @@ async def _reached(step: Callable[[], Awaitable[T]]) -> T:
 
 def _ended(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("background work ended", work=task.get_name(), exc_info=error)
+        log.error("a background task failed", work=task.get_name(), exc_info=error)

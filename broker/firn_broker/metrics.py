@@ -4,11 +4,11 @@ from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
-REQUEST_SECONDS = Histogram("firn_broker_request_seconds", "Time from request to answer", ["api"], buckets=_SECONDS)
+REQUEST_SECONDS = Histogram("firn_broker_request_seconds", "Seconds from request to answer", ["api"], buckets=_SECONDS)
 REQUEST_ERRORS = Counter("firn_broker_request_errors_total", "Requests that ended in an unexpected error", ["api"])
 MALFORMED = Counter(
     "firn_broker_malformed_total",
-    "Connections that the broker closed because of their requests or timeouts",
+    "Connections that the broker closed because of an invalid request or a timeout",
     ["reason"],
 )
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
@@ -16,21 +16,27 @@ BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of answers")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")
 BUFFERED = Gauge("firn_broker_buffered_bytes", "Bytes of unanswered requests")
-BUFFER_WAITING = Gauge("firn_broker_buffer_waiting", "Connections that are not read because the buffer is full")
+BUFFER_WAITING = Gauge(
+    "firn_broker_buffer_waiting", "Connections that the broker does not read because its buffer is full"
+)
 ANSWERING = Gauge("firn_broker_answer_bytes", "Bytes of records in unsent answers")
-PUT_SECONDS = Histogram("firn_broker_put_seconds", "Time of one upload", buckets=_SECONDS)
-PUT_BYTES = Counter("firn_broker_put_bytes_total", "Bytes uploaded")
-GET_SECONDS = Histogram("firn_broker_get_seconds", "Time of one ranged read", ["lane"], buckets=_SECONDS)
-GET_BYTES = Counter("firn_broker_get_bytes_total", "Bytes read from objects", ["lane"])
-COMMIT_SECONDS = Histogram("firn_broker_commit_seconds", "Time of one commit at the coordinator", buckets=_SECONDS)
+PUT_SECONDS = Histogram("firn_broker_put_seconds", "Duration of an upload", buckets=_SECONDS)
+PUT_BYTES = Counter("firn_broker_put_bytes_total", "Bytes uploaded to the object store")
+GET_SECONDS = Histogram(
+    "firn_broker_get_seconds", "Duration of a ranged read from the object store", ["lane"], buckets=_SECONDS
+)
+GET_BYTES = Counter("firn_broker_get_bytes_total", "Bytes read from the object store", ["lane"])
+COMMIT_SECONDS = Histogram("firn_broker_commit_seconds", "Duration of a commit at the coordinator", buckets=_SECONDS)
 COMMIT_BATCHES = Counter("firn_broker_commit_batches_total", "Batches committed")
-FIND_SECONDS = Histogram("firn_broker_find_seconds", "Time to look up batches in the coordinator", buckets=_SECONDS)
+FIND_SECONDS = Histogram(
+    "firn_broker_find_seconds", "Duration of a lookup of batches in the coordinator", buckets=_SECONDS
+)
 CACHE_HITS = Gauge("firn_broker_cache_hits", "Batch ranges found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Batch ranges that were not in the cache")
-CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes cached", ["part"])
+CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes of batches in the cache", ["part"])
 NOT_COMPACTED = Gauge(
     "firn_broker_not_compacted_partitions",
-    "Partitions of compacted topics that cannot be compacted, or not in one round",
+    "Partitions of compacted topics that the upkeep cannot compact, or not in one round",
     ["why"],
 )
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
@@ -39,8 +45,8 @@ GROUP_LAG = Gauge(
     "Records between a group's committed offsets and the ends of their partitions",
     ["group", "topic"],
 )
-UPKEEP = Counter("firn_broker_upkeep_total", "Work done by the upkeep", ["what"])
+UPKEEP = Counter("firn_broker_upkeep_total", "Items that the upkeep has processed, by kind of work", ["what"])
 UPKEEP_BEHIND = Gauge(
     "firn_broker_upkeep_behind",
-    "1 while this broker does the upkeep and a round left batch ranges that have to expire or to be dropped",
+    "1 while this broker does the upkeep, and its last round left batch ranges to expire or to drop",
 )

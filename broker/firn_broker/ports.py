@@ -280,27 +280,27 @@ class MetadataStore(Protocol):
 
     @property
     def nodes(self) -> NodeStore:
-        """Give access to nodes and leases."""
+        """The port for nodes and leases."""
         ...
 
     @property
     def topics(self) -> TopicStore:
-        """Give access to topics."""
+        """The port for topics."""
         ...
 
     @property
     def log(self) -> LogStore:
-        """Give access to logs of partitions."""
+        """The port for logs of partitions."""
         ...
 
     @property
     def retention(self) -> RetentionStore:
-        """Give access to the steps that delete data."""
+        """The port for the steps that delete data."""
         ...
 
     @property
     def groups(self) -> GroupStore:
-        """Give access to groups and their offsets."""
+        """The port for groups and their offsets."""
         ...
 
     async def start(self) -> None:

@@ -37,12 +37,12 @@ class WriterSettings(Settings):
     flush_seconds: float = Field(default=0.25, gt=0, le=60)
     """Seconds from the first batch of an object to its upload."""
     flush_bytes: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
-    """The broker uploads an object before it grows past so many bytes."""
+    """Size of an object in bytes. The broker uploads an object before it grows larger."""
     early_bytes: int = Field(default=256 * 1024, ge=0)
-    """The broker uploads an object of so many bytes early if a producer has the maximum of requests in flight and no
-    other upload is running. This raises throughput, and costs one more request to the object store each time."""
+    """Size in bytes from which the broker uploads an object early: if a producer has the maximum of requests in flight
+    and no other upload is running. This raises throughput, and costs one more request to the object store each time."""
     uploads: int = Field(default=4, ge=1, le=64)
-    """Concurrent uploads."""
+    """Largest number of concurrent uploads."""
     upload_seconds: float = Field(default=30, gt=0)
     """Seconds after which an upload fails and its producers have to retry."""
 
@@ -55,14 +55,14 @@ class ReaderSettings(Settings):
     history_cache_bytes: int = Field(default=32 * MIB, ge=MIB)
     """Bytes of the cache for batches that backfills read."""
     backfills: int = Field(default=4, ge=1)
-    """Concurrent reads of objects for consumers that are behind."""
+    """Largest number of concurrent reads of objects for consumers that are behind."""
     read_ahead_bytes: int = Field(default=8 * MIB, ge=0)
     """Bytes that a backfill reads ahead of the request."""
     poll_seconds: float = Field(default=0.1, gt=0)
     """Seconds between two polls of the high watermarks of partitions with waiting consumers, which other brokers may
     have moved."""
     max_response_bytes: int = Field(default=50 * MIB, ge=MIB)
-    """Bytes of one answer, even if the consumer allows more."""
+    """Largest number of bytes of one answer, even if the consumer allows more."""
     answer_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of records that all unsent answers may hold. Further answers wait."""
 
@@ -71,11 +71,11 @@ class ConnectionSettings(Settings):
     """Limits for clients."""
 
     max_request_bytes: int = Field(default=100 * MIB, ge=MIB)
-    """Bytes of the largest request. A larger one closes its connection (``socket.request.max.bytes``)."""
+    """Largest size of a request in bytes. A larger request closes its connection (``socket.request.max.bytes``)."""
     read_ahead_requests: int = Field(default=5, ge=1)
-    """Requests of one connection that may be in progress."""
+    """Largest number of requests of one connection in progress."""
     read_ahead_bytes: int = Field(default=16 * MIB, ge=MIB)
-    """Bytes of the requests of one connection that may be in progress."""
+    """Largest number of bytes of the requests of one connection in progress."""
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections may hold in memory. At the limit the broker stops reading sockets.
     Parsed requests may take as many bytes again. At that limit the broker stops parsing."""
@@ -88,7 +88,7 @@ class ConnectionSettings(Settings):
     """Seconds after which the broker closes a connection that reads nothing of its answer, if other answers wait for
     memory (`reader.answerBytes`)."""
     max_connections: int = Field(default=10_000, ge=1)
-    """Connections that may be open. The broker closes further ones at once."""
+    """Largest number of open connections. The broker closes further ones at once."""
 
 
 class TopicSettings(Settings):
@@ -97,18 +97,19 @@ class TopicSettings(Settings):
     auto_create: bool = True
     """If true, the broker creates topics that clients request by name (``auto.create.topics.enable``)."""
     partitions: int = Field(default=1, ge=1)
-    """Partitions of a topic that is created without a number (``num.partitions``)."""
+    """Number of partitions of a topic that is created without one (``num.partitions``)."""
     compacted_partitions: int = Field(default=100, ge=0)
-    """Partitions that a compacted topic may have, each of `upkeep.compactedBytes`; 0 allows no compacted topics."""
+    """Largest number of partitions of a compacted topic; 0 allows no compacted topics. Each may take
+    `upkeep.compactedBytes` of memory."""
     configs: dict[str, str] = {}
-    """Defaults of topic configs by their Kafka names."""
+    """Default topic configs, by Kafka's names."""
 
 
 class GroupSettings(Settings):
-    """Consumer groups."""
+    """Timeouts and limits of consumer groups, with the names of Kafka's broker configs."""
 
     shards: int = Field(default=32, ge=1)
-    """Shards in which groups are distributed over brokers. Never change the number in a cluster that has groups."""
+    """Number of shards that distribute groups over brokers. Never change it in a cluster that has groups."""
     min_session_ms: int = 6_000
     """The shortest session timeout of a member, in milliseconds (``group.min.session.timeout.ms``)."""
     max_session_ms: int = 1_800_000
@@ -117,7 +118,7 @@ class GroupSettings(Settings):
     """Milliseconds that an empty group waits for more members before its first rebalance
     (``group.initial.rebalance.delay.ms``)."""
     max_members: int = 1_000
-    """Members of one group (``group.max.size``)."""
+    """Largest number of members of a group (``group.max.size``)."""
     consumer_heartbeat_ms: int = Field(default=5_000, ge=1)
     """Milliseconds between heartbeats of members of KIP-848 groups (``group.consumer.heartbeat.interval.ms``)."""
     consumer_session_ms: int = Field(default=45_000, ge=1)
@@ -134,17 +135,17 @@ class UpkeepSettings(Settings):
     interval_seconds: float = Field(default=30, gt=0)
     """Seconds between two rounds."""
     grace_seconds: float = Field(default=600, gt=0)
-    """Seconds from the death of an object to its deletion. It must be longer than any fetch."""
+    """Seconds after which an object without batches is deleted. The time must be longer than any fetch."""
     round_runs: int = Field(default=10_000, ge=1)
     """Batch ranges that one step of a round may process. Commits wait for one step at most."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
-    """Bytes that the newest records of a compacted partition may take in memory; each record takes about 280 bytes
-    besides its own. A larger partition is not compacted. Also about the bytes of new records that one pass compacts."""
+    """Bytes that the newest records of a compacted partition may take in memory. Each record takes about 280 bytes
+    besides its own. A larger partition is not compacted. One pass compacts about as many bytes of new records."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Seconds without a batch after which the coordinator forgets a producer (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)
-    """Seconds after which the reservations of stopped brokers are withdrawn, and stored replies to commits are
-    deleted."""
+    """Seconds after which the upkeep withdraws the reservations of stopped brokers, and deletes stored replies to
+    commits."""
 
 
 class Listener(Settings):
@@ -153,42 +154,44 @@ class Listener(Settings):
     name: str = "PLAINTEXT"
     """The name of the listener."""
     bind: str = "127.0.0.1:9092"
-    """HOST:PORT to bind."""
+    """Address to bind, as HOST:PORT."""
     advertised: str = ""
-    """HOST:PORT; the bound address if empty."""
+    """Address that clients connect to, as HOST:PORT. Default: the bound address."""
 
 
 class SqliteSettings(Settings):
     """The embedded coordinator of a single broker."""
 
     type: Literal["sqlite"] = "sqlite"
+    """Kind of the coordinator."""
     path: str
-    """The database file."""
+    """Path of the database file."""
 
 
 class PostgresSettings(Settings):
     """The coordinator of a fleet."""
 
     type: Literal["postgres"] = "postgres"
+    """Kind of the coordinator."""
     uri: str
-    """postgresql://HOST:PORT/DATABASE, without credentials."""
+    """Address as ``postgresql://HOST:PORT/DATABASE``, without credentials."""
     user: str = ""
-    """The user, instead of ``userFile``."""
+    """User of the database. Set either this or ``userFile``."""
     user_file: str = ""
-    """A file that contains the user, instead of ``user``."""
+    """File with the user. Set either this or ``user``."""
     password_file: str = ""
-    """A file that contains the password."""
+    """File with the password. Default: no password."""
     schema_name: str = "firn_broker"
-    """The schema of the tables. Each cluster needs its own."""
+    """Schema of the coordinator's tables. Each cluster needs its own."""
     connections: int = Field(default=8, ge=2)
-    """Connections of one broker to PostgreSQL."""
+    """Number of connections of one broker to PostgreSQL."""
     timeout_seconds: float = Field(default=10, gt=0)
     """Seconds after which a call to PostgreSQL fails."""
 
     @model_validator(mode="after")
     def _one_user(self) -> Self:
         if bool(self.user) == bool(self.user_file):
-            raise ValueError("set either user or userFile")
+            raise ValueError("set either user or userFile, not both")
         return self
 
 
@@ -196,8 +199,9 @@ class DirectorySettings(Settings):
     """Objects in a local directory."""
 
     type: Literal["directory"] = "directory"
+    """Kind of the object store."""
     path: str
-    """The directory."""
+    """Path of the directory."""
     flush: bool = True
     """If true, the broker flushes an object to the disk before it commits it."""
 
@@ -206,12 +210,13 @@ class BucketSettings(Settings):
     """Objects in a bucket."""
 
     type: Literal["bucket"] = "bucket"
+    """Kind of the object store."""
     url: str
-    """s3://BUCKET/PREFIX, gs://... or az://..."""
+    """Place of the objects: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``."""
     config: dict[str, str] = {}
     """Options of the object store client (obstore), such as ``aws_endpoint``."""
     secret_config: dict[str, str] = {}
-    """Options whose values are secret, each with the file that contains the value."""
+    """Options with secret values: the name of the option, and the file with its value."""
     timeout_seconds: float = Field(default=10, gt=0)
     """Seconds after which a request to the object store fails."""
 
@@ -226,28 +231,29 @@ class BrokerSettings(Settings):
     listener: Listener = Listener()
     """The listener for clients."""
     external: Listener | None = None
-    """A second listener, for clients that reach the brokers at other addresses; none if not set. Clients get the
-    addresses of the listener that they use, for all brokers."""
+    """A second listener, for clients that reach the brokers at other addresses. Clients get the addresses of the listener
+    that they use, for all brokers. Default: none."""
     node_id: int | None = Field(default=None, ge=0)
-    """The node id; the lowest free one if not set."""
+    """Node id of the broker. Default: the lowest free id."""
     zone: str = ""
-    """The zone of the broker. Clients that name a zone use the brokers of that zone."""
+    """Zone of the broker. A client that names a zone in its client id, as ``client.id=reader,zone=a``, uses the brokers of
+    that zone."""
     lease_seconds: float = Field(default=5, gt=0)
     """Seconds without a renewal after which a broker counts as dead."""
     metrics_listen: str = ""
-    """HOST:PORT of /metrics, /livez and /readyz; not served if empty."""
+    """Address of /metrics, /livez and /readyz, as HOST:PORT. Default: not served."""
     writer: WriterSettings = WriterSettings()
-    """Produced batches."""
+    """Collection of produced batches into objects."""
     reader: ReaderSettings = ReaderSettings()
-    """Batches for consumers."""
+    """Reads and caches for consumers."""
     connections: ConnectionSettings = ConnectionSettings()
-    """Limits for clients."""
+    """Limits of connections and requests."""
     topics: TopicSettings = TopicSettings()
-    """Defaults and limits of topics."""
+    """Creation of topics, and their default configs."""
     groups: GroupSettings = GroupSettings()
-    """Consumer groups."""
+    """Timeouts and limits of consumer groups."""
     upkeep: UpkeepSettings = UpkeepSettings()
-    """Background work on stored batches."""
+    """Retention, compaction and deletion of stored batches."""
 
 
 def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:

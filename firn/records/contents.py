@@ -43,7 +43,7 @@ def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
     last_delta = int.from_bytes(batch[23:27], "big", signed=True)
     first = int.from_bytes(batch[27:35], "big", signed=True)
     if not 0 <= count <= MAX_RECORDS:
-        raise UndecodableError(f"{count} records in a batch, more than {MAX_RECORDS}")
+        raise UndecodableError(f"a batch has {count} records, more than {MAX_RECORDS}")
     places = []
     try:
         data = _CODECS[attributes & record_batch.CODEC_BITS](batch[record_batch.HEADER :])
@@ -56,14 +56,14 @@ def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
             timestamp = newest if appended else first + time
             if not before < delta <= last_delta or not place < end <= len(data) or abs(timestamp) > MAX_TIME:
                 raise UndecodableError(
-                    f"a record with offset delta {delta} and time {timestamp} that ends at {end} of {len(data)}"
+                    f"invalid record: offset delta {delta}, time {timestamp}, end {end} of {len(data)} bytes"
                 )
             places.append(Place(base + delta, timestamp, place, end))
             place, before = end, delta
     except (IndexError, KeyError, cramjam.DecompressionError) as error:
         raise UndecodableError(f"records cannot be decoded: {error!r}") from error
     if place != len(data):
-        raise UndecodableError(f"{count} records end at {place} of {len(data)}")
+        raise UndecodableError(f"{count} records end at byte {place} of {len(data)}")
     return data, places
 
 
@@ -78,7 +78,7 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80 and (shift < 63 or byte < 2):
             return value >> 1 ^ -(value & 1), place
         shift += 7
-    raise UndecodableError(f"a number of more than 64 bits at {place}")
+    raise UndecodableError(f"the number at {place} has more than 64 bits")
 
 
 def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview], bytes]:
@@ -108,7 +108,7 @@ def _snappy(data: memoryview) -> bytes:
 def _block(data: memoryview, limit: int) -> bytes:
     size: int = cramjam.snappy.decompress_raw_len(data)
     if size > limit:
-        raise UndecodableError(f"{size} bytes in a block, more than {limit}")
+        raise UndecodableError(f"a block has {size} bytes, more than {limit}")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 

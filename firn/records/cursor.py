@@ -36,7 +36,7 @@ class Cursor:
     def _advance(self, size: int) -> int:
         start = self.place
         if size < 0 or start + size > self.end:
-            raise MalformedError(f"a field of {size} bytes at {start} passes the end at {self.end}")
+            raise MalformedError(f"the field of {size} bytes at {start} does not end before {self.end}")
         self.place = start + size
         return start
 
@@ -74,7 +74,7 @@ class Cursor:
             if byte < 0x80:
                 return value
             shift += 7
-        raise MalformedError("a varint longer than 5 bytes")
+        raise MalformedError("a varint is longer than 5 bytes")
 
     def _length(self, wide: bool) -> int:
         if self.flexible:
@@ -90,7 +90,7 @@ class Cursor:
         try:
             return str(self.data[start : start + size], "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedError("a string that is not UTF-8") from error
+            raise MalformedError("a string is not UTF-8") from error
 
     def view(self) -> memoryview | None:
         """Read bytes or records as a view of the frame; None for null."""

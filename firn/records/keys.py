@@ -26,7 +26,7 @@ HORIZON_BIT = 0x40
 MAX_DELTA = (1 << 31) - 1
 """The greatest distance between the first and the last offset of a batch."""
 HELD = 280
-"""Bytes that a record takes in memory besides its own, about."""
+"""Approximate bytes that a record takes in memory besides its own."""
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _BEFORE_CRC = struct.Struct(">qiibI")
 
@@ -65,7 +65,7 @@ def decode(batch: memoryview) -> list[Record]:
         except IndexError:
             place, value = record.end + 1, 0
         if place + max(value, 0) > record.end:
-            raise UndecodableError(f"a record that passes its end at {record.end}")
+            raise UndecodableError(f"a record does not end at {record.end}")
         rest = data[record.start : record.end]
         own_horizon = horizon if value < 0 else -1
         decoded.append(Record(record.offset, record.timestamp, appended, key, value < 0, own_horizon, rest))
@@ -111,7 +111,7 @@ class Newest:
             self._by_key[record.key] = record
             self._held += len(record.key) if old is None else -len(old.rest) - HELD
         if self._held > self._max_bytes:
-            raise TooLargeError(f"{self._held} bytes of records in memory, more than {self._max_bytes}")
+            raise TooLargeError(f"the newest records take {self._held} bytes of memory, more than {self._max_bytes}")
 
     def kept(self, now_ms: int, retention_ms: int) -> list[Record]:
         """List the records that stay, by offset. A tombstone stays for ``retention_ms`` after its first compaction."""

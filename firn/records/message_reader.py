@@ -36,7 +36,9 @@ def decode(record: type[R], api: int, version: int, frame: memoryview, place: in
     kio's own reader trusts the lengths in a frame and can exhaust the memory of the process, so only its definitions
     are used."""
     if len(frame) - place > REQUEST_LIMIT:
-        raise MalformedError(f"api {api} version {version}: {len(frame) - place} bytes, more than {REQUEST_LIMIT}")
+        raise MalformedError(
+            f"a request of API {api}, version {version}, has {len(frame) - place} bytes, more than {REQUEST_LIMIT}"
+        )
     schema = _schema(api, version)
     cursor = Cursor(frame, place, flexible=schema.__flexible__)
     # Kafka ignores bytes after the message, and librdkafka leaves some behind several messages.
@@ -48,7 +50,7 @@ def _not_null(read: Read) -> Read:
     def checked(cursor: Cursor) -> Any:
         value = read(cursor)
         if value is None:
-            raise MalformedError("null in a field that is not nullable")
+            raise MalformedError("a field that is not nullable is null")
         return value
 
     return checked
@@ -86,7 +88,7 @@ _PRIMITIVES: Mapping[str, Read] = {
     "records": _bytes,
 }
 _LONGEST = 1 << 46
-"""Milliseconds. A longer time does not fit `timedelta`, and no client means one."""
+"""Longest time in milliseconds. A longer one does not fit `timedelta`, and no client means one."""
 
 
 _UNDECLARED = ""
@@ -136,7 +138,7 @@ def _read_tagged(cursor: Cursor, count: int, tagged: Mapping[int, tuple[str, Rea
         name, read = tagged[tag]
         values[name] = read(cursor)
         if cursor.place != end:
-            raise MalformedError(f"tagged field {tag} is not of {size} bytes")
+            raise MalformedError(f"tagged field {tag} does not have {size} bytes")
 
 
 def _part(hint: Any) -> type | None:

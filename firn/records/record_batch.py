@@ -68,7 +68,7 @@ def parse(data: memoryview) -> Batch:
     """Check the only batch in ``data`` as far as that is possible without decoding records. Raises
     `InvalidBatchError`."""
     if len(data) < HEADER:
-        raise InvalidBatchError(ErrorCode.invalid_record, "shorter than a record batch")
+        raise InvalidBatchError(ErrorCode.invalid_record, "the data is shorter than the header of a record batch")
     (base, length, _, magic, crc, attributes, delta, base_timestamp, timestamp, producer, epoch, sequence, count) = (
         _FIELDS.unpack_from(data)
     )
@@ -77,34 +77,36 @@ def parse(data: memoryview) -> Batch:
             ErrorCode.unsupported_for_message_format, f"magic {magic}: only record batches of magic 2 are supported"
         )
     if length + 12 < HEADER or length + 12 > len(data):
-        raise InvalidBatchError(ErrorCode.corrupt_message, f"a batch of {length + 12} bytes in {len(data)}")
+        raise InvalidBatchError(ErrorCode.corrupt_message, f"the batch claims {length + 12} bytes, but has {len(data)}")
     if length + 12 < len(data):
         raise InvalidBatchError(ErrorCode.invalid_record, "more than one record batch for a partition")
     if crc32c(data[_ATTRIBUTES:]) != crc:
         raise InvalidBatchError(ErrorCode.corrupt_message, "the checksum does not match the records")
     if base != 0:
-        raise InvalidBatchError(ErrorCode.invalid_record, f"base offset {base}, which must be 0")
+        raise InvalidBatchError(ErrorCode.invalid_record, f"the base offset is {base}, and must be 0")
     if count <= 0 or delta != count - 1:
-        raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records with a last offset delta of {delta}")
+        raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records do not fit a last offset delta of {delta}")
     # The claimed number of records becomes the number of offsets, and an object has a 32-bit sum of it for each
     # partition.
     body = length + 12 - HEADER
     if count > (body * _DENSEST if attributes & CODEC_BITS else body // _SMALLEST):
-        raise InvalidBatchError(ErrorCode.invalid_record, f"{count} records cannot be in {body} bytes")
+        raise InvalidBatchError(ErrorCode.invalid_record, f"{body} bytes cannot hold {count} records")
     if attributes & _REFUSED_BITS or attributes & CODEC_BITS > LAST_CODEC:
         raise _invalid_attributes(attributes)
     if producer >= 0 and (epoch < 0 or sequence < 0):
         raise InvalidBatchError(
-            ErrorCode.invalid_record, f"producer id {producer} with epoch {epoch} and sequence {sequence}"
+            ErrorCode.invalid_record, f"invalid producer id {producer}, epoch {epoch} and sequence {sequence}"
         )
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
 
 
 def _invalid_attributes(attributes: int) -> InvalidBatchError:
     if attributes & CONTROL_BIT:
-        return InvalidBatchError(ErrorCode.invalid_record, "a control batch from a client")
+        return InvalidBatchError(ErrorCode.invalid_record, "clients must not send control batches")
     if attributes & CODEC_BITS > LAST_CODEC:
-        return InvalidBatchError(ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_BITS}")
+        return InvalidBatchError(
+            ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_BITS} does not exist"
+        )
     return InvalidBatchError(ErrorCode.invalid_txn_state, "transactions are not supported on this cluster")
 
 
@@ -124,11 +126,11 @@ def walk(data: memoryview) -> list[tuple[int, int, int]]:
     place, end = 0, len(data)
     while place < end:
         if end - place < HEADER:
-            raise ValueError(f"{end - place} bytes at {place} are not a record batch")
+            raise ValueError(f"the last {end - place} bytes, at {place}, are no record batch")
         fields = _FIELDS.unpack_from(data, place)
         size = fields[1] + 12
         if size < HEADER or place + size > end:
-            raise ValueError(f"a batch of {size} bytes at {place} passes the end at {end}")
+            raise ValueError(f"a batch of {size} bytes at {place} does not end before {end}")
         batches.append((place, size, fields[6] + 1))
         place += size
     return batches

@@ -19,7 +19,7 @@ KEY = 33
 VERSIONS = (0, 2)
 TOPIC = 2
 ATTEMPTS = 20
-"""An attempt fails only when another client has changed the configs in between."""
+"""Attempts of one change. An attempt fails only if another client has changed the configs in between."""
 
 
 class Resource(Protocol):
@@ -49,7 +49,7 @@ async def handle(broker: Broker, request: AlterConfigsRequest, call: Call) -> Fi
 
 
 def replaced(topic: Topic, resource: AlterConfigsResource) -> dict[str, str | None]:
-    """Take exactly the configs of the request."""
+    """Return exactly the configs of the request."""
     return {config.name: config.value for config in resource.configs}
 
 

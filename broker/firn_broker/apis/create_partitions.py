@@ -28,7 +28,7 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
         elif requested.count > MAX_PARTITIONS:
             error, message = (
                 ErrorCode.invalid_partitions,
-                f"{requested.count} partitions: a topic may have {MAX_PARTITIONS}.",
+                f"{requested.count} partitions: a topic may have at most {MAX_PARTITIONS}.",
             )
         elif (too_large := _too_large(broker, topic, requested.count)) is not None:
             error, message = ErrorCode.invalid_partitions, too_large

@@ -49,7 +49,10 @@ def _partitions(requested: CreateTopicsTopic) -> int:
     if not assigned:
         return number
     if number != -1 or sorted(assigned) != list(range(len(assigned))):
-        raise TopicError(ErrorCode.invalid_replica_assignment, "partitions must be assigned from 0 on without a gap")
+        raise TopicError(
+            ErrorCode.invalid_replica_assignment,
+            "the replica assignments must name the partitions from 0 on, without a gap",
+        )
     return len(assigned)
 
 

@@ -19,7 +19,10 @@ async def handle(broker: Broker, request: DescribeClusterRequest, call: Call) ->
     """List the live brokers at the addresses of the client's listener."""
     error, message = ErrorCode.none, None
     if request.endpoint_type != BROKERS:
-        error, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of brokers."
+        error, message = (
+            ErrorCode.mismatched_endpoint_type,
+            "The request asks for controllers, and this endpoint is that of a broker.",
+        )
     nodes = broker.endpoints(call.client)
     return {
         "error_code": error, "error_message": message, "endpoint_type": BROKERS, "cluster_id": broker.cluster_id,

@@ -37,13 +37,13 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) ->
                 configs = partial(_topic_entries, broker, topic, keys)
         elif resource.resource_type == BROKER:
             if resource.resource_name not in ("", *(str(node.id) for node in broker.live_nodes())):
-                error, message = ErrorCode.invalid_request, f"no broker {resource.resource_name}"
+                error, message = ErrorCode.invalid_request, f"Broker {resource.resource_name} does not exist."
             elif resource.resource_name:
                 configs = partial(_broker_entries, broker, keys)
         else:
             error, message = (
                 ErrorCode.invalid_request,
-                f"resources of type {resource.resource_type} have no configs here",
+                f"Resources of type {resource.resource_type} have no configs here.",
             )
         results.append(
             {

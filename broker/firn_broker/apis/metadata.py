@@ -41,7 +41,11 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
         try:
             await broker.topic_metadata.refresh()
         except UnavailableError as error:
-            log.warning("answered with the last known topics", client=call.client.id, error=str(error))
+            log.warning(
+                "the coordinator cannot be reached: answered with the last known topics",
+                client=call.client.id,
+                error=str(error),
+            )
         topics = [_topic(topic, near) for topic in broker.topic_metadata.by_name.values()]
     else:
         once = {topic.topic_id if topic.name is None else topic.name: topic for topic in requested}
@@ -64,7 +68,7 @@ async def _requested(
 ) -> Fields:
     name = requested.name
     if name is None and call.version < BY_ID:
-        raise MalformedError("a topic without a name")
+        raise MalformedError("a topic of the request has no name")
     if name is None:
         id = requested.topic_id
         try:

@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: OffsetFetchRequest, call: Call) -> Fie
     groups: dict[str, OffsetFetchGroup] = {}
     for group in request.groups:
         if groups.setdefault(group.group_id, group) != group:
-            raise MalformedError(f"group {group.group_id} is requested twice, with different fields")
+            raise MalformedError(f"the request names group {group.group_id} twice, with different fields")
     return {"groups": [await _group(broker, group, stable, call) for group in groups.values()]}
 
 
@@ -61,7 +61,10 @@ async def _group(broker: Broker, requested: OffsetFetchGroup, stable: bool, call
                 answers.append({"name": name, "partitions": partitions})
     except UnavailableError as error:
         log.warning(
-            "coordinator unreachable, client has to retry", api="OffsetFetch", client=call.client.id, error=str(error)
+            "the coordinator cannot be reached: the client has to retry",
+            api="OffsetFetch",
+            client=call.client.id,
+            error=str(error),
         )
         return _refused(group, topics, ErrorCode.coordinator_not_available, stable)
     except GroupError as refused:

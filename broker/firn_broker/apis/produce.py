@@ -183,10 +183,11 @@ def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool
 
 def _parse(partition: ProducePartition, max_bytes: int, times: tuple[int, int] | None) -> Batch:
     if partition.records is None:
-        raise InvalidBatchError(ErrorCode.invalid_record, "no records")
+        raise InvalidBatchError(ErrorCode.invalid_record, "the partition has no records")
     if len(partition.records) > max_bytes:
         raise InvalidBatchError(
-            ErrorCode.message_too_large, f"{len(partition.records)} bytes, more than max.message.bytes={max_bytes}"
+            ErrorCode.message_too_large,
+            f"the batch has {len(partition.records)} bytes, more than max.message.bytes={max_bytes}",
         )
     batch = record_batch.parse(partition.records)
     if times is not None:

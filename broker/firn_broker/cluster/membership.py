@@ -112,7 +112,7 @@ class Membership:
         try:
             await self._nodes.leave(self.lease)
         except UnavailableError as error:
-            log.warning("cannot leave", error=str(error))
+            log.warning("cannot end the node lease; it expires by itself", error=str(error))
 
     async def acquire(self, name: str) -> Lease | None:
         """Acquire the lease ``name`` for this node; return None while another live node holds it. Raises FencedError,

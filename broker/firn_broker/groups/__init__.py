@@ -1,1 +1,1 @@
-"""Groups of consumers: the classic protocol's state machine, and which broker has which group."""
+"""Consumer groups: the state machines of both protocols, and the assignment of groups to brokers."""

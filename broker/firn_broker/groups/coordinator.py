@@ -29,7 +29,7 @@ from firn_broker.settings import GroupSettings
 from firn_broker.topics.topic_metadata import TopicMetadata
 
 NAME_BYTES = 2_048
-"""The longest name of a group. Not every coordinator can store a longer name, or one with a zero byte."""
+"""Bytes of the longest name of a group. Not every coordinator can store a longer name, or one with a zero byte."""
 
 
 def _check(name: str) -> None:
@@ -117,7 +117,7 @@ class GroupCoordinator:
         if group.version != before:
             self.shards.schedule(shard, group)
         if not reply.error and (error := await self.storage.save_changes(shard, group)):
-            return HeartbeatReply(error, request.member, message="the coordinator cannot save the group now: retry")
+            return HeartbeatReply(error, request.member, message="the coordinator cannot save the group now: try again")
         await self.storage.confirm(shard, reply.error)
         return reply
 

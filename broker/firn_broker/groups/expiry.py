@@ -21,11 +21,11 @@ log = structlog.get_logger()
 
 TICK_SECONDS = 0.1
 WRITES = 4
-"""How many groups may be saved at the same time because a deadline passed."""
+"""Number of groups that may be saved at the same time because a deadline passed."""
 EXPIRE_SECONDS = 600.0
-"""Time between two searches for expired groups."""
+"""Seconds between two searches for expired groups."""
 EXPIRE_LIMIT = 1_000
-"""Groups of one shard that one search saves or deletes at most."""
+"""Largest number of groups of one shard that one search saves or deletes."""
 FRESH = 1 / 7
 """Share of a group's retention time after which a commit saves the group again."""
 

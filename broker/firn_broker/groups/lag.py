@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 SECONDS = 15.0
 SERIES = 1000
-"""How many pairs of group and topic the metric has: those with the greatest lag."""
+"""Number of pairs of group and topic in the metric: those with the greatest lag."""
 
 
 class GroupLag:

@@ -31,7 +31,7 @@ from firn_broker.settings import GroupSettings
 log = structlog.get_logger()
 
 CHECK_SECONDS = 1.0
-"""How often shards are compared with their owners."""
+"""Seconds between two comparisons of shards with their owners."""
 
 
 @dataclass(slots=True)

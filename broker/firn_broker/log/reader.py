@@ -25,7 +25,7 @@ from firn_broker.settings import ReaderSettings
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Bytes. Smaller answers are not counted, so that the newest records never wait for memory that readers of history
+"""Bytes below which an answer is not counted, so that the newest records never wait for memory that readers of history
 hold."""
 
 ANSWER_RANGES = 2048
@@ -57,9 +57,9 @@ class _Plan:
     """The ranges that one answer loads."""
 
     ranges: list[list[BatchRange]] = field(default_factory=list)
-    """For each position of the request."""
+    """Batch ranges for each position of the request."""
     recent: set[Slot] = field(default_factory=set)
-    """Those of partitions that are read up to their high watermark."""
+    """Ranges of partitions that are read up to their high watermark."""
     size: int = 0
     """Bytes of all ranges."""
 

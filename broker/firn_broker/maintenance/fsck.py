@@ -19,11 +19,11 @@ class Findings:
     objects: int = 0
     bytes: int = 0
     missing: list[str] = field(default_factory=list)
-    """The coordinator has batches in them, and the bucket lacks them: their records are lost."""
+    """Objects with batches that the bucket lacks: their records are lost."""
     wrong_size: list[str] = field(default_factory=list)
-    """The coordinator has batches in them, and their size is another than at the commit."""
+    """Objects with batches whose size differs from their size at the commit."""
     damaged: list[str] = field(default_factory=list)
-    """Their bytes do not match their checksums (only with ``read``)."""
+    """Objects whose bytes do not match their checksums (only with ``read``)."""
     newer: list[str] = field(default_factory=list)
     """Complete WAL objects that the coordinator does not know, although it reserves every key before the upload. So the
     coordinator was restored to an earlier time, and would assign the offsets of these batches again. (A single one may
@@ -31,10 +31,10 @@ class Findings:
     newer_records: dict[str, int] = field(default_factory=dict)
     """Records in the newer objects by "TOPIC ID/PARTITION"."""
     uncommitted: list[str] = field(default_factory=list)
-    """Reserved and written, but not committed: left by a broker that crashed, in progress now, or the first objects
-    after a backup."""
+    """Objects that are reserved and written, but not committed: left by a broker that crashed, in progress now, or the
+    first objects after a backup."""
     unknown: list[str] = field(default_factory=list)
-    """Not WAL objects, so no broker wrote them."""
+    """Objects that are no WAL objects, so no broker wrote them."""
 
     @property
     def lost(self) -> bool:

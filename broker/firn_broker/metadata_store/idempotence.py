@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from firn.records.record_batch import following_sequence
 
 KEPT = 5
-"""Batches that are known of each producer in a partition."""
+"""Newest batches of each producer that are stored for a partition."""
 
 
 class KnownBatch(NamedTuple):

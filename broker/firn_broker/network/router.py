@@ -105,7 +105,7 @@ class Router:
         client.id = header.client or ""
         route = self._routes.get(header.api)
         if route is None:
-            raise MalformedError(f"api {header.api} version {header.version} is not served here")
+            raise MalformedError(f"API {header.api}, version {header.version}, is not served here")
         low, high = route.versions
         if not low <= header.version <= high and header.api != headers.API_VERSIONS:
             raise MalformedError(f"{route.name} version {header.version} is not served here")

@@ -27,7 +27,7 @@ from firn_broker.wire import headers
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Bytes. Smaller requests do not count towards the budget unless they produce, so that a heartbeat never waits for
+"""Bytes below which a request does not count towards the budget, unless it produces. So a heartbeat never waits for
 producers. Also the bytes of an answer that may be unsent while the next answer is written."""
 PRODUCE = 0
 SIZE = 4
@@ -367,7 +367,11 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         """Register the connection; return False if there are too many."""
         if len(self._connections) >= self._settings.max_connections:
-            log.warning("connection refused", peer=connection.client.peer, reason="too many connections")
+            log.warning(
+                "connection refused",
+                peer=connection.client.peer,
+                reason="too many connections (connections.maxConnections)",
+            )
             return False
         self._connections.add(connection)
         metrics.CONNECTIONS.set(len(self._connections))

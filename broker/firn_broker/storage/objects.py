@@ -19,7 +19,7 @@ from firn.model.errors import UnavailableError
 
 T = TypeVar("T")
 COALESCE = 1 << 20
-"""Bytes. Ranges with smaller gaps are read in one request."""
+"""Bytes of a gap below which two ranges are read in one request."""
 DIRECT_BYTES = 1 << 20
 PAGE = 4096
 

@@ -117,7 +117,7 @@ def index_range(tail: memoryview, size: int) -> tuple[int, int]:
 def read_index(index: memoryview, tail: memoryview) -> list[IndexedBatch]:
     """Read all batches of an object, in its order. Raises CorruptDataError."""
     if crc32c(index) != _TAIL.unpack(tail)[2]:
-        raise CorruptDataError("the index of a WAL object does not fit its checksum")
+        raise CorruptDataError("the index of a WAL object does not match its checksum")
     batches_read = []
     try:
         (segments,) = _COUNT.unpack_from(index)
@@ -144,7 +144,7 @@ def check_segments(data: memoryview) -> None:
         _, _, position, length, batches, _, checksum = _SEGMENT.unpack_from(index, place)
         place += _SEGMENT.size + batches * _BATCH.size
         if crc32c(data[position : position + length]) != checksum:
-            raise CorruptDataError(f"the segment at {position} of a WAL object does not fit its checksum")
+            raise CorruptDataError(f"the segment at {position} of a WAL object does not match its checksum")
 
 
 def id_of(key: str) -> UUID:

@@ -69,7 +69,7 @@ def read(frame: memoryview, place: int, version: int) -> FetchRequest:
     for _ in range(cursor.count()):
         topic: str | UUID | None = cursor.uuid() if version >= TOPIC_IDS else cursor.string()
         if topic is None:
-            raise MalformedError("a topic without a name")
+            raise MalformedError("a topic of the request has no name")
         partitions = []
         for _ in range(cursor.count()):
             index = cursor.i32()

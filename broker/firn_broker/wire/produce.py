@@ -58,7 +58,7 @@ def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
     for _ in range(cursor.count()):
         name = cursor.string()
         if name is None:
-            raise MalformedError("a topic without a name")
+            raise MalformedError("a topic of the request has no name")
         partitions = []
         for _ in range(cursor.count()):
             index = cursor.i32()

@@ -118,8 +118,8 @@ class Audit:
             )
         if not self.exact and not self.history:
             lines.append(
-                "snapshots of the table have expired: rows of an earlier topic of this name count as doubled or stray, and rows that"
-                " an earlier RetentionPolicy removed count as missing"
+                "snapshots of the table have expired: if the topic was re-created before, rows of the earlier topic count as doubled or"
+                " stray, and rows that an earlier RetentionPolicy removed count as missing"
             )
         return lines
 

@@ -70,7 +70,7 @@ def test_what_decompresses_to_more_than_the_bound_is_refused(codec: str) -> None
 
 
 def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
-    with pytest.raises(ValueError, match="4294967295 bytes in a block"):
+    with pytest.raises(ValueError, match="a block has 4294967295 bytes"):
         contents.open_batch(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
 
 

@@ -16,7 +16,7 @@ from firn_broker.settings import PostgresSettings, secret
 T = TypeVar("T")
 
 RELEASE_SECONDS = 1.0
-"""How long a connection may take to become usable again after a cancelled call. After that the pool closes it."""
+"""Seconds in which a connection has to become usable again after a cancelled call. Then the pool closes it."""
 
 FENCED = "FN001"
 TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")

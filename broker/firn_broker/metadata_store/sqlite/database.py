@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Inline(Executor):
     """Runs work at once in the caller's thread.
 
-    Simulations use it: without a second thread, a seed always tells the same story.
+    Simulations use it: without a second thread, a seed always produces the same history.
     """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
