@@ -1,5 +1,8 @@
-"""The ingestion application of one group: ``ingest.py [SETTINGS]``, where SETTINGS is the file with `firn.model.jobs.GroupSettings`
-(default: where the operator mounts it). Exit codes: `firn.model.errors.ExitCode`."""
+"""The ingestion application of one group: ``ingest.py [SETTINGS]``.
+
+SETTINGS is the file with `firn.model.jobs.GroupSettings`; by default the one that the operator mounts. Exit codes:
+`firn.model.errors.ExitCode`.
+"""
 
 import sys
 

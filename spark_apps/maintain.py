@@ -1,6 +1,9 @@
-"""A maintenance run: ``maintain.py [RUN [MESSAGE]]``, where RUN is the file with `firn.model.maintenance.MaintenanceRun` and MESSAGE the
-file that the report goes to (defaults: where the operator mounts the one, and where Kubernetes reads the other; FIRN_TERMINATION_LOG names
-another). Exit codes: `firn_spark.maintenance.application`."""
+"""A maintenance run: ``maintain.py [RUN [MESSAGE]]``.
+
+RUN is the file with `firn.model.maintenance.MaintenanceRun`; by default the one that the operator mounts. The report goes to
+the file MESSAGE; by default to the one that FIRN_TERMINATION_LOG names, or the termination message of the container. Exit
+codes: `firn_spark.maintenance.application`.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Secrets as mounted files: reading them, noticing that they changed, and keeping them out of messages.
+"""Secrets in mounted files: read them, detect changes, and keep them out of messages.
 
 The kubelet replaces the files about a minute after a Secret changes. Catalogs, connection pools, Spark and its
 executors keep the values they got at the start. So the process ends between two rounds, and its next start reads the

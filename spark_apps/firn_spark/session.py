@@ -212,7 +212,7 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
     The heap has to be known before the JVM starts, so call this before any other use of Spark. Raises
     InvalidSpecError as `spark_conf` does.
     """
-    # Executors may survive a container restart inside one pod. The label tells those of other attempts from ours.
+    # Executors may survive a container restart inside one pod. The label distinguishes those of other attempts.
     attempt = secrets.token_hex(3)
     conf = spark_conf(settings, environment, attempt)
     catalogs = catalog_conf(settings)

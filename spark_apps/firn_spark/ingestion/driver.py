@@ -46,7 +46,7 @@ class Driver:
         points: failpoints.Failpoints | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``credentials`` must have been made before ``spark`` was started."""
+        """Compose the application. ``credentials`` must have been read before ``spark`` was started."""
         self.settings = settings
         self._spark = spark
         self._credentials = credentials or Credentials(settings.secret_files)
@@ -91,7 +91,7 @@ class Driver:
                     self._kafkas[profile] = Kafka(profile, connection)
                 except KafkaException as error:
                     raise InvalidSpecError(
-                        f"profile {profile}: connection refused by the client: {error.args[0].str()}"
+                        f"profile {profile}: the Kafka client rejects its settings: {error.args[0].str()}"
                     ) from error
             return self._kafkas[profile]
 
@@ -145,7 +145,7 @@ def run(path: str) -> int:
     except Exception:
         if not session.heap_exhausted():
             raise
-        log.exception("cannot start: Spark's JVM ran out of heap", heap=settings.heap)
+        log.exception("cannot start, because Spark's JVM ran out of heap; raise the group's heap", heap=settings.heap)
         return ExitCode.OUT_OF_MEMORY
     signal.signal(signal.SIGTERM, lambda *_: driver.loop.stop())
     signal.signal(signal.SIGINT, lambda *_: driver.loop.stop())

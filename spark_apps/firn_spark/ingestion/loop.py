@@ -31,9 +31,7 @@ TICK = 0.1
 SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
-"""How many rounds of a key may read large topics, so that small topics always get a round, however many backlogs
-there are.
-"""
+"""Number of rounds of a key that may read large topics, so that small topics get a round beside many backlogs."""
 PREPARATIONS_PER_KEY = 8
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
@@ -212,7 +210,7 @@ class Loop:
             if topic.busy or topic.removed:
                 continue
             if topic.prepared and topic.log.live is not None and topic.log.live != topic.reading.topic:
-                # It has new partitions, or was re-created, while a worker had it.
+                # The topic got new partitions, or was re-created, while a worker had it.
                 topic.prepared = False
             if not topic.prepared:
                 if (

@@ -29,23 +29,23 @@ class Metrics:
             "firn_ingest_dead_letters", "Records landed as dead letters", LABELS, registry=self.registry
         )
         self._skipped = Counter(
-            "firn_ingest_skipped", "Records left out (onBadRecord: Skip)", LABELS, registry=self.registry
+            "firn_ingest_skipped", "Records dropped because of onBadRecord: Skip", LABELS, registry=self.registry
         )
         self._failures = Counter(
-            "firn_ingest_failures", "Rounds and preparations that failed", LABELS, registry=self.registry
+            "firn_ingest_failures", "Failed rounds and preparations", LABELS, registry=self.registry
         )
         self._lag_records = Gauge(
-            "firn_ingest_lag_records", "Offsets that wait to be landed", LABELS, registry=self.registry
+            "firn_ingest_lag_records", "Offsets that have not landed yet", LABELS, registry=self.registry
         )
         self._lag_seconds = Gauge(
             "firn_ingest_lag_seconds",
-            "For how long the oldest record that waits may have waited",
+            "Seconds for which the oldest record that has not landed may have waited",
             LABELS,
             registry=self.registry,
         )
         self._seconds = Histogram(
             "firn_ingest_commit_seconds",
-            "From the start of a topic's round to its commit",
+            "Seconds from the start of a topic's round to its commit",
             LABELS,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
             registry=self.registry,
@@ -132,14 +132,14 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on."""
+        """The port on which the server listens."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start to answer requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop answering requests."""
         self._server.shutdown()
         self._server.server_close()

@@ -1,4 +1,4 @@
-"""Follows the ends of one profile's topics: a thread that asks its brokers, so that silent brokers hold up no other profile."""
+"""Follows the ends of one profile's topics, in a thread, so that silent brokers delay no other profile."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from firn_spark.kafka.admin import Kafka, TopicInfo
 log = structlog.get_logger()
 
 METADATA_SECONDS = 5.0
-"""Between two requests for the id and partitions of a topic that exists."""
+"""Seconds between two requests for the id and partitions of a topic that exists."""
 RETRY_SECONDS = 0.5
-"""Seconds between two looks for a topic that was not found yet."""
+"""Seconds between two requests for a topic that did not exist."""
 
 
 class Watcher:
@@ -33,7 +33,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end; it is not waited for."""
+        """Ask the thread to end, without waiting for it."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -45,7 +45,8 @@ class Watcher:
                 self._report(topics, error)
             except Exception as error:
                 log.exception("watching offsets failed", profile=self._profile)
-                self._report(topics, NotReadyError(f"profile {self._profile}: {type(error).__name__}"))
+                problem = f"reading offsets failed with {type(error).__name__}; see the driver's log"
+                self._report(topics, NotReadyError(f"profile {self._profile}: {problem}"))
 
     def _report(self, topics: Sequence[Topic], error: FirnError) -> None:
         for topic in topics:
@@ -53,7 +54,7 @@ class Watcher:
         self._stop.wait(1.0)
 
     def check(self, topics: Sequence[Topic]) -> None:
-        """Ask the brokers for ids, partitions and ends of the topics whose turn it is. Raises FirnError if they do not answer."""
+        """Ask the brokers for ids, partitions and ends of the topics that are due. Raises FirnError if they do not answer."""
         now = time.monotonic()
         kafka = self._connect(self._profile)
         self._describe(kafka, topics, now)

@@ -114,7 +114,7 @@ class Kafka:
             raise self.translate(error, "request") from error
 
     def translate(self, error: KafkaException, subject: str) -> FirnError:
-        """Translate a client's exception into an error that names who has to act."""
+        """Translate a client's exception into an error that shows which party has to act."""
         cause = error.args[0]
         if cause.code() in UNANSWERED:
             self._admin.poll(0)

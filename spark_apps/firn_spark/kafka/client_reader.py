@@ -1,7 +1,7 @@
-"""Records through librdkafka, inside a task: one consumer a task, however many topics it serves.
+"""Records through librdkafka, inside a task: one consumer for all topics of the task.
 
 This is for many small topics, and for records whose time does not fit microseconds, on which Spark's source fails. Only committed
-records are read. Offsets without a record (compaction, aborted transactions, markers) are stepped over.
+records are read. Offsets without a record (compaction, aborted transactions, markers) are skipped.
 """
 
 import operator
@@ -49,10 +49,11 @@ CLIENT_SCHEMA = pa.schema(
     ]
 )
 _headers = operator.methodcaller("headers")
-"""``message.headers()``, which for names that are not UTF-8 returns a result *and* leaves an exception behind. Python's interpreter does not look
-for that where it has specialised a call that runs often, and then raises it anywhere later; calls from C do look, and raise SystemError at once."""
+"""``message.headers()``, called from C. For names that are not UTF-8 it returns a result *and* leaves an exception set.
+Python's interpreter does not check for that in a specialised call, and raises the exception at any later place. A call from
+C checks, and raises SystemError at once."""
 _TIMESTAMP_TYPES = {1: 0, 2: 1}
-"""librdkafka's TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME to Kafka's; none at all is -1."""
+"""librdkafka's TIMESTAMP_CREATE_TIME and TIMESTAMP_LOG_APPEND_TIME -> Kafka's types; -1 for a record without a time."""
 
 
 def client_records(config: Mapping[str, Any], slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
@@ -125,7 +126,7 @@ class _ClientReader:
             yield self._batch()
 
     def _postpone(self) -> None:
-        """Give the brokers their time again: they answered, or the time was spent on landing a batch."""
+        """Restart the stall timeout, because the brokers answered, or because landing a batch took the time."""
         self._deadline = time.monotonic() + STALL_SECONDS
 
     def _check(self, answered: bool) -> None:
@@ -182,7 +183,7 @@ class _ClientReader:
         self._size += len(key or b"") + len(value or b"")
 
     def _batch(self) -> pa.RecordBatch:
-        """Make a batch of the rows that wait."""
+        """Make a batch of the waiting rows."""
         columns = zip(self._columns, CLIENT_SCHEMA, strict=True)
         arrays = [pa.array(column, type=field.type) for column, field in columns]
         self._columns, self._size = [[] for _ in CLIENT_SCHEMA], 0
@@ -190,9 +191,10 @@ class _ClientReader:
 
 
 def _raise(error: KafkaError, place: tuple[str, int]) -> NoReturn:
-    where = f"topic {place[0]}, partition {place[1]}: {error.str()}"
+    topic, partition = place
+    where = f"topic {topic}, partition {partition}: {error.str()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise NotReadyError(f"{where}; the log no longer has this offset, the driver plans again")
+        raise NotReadyError(f"{where}; the log no longer has this offset, so the driver plans again")
     if denied(error):
         raise AccessDeniedError(f"{where}; {WAY_OUT}")
     raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)

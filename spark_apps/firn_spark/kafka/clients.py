@@ -8,7 +8,7 @@ from firn.model.jobs import KafkaConnection
 from firn_spark.credentials import read_secret
 
 STALL_SECONDS = 30.0
-"""A task gives up after this long without a record or an end of a partition."""
+"""Seconds without a record or an end of a partition after which a task fails."""
 POLL_RECORDS = 5_000
 POLL_BYTES = 4 * 1024 * 1024
 """Records and bytes that Spark's Kafka source takes from a partition at once. With Kafka's default of 500, its bookkeeping between polls costs a
@@ -16,7 +16,7 @@ quarter of the throughput."""
 
 
 def client_config(connection: KafkaConnection) -> dict[str, Any]:
-    """librdkafka's settings for ``connection``. Raises NotReadyError where a secret's file is missing."""
+    """Return librdkafka's settings for ``connection``. Raises NotReadyError if a secret's file is missing."""
     return {
         **connection_settings(connection, read_secret),
         "log_level": 3,

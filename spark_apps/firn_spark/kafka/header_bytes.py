@@ -51,7 +51,7 @@ class HeaderReader:
     thread-safe."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """``config`` holds librdkafka's settings."""
+        """Read with librdkafka's settings ``config``."""
         self._config = config
         self._consumer: int | None = None
         self._next: tuple[str, int, int] | None = None

@@ -1,4 +1,4 @@
-"""Errors of brokers and of librdkafka, by who has to act."""
+"""Errors of brokers and of librdkafka, by the party that has to act."""
 
 from confluent_kafka import KafkaError
 

@@ -76,7 +76,8 @@ class Run:
         self._tables = Tables(Catalogs(spark, run))
         self.stop = Stop(spark.sparkContext.cancelAllJobs)
         self._reports: dict[str, TableReport] = {
-            work.uid: TableReport(uid=work.uid, begun=False, message="not begun") for work in run.tables
+            work.uid: TableReport(uid=work.uid, begun=False, message="the run did not start on this table")
+            for work in run.tables
         }
         self._errors: list[Exception] = []
         executors = run.executors
@@ -120,7 +121,9 @@ class Run:
 
     def _table(self, work: TableWork, workers: ThreadPoolExecutor) -> None:
         if self.stop.is_set:
-            self._reports[work.uid] = TableReport(uid=work.uid, begun=False, message=f"not begun: {self.stop.why}")
+            self._reports[work.uid] = TableReport(
+                uid=work.uid, begun=False, message=f"the run did not start on this table: {self.stop.why}"
+            )
             return
         began = time.monotonic()
         done = Done()
@@ -186,10 +189,8 @@ class Run:
         self.stop.check()
         lease = self._acquire(names.table_lease(work.table_uuid))
         if lease is None:
-            return (
-                "Busy",
-                f"{self._leases.holder(names.table_lease(work.table_uuid)) or 'another run'} is working on the table",
-            )
+            holder = self._leases.holder(names.table_lease(work.table_uuid))
+            return "Busy", f"{holder or 'another run'} is working on the table"
 
         def may() -> None:
             self.stop.check()

@@ -29,7 +29,7 @@ from firn.model.errors import FencedError, UnavailableError
 log = structlog.get_logger()
 
 SOON = 10
-"""A failed renewal is retried after this fraction of the usual pause."""
+"""Retries of a failed renewal within the usual pause between two renewals."""
 
 
 @dataclass(frozen=True, slots=True)

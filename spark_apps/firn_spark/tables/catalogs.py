@@ -104,7 +104,7 @@ class Catalogs:
             connection = self._settings.catalogs.get(name)
             if connection is None:
                 raise InvalidSpecError(
-                    f"catalog {name} is not in the settings of {self._settings.application}",
+                    f"catalog {name} is not in the settings of {self._settings.application}; add it to the operator's configuration",
                     reason=Reason.CATALOG_UNREACHABLE,
                 )
             # One thread opens a catalog: several would race to create its tables. A catalog that does not answer delays only its own topics.

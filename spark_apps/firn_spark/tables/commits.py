@@ -80,7 +80,7 @@ def read_landed(table: Any) -> Landed | None:
 
 
 def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Landed | None:
-    """Return the same from the metadata that ``table`` has in memory.
+    """Return the newest ingestion commit from the metadata that ``table`` has in memory.
 
     If the ingestion commit's own snapshot has expired, later snapshots of ours carry its summary (`carried`), else
     the properties do. ``cached`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
@@ -147,7 +147,7 @@ def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
         raise CorruptDataError(
-            f"table {table.name()}: {where} does not record valid ingestion offsets ({error!r}); roll back to a snapshot that does, or set "
+            f"table {table.name()}: invalid ingestion offsets in {where} ({error!r}); roll back to a snapshot with valid ones, or set "
             f"{names.SUMMARY_TOPIC_ID}, {names.SUMMARY_EPOCH} and {names.SUMMARY_OFFSETS} in the table's properties"
         ) from error
 
@@ -215,7 +215,7 @@ class Committer:
         if landed.epoch > epoch or (landed.epoch == epoch and landed.writer != self.writer):
             raise FencedError(
                 f"table {table}: writer {landed.writer or '(unknown)'} committed with epoch {landed.epoch}, ours is {epoch}; "
-                "another driver serves this topic"
+                "another driver serves this topic; stop one of the two"
             )
 
     def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:

@@ -1,4 +1,4 @@
-"""Java exceptions, translated into errors that name who has to act."""
+"""Java exceptions, translated into errors that show which party has to act."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +86,7 @@ _DENIED_SIGNS = (
 
 
 def translate(error: Exception, subject: str) -> FirnError:
-    """Translate one of `JAVA_ERRORS` into an error that names who has to act. Secrets are masked."""
+    """Translate one of `JAVA_ERRORS` into an error that shows which party has to act. Secrets are masked."""
     chain = causes(error)
     text = (
         without_secrets("; ".join(f"{cause.name.rpartition('.')[2]}: {cause.message}" for cause in chain[:4])[:800])

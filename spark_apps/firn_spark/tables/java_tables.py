@@ -332,5 +332,5 @@ def _term_text(transform: str, column: str) -> str:
 
 
 def quoted(*parts: str) -> str:
-    """Quote an identifier for Spark's parser, which takes names with hyphens or only digits for no names."""
+    """Quote an identifier for Spark's parser, which rejects unquoted names with hyphens or only digits."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

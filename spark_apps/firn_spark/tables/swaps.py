@@ -24,7 +24,7 @@ from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 log = structlog.get_logger()
 
 ATTEMPTS = 12
-"""How often a change is tried while other commits come first."""
+"""Attempts of a change while other commits come first."""
 PATIENT = 60
 """Attempts for changes that are expensive to prepare and may wait."""
 

@@ -52,7 +52,7 @@ class DataFileWriter:
     """Writes the data files of one table in one task, and can delete them until the task has handed them over."""
 
     def __init__(self, table: TableSpec) -> None:
-        """Raises ValueError for a table that cannot be written, for example for a codec that Parquet does not have."""
+        """Prepare to write. Raises ValueError for a table that cannot be written, such as a codec that Parquet lacks."""
         self._schema = Schema.model_validate_json(table.schema)
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
@@ -280,7 +280,7 @@ class Metrics:
     """
 
     def __init__(self, schema: Schema, properties: Mapping[str, str]) -> None:
-        """Raises ValueError for an invalid metrics mode."""
+        """Read the metrics modes. Raises ValueError for an invalid one."""
         leaves = [leaf for column in schema.fields for leaf in _leaves(column, column.name, False)]
         default = properties.get("write.metadata.metrics.default")
         limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
@@ -351,7 +351,7 @@ def _mode(text: str) -> str | int:
         return mode
     if mode.startswith("truncate(") and mode.endswith(")") and mode[9:-1].isdigit() and int(mode[9:-1]):
         return int(mode[9:-1])
-    raise ValueError(f"metrics mode {text!r} is not one of none, counts, truncate(N), full")
+    raise ValueError(f"table property write.metadata.metrics: {text!r} is not one of none, counts, truncate(N), full")
 
 
 def _start(group: pq.RowGroupMetaData) -> int:

@@ -1,7 +1,7 @@
 """Decodes the Kafka records of one topic into table rows and dead letters.
 
-The format of the topic's schema decodes the values (`firn_spark.worker.formats`). This module decides what becomes of
-bad records, and adds the columns that tell where a record came from.
+The format of the topic's schema decodes the values (`firn_spark.worker.formats`). This module treats bad records
+as the contract says, and adds the columns that identify the Kafka record of a row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Decoder:
         exclude: Mapping[int, frozenset[int]] | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
-        """``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for an invalid schema."""
+        """Set up the format. ``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for an invalid schema."""
         self._job = job
         self._ingested_at = ingested_at
         self._exclude = exclude or {}
@@ -92,7 +92,7 @@ class Decoder:
         )
 
     def _sort_out(self, records: Fetched, forced: Numbers, errors: Mapping[int, BadRecordError]) -> "_SortedOut":
-        """Decide what becomes of each bad record: a dead letter, nothing, or the place where its partition stops."""
+        """Turn each bad record into a dead letter, a skipped record, or the place where its partition stops."""
         sorted_out = _SortedOut(np.ones(len(records), dtype=bool))
         for index in sorted(errors):
             if not sorted_out.good[index]:
@@ -146,7 +146,7 @@ DEAD_LETTER_SCHEMA = arrow_types.arrow_schema(rows.dead_letter_columns())
 
 @dataclass(slots=True)
 class _SortedOut:
-    """The fate of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters."""
+    """The treatment of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters."""
 
     good: Numbers
     dead: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Failures of rounds: what an exception means for a topic, and the topic's backoff."""
+"""Failures of rounds: the translation of exceptions, and the backoff of a topic."""
 
 import re
 import time
@@ -25,7 +25,7 @@ CONFLICTS_RETRIED_AT_ONCE = 3
 def fail(topic: Topic, error: Exception) -> None:
     """Log a failure and let the topic back off."""
     failure = classify(error, topic)
-    # What a Python worker raised may be a bug of ours: only its trace tells where.
+    # An exception of a Python worker may be a bug of ours, and only its trace shows the place.
     expected = isinstance(error, (FirnError, *JAVA_ERRORS)) and not isinstance(error, PythonException)
     log.warning(
         "topic failed",
@@ -42,7 +42,7 @@ def fail(topic: Topic, error: Exception) -> None:
 
 
 def classify(error: Exception, topic: Topic) -> FirnError:
-    """Translate an exception into an error that names who has to act on ``topic``."""
+    """Translate an exception into an error that shows which party has to act on ``topic``."""
     if isinstance(error, FirnError):
         return error
     subject = f"topic {topic.job.topic}"

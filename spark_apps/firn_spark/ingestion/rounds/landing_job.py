@@ -1,4 +1,4 @@
-"""The Spark job of a round: tasks read the planned ranges and write data files. Nothing of it is visible in any table."""
+"""The Spark job of a round: tasks read the planned ranges and write data files. No table refers to them yet."""
 
 import functools
 import json
@@ -17,10 +17,10 @@ from firn_spark.tables import dead_letters
 from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
 
 CLIENT_READER_RECORDS = 20_000
-"""Rounds of up to this many records are read by librdkafka: Spark's source makes a consumer for every partition."""
+"""Largest number of records of a round that librdkafka reads. Spark's source creates a consumer for every partition."""
 SLICE_RECORDS = 5_000
 OVERFLOW = "long overflow"
-"""The words of Spark's Kafka source for a record whose time does not fit microseconds."""
+"""The message of Spark's Kafka source for a record whose time does not fit microseconds."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Which offsets a round reads, and how they are dealt out to tasks."""
+"""The offsets that a round reads, and their distribution over tasks."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Plan = dict[Topic, dict[int, tuple[int, int]]]
 
 
 def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
-    """Return the ranges of topics that have records to read, from the ends and log starts of this moment.
+    """Return the ranges of topics that have records to read, from the present ends and log starts.
 
     ``round_bytes`` is shared by the topics. Raises FirnError if the brokers do not answer.
     """
@@ -61,7 +61,7 @@ def _skip_deleted(topic: Topic, first: Offsets) -> None:
 
 
 def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
-    """Return about ``room`` bytes of what waits, the same share of each partition."""
+    """Return ranges of about ``room`` waiting bytes, the same share of each partition."""
     behind = topic.behind()
     allowed = max(1.0, room / topic.reading.record_bytes)
     total = sum(end - start for start, end in behind.values())
@@ -74,7 +74,10 @@ def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
 
 
 def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
-    """Deal the ranges out to at most ``tasks`` tasks of about equal work. A topic stays in one task: each task makes files of its own."""
+    """Distribute the ranges over at most ``tasks`` tasks of about equal work.
+
+    A topic stays in one task, because each task writes files of its own.
+    """
     groups: list[list[Slice]] = [[] for _ in range(max(1, tasks))]
     sizes = [0] * len(groups)
     by_size = sorted(planned.items(), key=lambda item: -sum(end - start for start, end in item[1].values()))

@@ -1,4 +1,4 @@
-"""Before a topic's rounds: its table is loaded or created, its epoch is taken, and its position is read from the table."""
+"""Preparation of a topic: load or create its table, take an epoch, and read the position from the table."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ class Preparation:
         self._committer = committer
 
     def prepare(self, topic: Topic) -> None:
-        """Load or create the table and read what landed. Never raises: a failure is the topic's."""
+        """Load or create the table and read what landed. Never raises: a failure is recorded on the topic."""
         try:
             topic.was_prepared(complete=self._prepare(topic))
         except Exception as error:
@@ -79,12 +79,14 @@ class Preparation:
         return table, landed
 
     def _check_fence(self, topic: Topic, landed: Landed | None) -> None:
-        """Raise FencedError unless the other writer has not committed since the last look although records wait."""
+        """Raise FencedError unless the other writer has not committed since the last check, although records wait."""
         moved = landed is not None and (topic.table.landed is None or landed.commit_id != topic.table.landed.commit_id)
         topic.table.landed = landed
         _position(topic, _live(topic))
         if moved or not topic.lag_records:
-            raise FencedError(f"table {topic.job.table.identifier}: another driver serves this topic")
+            raise FencedError(
+                f"table {topic.job.table.identifier}: another driver serves this topic; stop one of the two"
+            )
 
     def _commit_start(self, topic: Topic, live: TopicInfo) -> None:
         """Commit the offsets at which a new table begins, if not at the log's start, so that a restart begins there too."""
@@ -116,7 +118,7 @@ class Preparation:
             landed = read_landed(topic.table.java)
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
             topic.table.landed, topic.letters.landed = landed, dead
-            # Not what is live by now: the claim was made for this one.
+            # Not the live topic, which may be another one by now: the claim was made for this one.
             _position(topic, reading)
             topic.letters.spec = self._tables.spec(topic.letters.java)
             self._exclude_dead(topic, dead)

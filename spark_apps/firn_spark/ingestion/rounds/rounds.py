@@ -49,11 +49,11 @@ class Rounds:
         self._lock = threading.Lock()
 
     def prepare(self, topic: Topic) -> None:
-        """Prepare a topic for its rounds. Never raises: a failure is the topic's."""
+        """Prepare a topic for its rounds. Never raises: a failure is recorded on the topic."""
         self._preparation.prepare(topic)
 
     def run(self, topics: Sequence[Topic]) -> None:
-        """Run a round over ``topics``, which share brokers and catalog. Never raises: a failure is a topic's."""
+        """Run a round over ``topics``, which share brokers and catalog. Never raises: a failure is recorded on its topic."""
         started = time.monotonic()
         ready: list[Topic] = []
         for topic in topics:
@@ -70,7 +70,7 @@ class Rounds:
             kafka = self._kafkas(topics[0].job.profile)
             planned = plan(topics, kafka, self._round_bytes())
         except Exception as error:
-            # The brokers' answer, or none: it is the same for all.
+            # All topics of the round share these brokers, and so the error.
             for topic in topics:
                 fail(topic, error)
             return
@@ -97,7 +97,7 @@ class Rounds:
         current: Mapping[str, TopicInfo | FirnError],
         started: float,
     ) -> None:
-        """Commit the results that may be, then run topics again that met their first dead letter."""
+        """Commit the valid results, then run the topics again that met their first dead letter."""
         again: list[Topic] = []
         commits = []
         for topic, ranges in planned.items():
@@ -132,7 +132,7 @@ class Rounds:
             fail(topic, error)
 
     def _job_failed(self, topics: Sequence[Topic], error: Exception, started: float) -> None:
-        """Try again what can be: with the other reader, or in halves, so that one topic does not take the others with it."""
+        """Retry the topics with the other reader, or in halves, so that one topic does not fail the others."""
         if OVERFLOW in str(error) and not any(topic.reading.client_reader for topic in topics):
             for topic in topics:
                 topic.reading.client_reader = True

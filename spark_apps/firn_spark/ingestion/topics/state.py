@@ -18,7 +18,7 @@ FIRST_ROUND_SECONDS = 5.0
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
-"""A topic that is not ready yet is retried sooner: something else is about to make it ready."""
+"""Longest backoff of a topic that is not ready yet, because a dependency is starting."""
 SEEN_MOST = 128
 FENCED_QUIET = 300.0
 """Seconds after which a fenced topic is checked again: its other writer may have stopped."""
@@ -104,10 +104,10 @@ class DeadLetters:
 
 @dataclass(slots=True)
 class Reading:
-    """How far the topic was read, and how large and slow its rounds are."""
+    """Position of the topic, and size and duration of its rounds."""
 
     position: Offsets = field(default_factory=dict)
-    """Next offset to read: what landed, or further if nothing was found to land."""
+    """Next offset to read: the landed offset, or a later one if there was nothing to land."""
     topic: TopicInfo | None = None
     """The topic that ``position`` belongs to. `Log.live` may be another topic by the time a round commits."""
     empty_since: float | None = None
@@ -121,7 +121,7 @@ class Reading:
     largest_bytes: int | None = None
     """Bounds the largest record of recent rounds; it decays. None before any was read."""
     round_seconds: float = FIRST_ROUND_SECONDS
-    """How long recent rounds took from the time they were due, including the wait for a worker."""
+    """Duration of recent rounds from the time when they were due, including the wait for a worker."""
     backfilling: bool = False
 
 

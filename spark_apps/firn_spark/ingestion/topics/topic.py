@@ -1,4 +1,4 @@
-"""A topic as the driver knows it: its contract, its progress, and the failures that delay it."""
+"""A topic in the driver: its contract, its progress, and the failures that delay it."""
 
 from dataclasses import dataclass, field
 

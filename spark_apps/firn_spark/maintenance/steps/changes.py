@@ -85,7 +85,9 @@ class NewSnapshot:
         summary = snapshot.summary()
         for key, value in self._expect.items():
             if (summary.get(key) or "0") != value:
-                raise OutdatedError(f"table {table.name()}: {key} is {summary.get(key)}, not {value}")
+                raise OutdatedError(
+                    f"table {table.name()}: the new snapshot has {key} {summary.get(key)}, and the plan {value}"
+                )
         self._guard.check()
         self._id = int(snapshot.snapshotId())
         builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)

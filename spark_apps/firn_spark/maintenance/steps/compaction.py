@@ -32,13 +32,11 @@ log = structlog.get_logger()
 COMPACT = "compact"
 """``firn.kind`` of the snapshots."""
 PASSES = 3
-"""How often the table is planned again after other commits replaced files that were being rewritten."""
+"""Number of times that a table is planned, if other commits replace files that are being rewritten."""
 ARRANGED = "firn.arranged"
 """Table property: digest of an arrangement and the sequence numbers of the commits that wrote files in it."""
 ARRANGED_COMMITS = 2_000
-"""The newest so many of these commits are remembered, if their files still exist. Forgotten files are arranged once
-more.
-"""
+"""Largest number of commits in the property: the newest whose files exist. Files of other commits are arranged again."""
 
 
 @dataclass(frozen=True, slots=True)

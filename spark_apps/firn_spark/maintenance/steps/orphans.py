@@ -35,7 +35,7 @@ PAGE = 10_000
 """Number of objects that cross from Java at once."""
 DELETE_BATCH = 1_000
 NEWEST_LOOKED_AT = 20
-"""Of the metadata files unknown to the table, so many of the newest are read for their table's uuid."""
+"""Number of metadata files unknown to the table, the newest ones, that are read for their table's uuid."""
 ELSEWHERE = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
 _NO_NAME = frozenset("?#")
 _ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
@@ -90,7 +90,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     subject.guard.check()
     table = subject.table
     root = location(table)
-    _say_what_is_elsewhere(subject, root)
+    _note_other_locations(subject, root)
     cutoff = subject.now_ms() - min_age_ms
     before = table.operations().current()
     # Files that the table already refers to are not kept in memory during the listing: in a large table that is nearly all.
@@ -139,13 +139,15 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     )
 
 
-def _say_what_is_elsewhere(subject: Subject, root: str) -> None:
+def _note_other_locations(subject: Subject, root: str) -> None:
     """Add a note if the table writes files outside its location, which a listing does not see."""
     properties = dict(subject.table.properties())
     for key in ELSEWHERE:
         path = properties.get(key)
         if path is not None and not f"{place(path.rstrip('/'))}/".startswith(f"{place(root)}/"):
-            subject.done.notes.append(f"{key} leads out of the table's location: orphans are not looked for there")
+            subject.done.notes.append(
+                f"table property {key} names a place outside the table's location, where the run looks for no orphans"
+            )
 
 
 def hidden(path: str, root: str) -> bool:
@@ -196,7 +198,7 @@ def _uuid(subject: Subject, path: str) -> str | None:
 
 
 def delete(subject: Subject, paths: Sequence[str]) -> None:
-    """Delete files, checking regularly that the run may still. A file that cannot be deleted stays an orphan."""
+    """Delete files, and check regularly that the run may still do so. A file that cannot be deleted stays an orphan."""
     io = subject.table.io()
     bulk = _is(subject, io, "SupportsBulkOperations")
     failed = 0
@@ -216,7 +218,7 @@ def delete(subject: Subject, paths: Sequence[str]) -> None:
                 failed += 1
                 log.warning("file could not be deleted", path=path, error=short(error))
     if failed:
-        subject.done.notes.append(f"some of {failed} files could not be deleted; the next run tries again")
+        subject.done.notes.append(f"some of {failed} files could not be deleted; the next run retries")
 
 
 def _is(subject: Subject, io: Any, interface: str) -> bool:

@@ -65,7 +65,7 @@ class BlockDecoder:
     """Decodes blocks of JSON records by one schema."""
 
     def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool) -> None:
-        """Raises InvalidSpecError for an invalid type."""
+        """Set up readers for the fields. Raises InvalidSpecError for an invalid type."""
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
         # JSON escapes such names, and the kernel compares bytes. Members of structs cannot have such names.
         usable = bool(fields) and not any(

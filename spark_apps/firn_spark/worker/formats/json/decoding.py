@@ -16,7 +16,7 @@ class JsonFormat:
     """Decodes record values by the fields of a schema."""
 
     def __init__(self, schema: RecordSchema) -> None:
-        """Raises InvalidSpecError for a column type that does not exist."""
+        """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""
         refuse_unknown = schema.unknown_fields == "DeadLetter"
         self._columns = arrow_types.arrow_schema(schema.fields)
         self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)

@@ -90,7 +90,7 @@ def parse(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {error.pos}: {error.msg}") from None
     if end != len(text):
-        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {end}: there is more after the value")
+        raise BadRecordError(Code.INVALID_JSON, Stage.DECODE, f"character {end}: text after the end of the value")
     return value
 
 
@@ -414,7 +414,7 @@ def _entries(kind: types.MapOf, strict: bool) -> Converter:
 
 
 def _repeated_key() -> BadRecordError:
-    return BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the key was used before")
+    return BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the key occurs twice")
 
 
 def _scalar(kind: types.Type, text: str) -> Any:
@@ -457,7 +457,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
                 unknown = name if unknown is None else unknown
                 continue
             if name in seen:
-                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field is there twice").within(f".{name}")
+                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field occurs twice").within(f".{name}")
             seen.add(name)
             values[place] = item
         if strict and unknown is not None:
