@@ -102,7 +102,7 @@ def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", 
                     "type": "Ready",
                     "status": "Unknown",
                     "reason": "Pending",
-                    "message": "Not yet seen by the operator",
+                    "message": "The operator has not read the resource yet",
                     "lastTransitionTime": "1970-01-01T00:00:00Z",
                     "observedGeneration": -1,
                 }

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions, made from the models."""
+"""CustomResourceDefinitions, generated from the models."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -27,13 +27,13 @@ DEFAULT_STATUS: Final[Manifest] = {
             "type": ConditionType.READY.value,
             "status": "Unknown",
             "reason": Reason.PENDING.value,
-            "message": "Not yet seen by the operator",
+            "message": "The operator has not read the resource yet",
             "lastTransitionTime": "1970-01-01T00:00:00Z",
             "observedGeneration": -1,
         }
     ],
 }
-"""Status of an object that the operator has not seen: without it, kstatus (Flux, kubectl wait) takes an empty status for a ready object."""
+"""Status of an object that the operator has not read. kstatus (Flux, kubectl wait) takes an empty status for a ready object."""
 
 
 def _condition(name: str, key: str) -> str:
@@ -61,7 +61,7 @@ _RUNS = (
 )
 _PLANS = (
     _column("Schedule", ".spec.schedule.cron", "Schedule of runs.", wide=True),
-    _column("Next-Run", ".status.nextRunTime", "Next time of the schedule.", wide=True),
+    _column("Next-Run", ".status.nextRunTime", "Time of the next scheduled run.", wide=True),
     _MESSAGE,
 )
 
@@ -119,7 +119,7 @@ def _crd(
 
 
 def iceberg_topics() -> Manifest:
-    """The CRD of IcebergTopic."""
+    """Return the CRD of IcebergTopic."""
     columns = (
         _READY,
         _REASON,
@@ -154,7 +154,7 @@ def iceberg_topics() -> Manifest:
         _column(
             "Lag",
             ".status.maintenance.oldestUncompactedTime",
-            "Compaction lag: how long the oldest due data files have been due.",
+            "Compaction lag: time for which the oldest due data files have been due.",
             kind="date",
             wide=True,
         ),
@@ -166,7 +166,7 @@ def iceberg_topics() -> Manifest:
 
 
 def compaction_policies() -> Manifest:
-    """The CRD of CompactionPolicy."""
+    """Return the CRD of CompactionPolicy."""
     columns = (
         _READY,
         _REASON,
@@ -180,12 +180,12 @@ def compaction_policies() -> Manifest:
 
 
 def retention_policies() -> Manifest:
-    """The CRD of RetentionPolicy."""
+    """Return the CRD of RetentionPolicy."""
     columns = (_READY, _REASON, _column("Mode", ".spec.mode", "DryRun or Enforce."), *_RUNS, _AGE, *_PLANS)
     kind = retention_policy
     return _crd(RetentionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 
 
 def all_crds() -> list[Manifest]:
-    """Every CRD of the API group."""
+    """Return every CRD of the API group."""
     return [iceberg_topics(), compaction_policies(), retention_policies()]

@@ -1,15 +1,15 @@
-"""The files that are made from the models, by path in the repository."""
+"""Files that are generated from the models, by path in the repository."""
 
 import yaml
 
 from firn.api import chart_values, crds, reference
 from firn.api.crds import Manifest
 
-_NOTE = "Made from the models in firn/api by `make generate`; do not edit."
+_NOTE = "Generated from firn/api by `make generate`. Do not edit."
 
 
 def generated() -> dict[str, str]:
-    """Path -> content: CRDs for ``kubectl apply``, the chart's copies of them, the schema of its values, and the API reference."""
+    """Return path -> content: CRDs for ``kubectl apply``, the chart's copies of them, the schema of its values, and the API reference."""
     definitions = crds.all_crds()
     files = {
         "docs/reference/api.md": reference.markdown(definitions),
@@ -27,13 +27,13 @@ def _yaml(crd: Manifest) -> str:
 
 
 def _template(crd: Manifest) -> str:
-    """The CRD as a template of the chart: Helm upgrades templates, but not the files in a chart's ``crds`` folder."""
+    """Return the CRD as a template of the chart. Helm upgrades templates, but not the files in a chart's ``crds`` folder."""
     body = _yaml({**crd, "metadata": {**crd["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}})
     if "{{" in body:
         raise ValueError(f"{crd['metadata']['name']}: Helm would read the braces in a description as a template")
     annotations = "  annotations:\n    helm.sh/resource-policy: keep\n"
     if body.count(annotations) != 1:
-        raise ValueError(f"{crd['metadata']['name']}: the annotation is not where it was expected")
+        raise ValueError(f"{crd['metadata']['name']}: the manifest does not have the annotation of Helm exactly once")
     return (
         f"{{{{- /* {_NOTE} */ -}}}}\n{{{{- if .Values.crds.enabled }}}}\n"
         + body.replace(annotations, f"  {{{{- if .Values.crds.keep }}}}\n{annotations}  {{{{- end }}}}\n")
@@ -42,7 +42,7 @@ def _template(crd: Manifest) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors, and with list items indented."""
+    """YAML without anchors, and with list items indented."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -16,9 +16,9 @@ JsonSchema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A CEL rule that the API server checks. With ``oldSelf`` in it, it is checked on updates only.
+    """A CEL rule that the API server checks. A rule with ``oldSelf`` is checked on updates only.
 
-    Stands in ``ApiModel.rules`` for an object, or as an annotation of a field's type.
+    A rule of an object is in ``ApiModel.rules``. A rule of a field is an annotation of its type.
     """
 
     rule: str
@@ -30,12 +30,15 @@ class Rule:
         return schema
 
     def schema(self) -> JsonSchema:
-        """The entry in ``x-kubernetes-validations``."""
+        """Return the entry in ``x-kubernetes-validations``."""
         return {"rule": self.rule, "message": self.message}
 
 
 class ApiModel(BaseModel):
-    """Base of the API's models: camelCase keys, immutable, and unknown keys ignored, so that an older operator can read a newer object."""
+    """Base of the API's models, immutable and with camelCase keys.
+
+    Unknown keys are ignored, so that an older operator can read a newer object.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="ignore", frozen=True
@@ -78,8 +81,12 @@ class Condition(ApiModel):
         max_length=64, pattern=r"^[A-Za-z]+$", description="Type of the condition. Each type has one entry."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    reason: str = Field(max_length=64, pattern=r"^[A-Za-z]+$", description="Cause as one word of a closed list.")
-    message: str = Field(default="", max_length=32768, description="Cause as a sentence, with the next step.")
+    reason: str = Field(
+        max_length=64, pattern=r"^[A-Za-z]+$", description="Cause of the status: one word of a closed list."
+    )
+    message: str = Field(
+        default="", max_length=32768, description="Cause of the status as a sentence, with the next step."
+    )
     last_transition_time: datetime = Field(description="Time of the last change of status.")
     observed_generation: int | None = Field(
         default=None, description="Generation of the spec that the condition describes."

@@ -1,4 +1,4 @@
-"""The API reference (docs/reference/api.md), made from the CRDs: every field with type, default, bounds and rules."""
+"""The API reference (docs/reference/api.md) from the CRDs: every field with type, default, bounds and rules."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from firn.api.structural import VALIDATIONS
 
 
 def markdown(crds: list[Manifest]) -> str:
-    """The whole reference."""
+    """Return the page."""
     parts = [
         "# API reference",
         "",
-        "Made from the models by `make generate`. Rules are checked by the API server; those on an object stand at the object.",
+        "`make generate` writes this page from the models. The API server checks the rules. The rule of an object is in the row of the object.",
     ]
     for crd in crds:
         spec = crd["spec"]
@@ -59,17 +59,17 @@ def _meaning(field: Mapping[str, Any]) -> str:
     if "default" in field and not isinstance(field["default"], dict):
         words.append(f"Default `{str(field['default']).lower() if field['default'] is False else field['default']}`.")
     if "type" in field:
-        words += [f"{text} {field[key]}." for key, text in _BOUNDS.items() if key in field]
+        words += [f"{text.format(field[key])}." for key, text in _BOUNDS.items() if key in field]
         words += [f"Pattern `{field['pattern']}`."] if "pattern" in field else []
     words += [f"Rule: {rule['message']}." for rule in field.get(VALIDATIONS, ())]
     return " ".join(word for word in words if word).replace("|", "\\|")
 
 
 _BOUNDS = {
-    "minimum": "At least",
-    "maximum": "At most",
-    "maxLength": "Characters at most",
-    "minItems": "Items at least",
-    "maxItems": "Items at most",
-    "maxProperties": "Entries at most",
+    "minimum": "At least {}",
+    "maximum": "At most {}",
+    "maxLength": "At most {} characters",
+    "minItems": "Items: at least {}",
+    "maxItems": "At most {} items",
+    "maxProperties": "At most {} entries",
 }

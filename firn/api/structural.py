@@ -1,7 +1,7 @@
-"""From the JSON schema that pydantic writes to the structural schema that the API server asks of a CRD.
+"""Translation of pydantic's JSON schemas to the structural schemas that the API server requires of a CRD.
 
-Source: Kubernetes, "Extend the Kubernetes API with CustomResourceDefinitions", section "Specifying a structural schema". One
-function a rule; whatever no rule knows is refused, so that nothing is dropped or mistranslated in silence.
+Source: Kubernetes, "Extend the Kubernetes API with CustomResourceDefinitions", section "Specifying a structural schema". Each
+rule has a function. A keyword without a rule raises StructuralError, so that no part of a model is silently dropped.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 Schema = dict[str, Any]
 
 VALIDATIONS = "x-kubernetes-validations"
-_AS_THEY_ARE = frozenset(
+_UNCHANGED = frozenset(
     {"type", "description", "format", "enum", "not", "required", "default", "pattern", "minLength", "maxLength"}
     | {"minItems", "maxItems", "minProperties", "maxProperties", "minimum", "maximum"}
 )
@@ -18,11 +18,11 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class StructuralError(Exception):
-    """A model says something that has no structural form. The message begins with the path of the field."""
+    """A model that has no structural form. The message begins with the path of the field."""
 
 
 def structural(schema: Mapping[str, Any]) -> Schema:
-    """The structural form of a whole pydantic schema, ``$defs`` included. Raises StructuralError."""
+    """Translate a pydantic schema with its ``$defs``. Raises StructuralError."""
     return _node({key: value for key, value in schema.items() if key != "$defs"}, schema.get("$defs", {}), "schema", ())
 
 
@@ -31,38 +31,42 @@ def _node(given: Mapping[str, Any], definitions: Mapping[str, Any], path: str, w
     schema = _default(_constant(schema))
     result: Schema = {}
     for key, value in schema.items():
-        if key in _AS_THEY_ARE or key.startswith("x-kubernetes-"):
+        if key in _UNCHANGED or key.startswith("x-kubernetes-"):
             result[key] = value
         elif key == "properties":
             result[key] = {name: _node(member, definitions, f"{path}.{name}", within) for name, member in value.items()}
         elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
             result[key] = _node(value, definitions, f"{path}[]", within)
         elif key != "title":
-            raise StructuralError(f"{path}: {key} {value!r} has no structural form that is known here")
+            raise StructuralError(
+                f"{path}: the keyword {key} ({value!r}) has no rule; add one to firn/api/structural.py, or change the model"
+            )
     if "type" not in result and "x-kubernetes-preserve-unknown-fields" not in result:
-        raise StructuralError(f"{path}: has no type")
+        raise StructuralError(f"{path}: the field has no type; annotate it with one")
     return result
 
 
 def _optional(schema: Mapping[str, Any], path: str) -> Schema:
-    """``anyOf [X, null]`` is X: a field that may be left out. Other unions have no structural form."""
+    """Replace ``anyOf [X, null]``, an optional field, with X. Other unions have no structural form."""
     if "anyOf" not in schema:
         return dict(schema)
     branches = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
     if len(branches) != 1:
-        raise StructuralError(f"{path}: a union; write optional members and a rule that exactly one is set")
+        raise StructuralError(
+            f"{path}: a union has no structural form; write optional members, and a rule that exactly one is set"
+        )
     return _joined(branches[0], {key: value for key, value in schema.items() if key != "anyOf"})
 
 
 def _inlined(
     schema: Schema, definitions: Mapping[str, Any], path: str, within: tuple[str, ...]
 ) -> tuple[Schema, tuple[str, ...]]:
-    """``$ref`` is replaced by what it names; what stands beside it (description, default) wins. Recursion is refused."""
+    """Replace ``$ref`` with its definition. Keywords beside it, such as a description or a default, take precedence."""
     if "$ref" not in schema:
         return schema, within
     name = str(schema["$ref"]).removeprefix("#/$defs/")
     if name in within:
-        raise StructuralError(f"{path}: {name} contains itself, which a structural schema cannot say")
+        raise StructuralError(f"{path}: {name} contains itself; a structural schema has no recursion")
     beside = {key: value for key, value in schema.items() if key != "$ref"}
     return _joined(definitions[name], beside), (*within, name)
 
@@ -73,16 +77,16 @@ def _joined(schema: Mapping[str, Any], beside: Mapping[str, Any]) -> Schema:
 
 
 def _constant(schema: Schema) -> Schema:
-    """``const`` is an enum of one."""
+    """Replace ``const`` with an enum of one value."""
     if "const" not in schema:
         return schema
     return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"]]}
 
 
 def _default(schema: Schema) -> Schema:
-    """Null and empty defaults are left out, at the top and in an object: unset means the same.
+    """Leave out null and empty defaults, of the field and inside an object: an unset field means the same.
 
-    An object's default has its members' own in full, for the API server tries the object's rules on it as it stands.
+    The default of an object has the defaults of all members, because the API server checks the object's rules on it.
     """
     if "default" not in schema:
         return schema

@@ -66,14 +66,14 @@ def parse(text: str) -> PartitionTerm:
         raise _error(text, "write a column, or a transform such as month(column) or bucket(8, column)")
     name = _PLURAL.get(call[1], call[1])
     if call[2] and call[4]:
-        raise _error(text, "write one number only")
+        raise _error(text, "write only one number")
     number = call[2] or call[4]
     if name not in ("identity", "bucket", "truncate", "year", "month", "day", "hour", "void"):
         raise _error(text, f"{name!r} is not one of identity, bucket, truncate, year, month, day, hour, void")
     if (name in WITH_ARGUMENT) != (number is not None):
-        raise _error(text, f"{name} {'requires a number' if number is None else 'has no number'}")
+        raise _error(text, f"{name} {'requires a number' if number is None else 'takes no number'}")
     if number is not None and not (len(number) <= 10 and 1 <= int(number) <= 2**31 - 1):
-        raise _error(text, "the number is at least 1 and at most 2147483647")
+        raise _error(text, "the number must be from 1 to 2147483647")
     return PartitionTerm(name, call[3], int(number) if number else None)  # type: ignore[arg-type]
 
 

@@ -157,7 +157,7 @@ class _Reader:
         match = _TOKEN.match(self.text, self.position)
         if match is None:
             raise self.error(
-                "ends too early" if not self.text[self.position :].strip() else "has a character that does not belong"
+                "ends too early" if not self.text[self.position :].strip() else "has an unexpected character"
             )
         self.position = match.end()
         return match[1]

@@ -1,4 +1,4 @@
-"""CompactionPolicy: small files become large ones, and deleted rows leave their files, for every topic that it governs."""
+"""CompactionPolicy: merge small files, and remove deleted rows from files, in the tables of the governed topics."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -24,27 +24,29 @@ SHORT_NAME = "cpol"
 Ratio = Annotated[
     str,
     Field(pattern=r"^(0\.[0-9]{1,4}|1|1\.0{1,4})$", max_length=6),
-    Rule("double(self) > 0.0", "a ratio is above 0 and at most 1"),
+    Rule("double(self) > 0.0", "deleteFileRatio must be above 0 and at most 1"),
 ]
 
 
 class Triggers(ApiModel):
-    """Triggers of a run. A table is due when one of the set triggers is reached. They count files that a rewrite would include."""
+    """Triggers of a run. A table is due when one of the set triggers is reached. They count only files that a run would rewrite."""
 
     small_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
-        default=None, description="Number of due small files."
+        default=None, description="Number of due small files at which a run starts."
     )
-    small_bytes: ByteSize | None = Field(default=None, description="Bytes of due small files, such as 1Gi.")
+    small_bytes: ByteSize | None = Field(
+        default=None, description="Bytes of due small files at which a run starts, such as 1Gi."
+    )
     delete_file_ratio: Ratio | None = Field(
-        default=None, description='A data file in which this share of the rows is deleted, such as "0.3".'
+        default=None, description='Share of deleted rows in a data file at which a run starts, such as "0.3".'
     )
     max_age: Duration | None = Field(
         default=None,
-        description="Longest time that a file may have been due, such as 1h. It bounds the compaction lag.",
+        description="Time after which a run starts for a due file, such as 1h. It limits the compaction lag.",
     )
     min_interval: Duration = Field(
         default="10m",
-        description="Shortest time from the end of a table's run to its next run by a trigger, such as 10m.",
+        description="Shortest time between the end of a run on a table and the next run that a trigger starts, such as 10m.",
     )
 
 
@@ -54,15 +56,15 @@ class CompactionPolicySpec(TopicSelection):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.strategy != 'BinPack' || !has(self.columns) || self.columns.size() == 0",
-            "strategy BinPack takes no columns",
+            "strategy BinPack takes no columns: remove columns, or set strategy to Sort or ZOrder",
         ),
         Rule(
             "self.strategy != 'ZOrder' || (has(self.columns) && self.columns.size() > 0)",
-            "strategy ZOrder needs columns",
+            "strategy ZOrder needs columns: name at least one column",
         ),
         Rule(
             "self.strategy != 'ZOrder' || !has(self.columns) || self.columns.all(column, !column.contains(' '))",
-            "columns of strategy ZOrder are names alone",
+            "strategy ZOrder takes names of columns, without a direction",
         ),
     )
 
@@ -71,7 +73,7 @@ class CompactionPolicySpec(TopicSelection):
         description='Triggers of a run. Default: {smallFiles: 100, smallBytes: 1Gi, deleteFileRatio: "0.3", maxAge: 1h},'
         " or none if there is a schedule.",
     )
-    schedule: Schedule | None = Field(default=None, description="Times at which every governed table is due.")
+    schedule: Schedule | None = Field(default=None, description="Times at which all governed tables are due.")
     windows: Annotated[tuple[Window, ...], Field(max_length=16)] = Field(
         default=(),
         description="Time windows in which runs may start. Default: at any time. The annotation firn.dev/run-now ignores windows.",
@@ -80,7 +82,7 @@ class CompactionPolicySpec(TopicSelection):
     strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
         default="BinPack",
         description="Order of rows in rewritten files: unchanged, sorted, or along a Z-order curve. On schedule and on request, Sort and ZOrder"
-        " include every partition that was written since its last arrangement. A run by a trigger includes the files that triggers count.",
+        " rewrite every partition with new files since it was last sorted. A run that a trigger starts rewrites only the files that triggers count.",
     )
     columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
         default=(),
@@ -91,14 +93,14 @@ class CompactionPolicySpec(TopicSelection):
         ByteSize,
         Rule(
             "quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('16Gi')) <= 0",
-            "targetFileSize is between 1Mi and 16Gi",
+            "targetFileSize must be between 1Mi and 16Gi",
         ),
     ] = Field(default="512Mi", description="Target size of rewritten files, such as 512Mi: 1Mi to 16Gi.")
     open_grace: Duration = Field(
-        default="5m", description="Compaction leaves files younger than this alone, such as 5m."
+        default="5m", description="Age below which compaction does not rewrite a file, such as 5m."
     )
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
-        default="WhenFragmented", description="When to rewrite manifests into fewer and larger ones."
+        default="WhenFragmented", description="Times when a run merges manifests into fewer and larger ones."
     )
     run: CompactionRun = Field(default=CompactionRun(), description="Settings of runs.")
 
@@ -107,7 +109,7 @@ DEFAULT_TRIGGERS = Triggers(small_files=100, small_bytes="1Gi", delete_file_rati
 
 
 class CompactionPolicy(ApiModel):
-    """When and how small files of the selected topics' tables are merged."""
+    """A policy for merging the small files of the selected topics' tables."""
 
     rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 

@@ -23,7 +23,7 @@ PLURAL = "icebergtopics"
 
 
 def _immutable(path: str) -> Rule:
-    """Return the rule that forbids to change, set or remove ``path`` later. Only a rule on the parent sees the last two."""
+    """Return the rule that ``path`` is never changed, set or removed later. Only a rule on the parent sees the last two."""
     steps = path.split(".")
     has = " && ".join(f"has(self.{'.'.join(steps[: length + 1])})" for length in range(len(steps)))
     now = f"({has} ? self.{path} : '')"
@@ -61,17 +61,17 @@ class FieldSpec(ApiModel):
 
 
 class SchemaSpec(ApiModel):
-    """How record values become columns: JSON with named and typed fields, or raw."""
+    """Conversion of record values to columns: JSON with named and typed fields, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "give either raw, or format: Json with fields",
+            "set either raw, or format: Json with fields",
         ),
         Rule("has(self.format) == has(self.fields)", "format: Json needs fields, and fields need format: Json"),
         Rule(
             "!has(self.raw) || self.unknownFields == 'Ignore'",
-            "a raw value has no unknown fields",
+            "unknownFields needs format: Json",
         ),
     )
 
@@ -80,7 +80,7 @@ class SchemaSpec(ApiModel):
         description="No decoding. The table has the columns key and value, as bytes or as text."
         " With String, a record that is not UTF-8 becomes a dead letter.",
     )
-    format: Literal["Json"] | None = Field(default=None, description="Encoding of the record values.")
+    format: Literal["Json"] | None = Field(default=None, description="Encoding of record values. Json needs fields.")
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=1000)] | None = Field(
         default=None,
         description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and change doc.",
@@ -88,7 +88,7 @@ class SchemaSpec(ApiModel):
     )
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
         default="Ignore",
-        description="How to treat members of a record that are not in fields: ignore them, or make the record a dead letter.",
+        description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter.",
     )
 
 
@@ -96,8 +96,11 @@ class TableSpec(ApiModel):
     """The Iceberg table."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.metadataColumns == oldSelf.metadataColumns", "metadataColumns is immutable"),
-        Rule("self.formatVersion >= oldSelf.formatVersion", "formatVersion can only go up"),
+        Rule(
+            "self.metadataColumns == oldSelf.metadataColumns",
+            "metadataColumns is immutable: it cannot be changed later",
+        ),
+        Rule("self.formatVersion >= oldSelf.formatVersion", "formatVersion can only be increased"),
     )
 
     catalog: ConfiguredName | None = Field(
@@ -108,7 +111,10 @@ class TableSpec(ApiModel):
         description="Namespace in the catalog. Default: the namespace of the resource, with _ for -. Immutable.",
     )
     name: (
-        Annotated[TableName, Rule("!self.endsWith('__dlq')", "names that end in __dlq are those of dead-letter tables")]
+        Annotated[
+            TableName,
+            Rule("!self.endsWith('__dlq')", "table.name must not end in __dlq, the suffix of dead-letter tables"),
+        ]
         | None
     ) = Field(
         default=None,
@@ -117,18 +123,18 @@ class TableSpec(ApiModel):
     partition_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
         default=(),
         description="Iceberg partition transforms: a column, year(column), month(column), day(column), hour(column), bucket(N, column),"
-        " truncate(N, column). Can change.",
+        " truncate(N, column). It can be changed later.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     sort_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. Can change.",
+        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. It can be changed later.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     metadata_columns: Literal["Struct", "Flat"] = Field(
         default="Struct",
         description="Columns for partition, offset, timestamp, key and headers: the struct column _kafka,"
-        " or the columns _kafka_partition and so on. Immutable.",
+        " or columns with the prefix _kafka_, such as _kafka_offset. Immutable.",
     )
     format_version: Literal[2, 3] = Field(default=2, description="Iceberg format version. It can only be increased.")
     properties: Annotated[
@@ -136,22 +142,25 @@ class TableSpec(ApiModel):
         Field(max_length=64),
         Rule(
             "self.all(key, key.size() <= 256 && !key.startsWith('firn.'))",
-            "property names have at most 256 characters and do not start with firn., which is Firn's own",
+            "a property name must have at most 256 characters and must not start with firn., which Firn reserves",
         ),
-    ] = Field(default_factory=dict, description="Table properties with Iceberg's names.")
+    ] = Field(default_factory=dict, description="Properties of the table, by Iceberg's names.")
+
+
+_TIMESTAMP = "ISO 8601 time with a zone. Ingestion starts at the first record at or after it."
 
 
 class TimestampStart(ApiModel):
-    """Ingestion starts with the first record at or after a time."""
+    """Start of ingestion at the first record at or after a time."""
 
-    timestamp: AwareDatetime = Field(description="Time in ISO 8601 with a zone.")
+    timestamp: AwareDatetime = Field(description=_TIMESTAMP)
 
 
 _START_FROM = {
     "x-kubernetes-preserve-unknown-fields": True,
     # Strings: the two words. Objects: timestamp alone.
     "pattern": "^(Earliest|Latest)$",
-    "properties": {"timestamp": {"type": "string", "format": "date-time"}},
+    "properties": {"timestamp": {"type": "string", "format": "date-time", "description": _TIMESTAMP}},
     "required": ["timestamp"],
     "maxProperties": 1,
     # Numbers, lists and booleans: nothing passes.
@@ -161,23 +170,23 @@ _START_FROM = {
     "maxItems": 0,
     "not": {"enum": [True, False]},
 }
-"""A string or an object. A structural schema has no such union, and CEL does not see a field without a type; but each keyword
-of JSON schema binds values of its own type only, so that together they say it."""
+"""A schema for a string or an object. A structural schema has no unions, and CEL does not see a field without a type. But each
+keyword of JSON schema applies to values of one type only, so all of them together describe the union."""
 
 
 class IngestionSpec(ApiModel):
-    """How records reach the table."""
+    """Ingestion of records into the table."""
 
     group: ConfiguredName | None = Field(
         default=None,
-        description="An ingestion group of the operator's configuration. Default: its defaultGroup. Can change.",
+        description="An ingestion group of the operator's configuration. Default: its defaultGroup. It can be changed later.",
     )
     freshness: Annotated[
         Duration,
         Rule(
             "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
             " && duration(self) >= duration('5s') && duration(self) <= duration('24h')",
-            "freshness is between 5s and 1d",
+            "freshness must be between 5s and 1d",
         ),
     ] = Field(
         default="60s",
@@ -189,24 +198,25 @@ class IngestionSpec(ApiModel):
     )
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = Field(
         default="DeadLetter",
-        description="How to treat a record that does not fit the schema: store it in the dead-letter table, stop ingestion of this topic,"
-        " or count and drop it.",
+        description="Action for a record that does not fit the schema. DeadLetter: store it in the dead-letter table. Halt: stop ingestion of"
+        " this topic. Skip: count and drop it.",
     )
 
 
 class DeletionPolicy(ApiModel):
-    """Which data is deleted together with the resource."""
+    """Deletion of data together with the resource."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.table != 'Delete' || self.topic == 'Delete'",
-            "a table may be deleted only together with its topic",
+            "deletionPolicy.table: Delete needs deletionPolicy.topic: Delete",
         ),
     )
 
-    topic: Retention = Field(default="Retain", description="Retain or Delete the Kafka topic.")
+    topic: Retention = Field(default="Retain", description="Retain: the Kafka topic stays. Delete: it is deleted.")
     table: Retention = Field(
-        default="Retain", description="Retain or Delete the table and its dead letters. Delete requires topic: Delete."
+        default="Retain",
+        description="Retain: the table and its dead letters stay. Delete: they are deleted. Delete needs topic: Delete.",
     )
 
 
@@ -229,13 +239,13 @@ class IcebergTopicSpec(ApiModel):
         _immutable("table.name"),
         Rule(
             "!has(self.partitions) || !has(oldSelf.partitions) || self.partitions >= oldSelf.partitions",
-            "partitions can only grow",
+            "partitions can only be increased",
         ),
     )
 
     profile: ConfiguredName | None = Field(
         default=None,
-        description="A profile of the operator's configuration. Default: its defaultProfile at the time when the topic was created. Immutable.",
+        description="A profile of the operator's configuration. Default: its defaultProfile at the creation of the topic. Immutable.",
     )
     topic_name: (
         Annotated[
@@ -243,7 +253,7 @@ class IcebergTopicSpec(ApiModel):
             Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=249),
             Rule(
                 "self != '.' && self != '..' && !self.startsWith('__')",
-                "Kafka refuses . and .. as names, and names that start with __ are its own",
+                "topicName must not be . or .., and must not start with __, which Kafka reserves",
             ),
         ]
         | None
@@ -253,34 +263,35 @@ class IcebergTopicSpec(ApiModel):
     )
     partitions: Annotated[int, Field(ge=1, le=10000)] | None = Field(
         default=None,
-        description="Number of partitions. It can only be increased. Default: the profile's default at creation; later the topic's present number.",
+        description="Number of partitions. It can only be increased. Default: for a new topic, defaultPartitions of the profile; for an existing"
+        " topic, its current number.",
     )
     config: Annotated[
         dict[str, BoundedText],
         Field(max_length=64),
         Rule(
             "self.all(key, key.size() <= 128 && key.matches('^[a-z][a-z0-9.]*$'))",
-            "Kafka's topic configs have names of small letters, digits and dots, at most 128",
+            "names of topic configs must have at most 128 characters: lower-case letters, digits and dots",
         ),
-    ] = Field(default_factory=dict, description="Kafka topic configs. Values are strings.")
+    ] = Field(default_factory=dict, description="Topic configs, by Kafka's names. Values are strings.")
     record_schema: SchemaSpec | None = Field(
         default=None,
         alias="schema",
-        description="How record values become columns. Default: raw, with key and value as bytes.",
+        description="Conversion of record values to columns. Default: raw, with key and value as bytes.",
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
-    ingestion: IngestionSpec = Field(default=IngestionSpec(), description="How records reach the table.")
+    ingestion: IngestionSpec = Field(default=IngestionSpec(), description="Ingestion of records into the table.")
     compaction_policy_ref: PolicyRef | None = Field(
         default=None,
-        description="The CompactionPolicy that governs the table. Default: a policy whose selector matches, if there is one.",
+        description="The CompactionPolicy that governs the table. Default: a policy whose selector matches the topic.",
     )
     retention_policy_ref: PolicyRef | None = Field(
         default=None,
-        description="The RetentionPolicy that governs topic and table. Default: a policy whose selector matches, if there is one.",
+        description="The RetentionPolicy that governs topic and table. Default: a policy whose selector matches the topic.",
     )
     suspend: bool = Field(default=False, description="If true, ingestion stops. Topic and table stay.")
     deletion_policy: DeletionPolicy = Field(
-        default=DeletionPolicy(), description="Which data is deleted together with the resource."
+        default=DeletionPolicy(), description="Deletion of data together with the resource."
     )
 
 
@@ -291,9 +302,11 @@ class TableStatus(ApiModel):
         default=None, max_length=512, description="Name of the table: catalog.namespace.name."
     )
     uuid: str | None = Field(default=None, max_length=64, description="Iceberg's UUID of the table.")
-    location: str | None = Field(default=None, max_length=2048, description="Location of its files.")
+    location: str | None = Field(default=None, max_length=2048, description="Location of the table's files.")
     dead_letters: str | None = Field(
-        default=None, max_length=512, description="The dead-letter table. It exists after the first dead letter."
+        default=None,
+        max_length=512,
+        description="Name of the dead-letter table. It exists after the first dead letter.",
     )
 
 
@@ -313,7 +326,7 @@ class IngestionStatus(ApiModel):
     )
     dead_letters: int | None = Field(
         default=None,
-        description="Number of dead letters. Updated at most once a minute.",
+        description="Number of records that have landed as dead letters. Updated at most once a minute.",
         json_schema_extra={"format": "int64"},
     )
     halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
@@ -332,7 +345,7 @@ class PolicyBinding(ApiModel):
         max_length=64,
         description="uid of the policy to which failures, lastScheduleTime, lastRequest and failedRequest belong.",
     )
-    failures: int | None = Field(default=None, description="Failed runs since the last successful run.")
+    failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
     failed_generation: int | None = Field(
         default=None,
         description="Generation of the policy at the last failure. After a change of the policy, the next run does not wait.",
@@ -384,7 +397,7 @@ class MaintenanceStatus(ApiModel):
     )
     oldest_uncompacted_time: datetime | None = Field(
         default=None,
-        description="Time since when the oldest due data files have been due. Compaction lag counts from here.",
+        description="Time from which the oldest due data files have been due. The compaction lag counts from this time.",
     )
     compaction: PolicyBinding | None = Field(default=None, description="The CompactionPolicy that governs the table.")
     retention: PolicyBinding | None = Field(
@@ -423,7 +436,7 @@ class IcebergTopic(ApiModel):
     """A Kafka topic and an Iceberg table that holds the same records, exactly once."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.metadata.name.size() <= 52", "metadata.name has at most 52 characters"),
+        Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
     )
 
     metadata: ObjectMeta
@@ -432,7 +445,7 @@ class IcebergTopic(ApiModel):
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> Self:
-        """The resource in a manifest or live object. Raises InvalidSpecError that names every field that is wrong."""
+        """Read the resource from a manifest or a live object. Raises InvalidSpecError that names every wrong field."""
         try:
             return cls.model_validate(manifest)
         except ValidationError as error:
@@ -442,20 +455,20 @@ class IcebergTopic(ApiModel):
 
     @property
     def topic_name(self) -> str:
-        """Name of the Kafka topic."""
+        """Return the name of the Kafka topic."""
         return self.spec.topic_name or self.metadata.name
 
     def profile_name(self, default: str) -> str:
-        """The profile: the spec's, or the one the topic was created under, or ``default`` (the configuration's)."""
+        """Return the profile of the spec, else the one under which the topic was created, else ``default`` (the configuration's)."""
         return self.spec.profile or self.status.profile or default
 
     def group_name(self, default: str) -> str:
-        """The ingestion group: the spec's, or ``default`` (the configuration's)."""
+        """Return the ingestion group of the spec, else ``default`` (the configuration's)."""
         return self.spec.ingestion.group or default
 
     @property
     def freshness_ms(self) -> int:
-        """Milliseconds within which a record has to be in the table."""
+        """Return the milliseconds within which a record must be in the table."""
         return durations.milliseconds(self.spec.ingestion.freshness)
 
     @property
@@ -468,7 +481,7 @@ class IcebergTopic(ApiModel):
                 return StartFrom(kind=kind)
 
     def record_schema(self) -> RecordSchema:
-        """How values become columns. Raises InvalidSpecError (BadSchema) naming the field."""
+        """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field."""
         schema = self.spec.record_schema
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
@@ -478,21 +491,23 @@ class IcebergTopic(ApiModel):
             first_spelling = seen.setdefault(field.name.lower(), field.name)
             if first_spelling != field.name:
                 raise _bad_schema(
-                    f"{first_spelling} and {field.name} differ only in case, which query engines do not tell apart"
+                    f"{first_spelling} and {field.name} differ only in case, which query engines ignore; rename one of them"
                 )
             if field.name.startswith("_kafka"):
-                raise _bad_schema(f"{field.name}: names that start with _kafka are those of Kafka's columns")
+                raise _bad_schema(
+                    f"{field.name}: names that start with _kafka are reserved for Kafka's columns; rename the field"
+                )
             try:
                 kind = types.parse(field.type)
             except InvalidSpecError as error:
                 raise _bad_schema(f"{field.name}: {error}") from error
             columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc))
         if len(seen) < len(columns):
-            raise _bad_schema("a field is named twice")
+            raise _bad_schema("two fields have the same name; rename one of them")
         return RecordSchema(format=SchemaFormat.JSON, fields=tuple(columns), unknown_fields=schema.unknown_fields)
 
     def table_target(self, default_catalog: str) -> TableTarget:
-        """The table, with the catalog it was made in where the spec names none, or else ``default_catalog``.
+        """Return the table. Without a catalog in the spec: the catalog in which it was created, or ``default_catalog`` for a new table.
 
         Raises InvalidSpecError (ResourceConflict) for a derived name that a dead-letter table could have.
         """
@@ -501,7 +516,7 @@ class IcebergTopic(ApiModel):
         name = table.name or names.table_part(self.topic_name)
         if name.endswith(names.DEAD_LETTER_SUFFIX):
             raise InvalidSpecError(
-                f"table name {name}: names that end in {names.DEAD_LETTER_SUFFIX} are those of dead-letter tables; set spec.table.name",
+                f"table name {name}: names that end in {names.DEAD_LETTER_SUFFIX} are reserved for dead-letter tables; set spec.table.name",
                 reason=Reason.RESOURCE_CONFLICT,
             )
         return TableTarget(

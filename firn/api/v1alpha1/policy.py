@@ -15,22 +15,22 @@ ByteSize = Annotated[str, Field(pattern=r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)
 Cron = Annotated[str, Field(pattern=r"^\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*$", max_length=100)]
 """Five fields: minute, hour, day of month, month, day of week."""
 TimeZone = Annotated[str, Field(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
-NAME_RULE = Rule("self.metadata.name.size() <= 52", "metadata.name has at most 52 characters")
+NAME_RULE = Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters")
 
 
 class LabelRequirement(ApiModel):
-    """A term of a selector."""
+    """A requirement of a selector."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-            "In and NotIn need values, Exists and DoesNotExist take none",
+            "operators In and NotIn need values; Exists and DoesNotExist take none",
         ),
     )
 
     key: LabelText = Field(min_length=1, description="Key of a label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
-        description="Relation between the label and the values."
+        description="Relation of the label to the values."
     )
     values: Annotated[tuple[LabelText, ...], Field(max_length=64)] = Field(
         default=(),
@@ -39,7 +39,7 @@ class LabelRequirement(ApiModel):
     )
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return True if the labels meet the term. As in Kubernetes, NotIn also holds for an absent label."""
+        """Return True if the labels meet the requirement. As in Kubernetes, NotIn also holds for an absent label."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -58,21 +58,25 @@ class LabelSelector(ApiModel):
         default_factory=dict, description="Labels and values that a topic must have."
     )
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=64)] = Field(
-        default=(), description="Terms that must all hold.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default=(),
+        description="Requirements that must all hold.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return True if a topic with these labels is selected."""
+        """Return True if the selector matches a topic with these labels."""
         return self.match_labels.items() <= dict(labels).items() and all(
             term.holds(labels) for term in self.match_expressions
         )
 
 
 class Schedule(ApiModel):
-    """When runs start."""
+    """Start times of runs."""
 
     cron: Cron = Field(description="Five fields: minute, hour, day of month, month, day of week, such as `0 3 * * *`.")
-    time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
+    time_zone: TimeZone = Field(
+        default="Etc/UTC", description="Time zone of cron: a name of the IANA database, such as Europe/Berlin."
+    )
     jitter: Duration | None = Field(
         default=None,
         description="Longest random delay of a run, such as 15m. It is fixed for each scheduled time and policy.",
@@ -82,9 +86,11 @@ class Schedule(ApiModel):
 class Window(ApiModel):
     """A time window in which runs may start."""
 
-    cron: Cron = Field(description="Opening time as cron expression with five fields.")
-    duration: Duration = Field(description="How long the window stays open, such as 6h.")
-    time_zone: TimeZone = Field(default="Etc/UTC", description="A zone of the IANA database, such as Europe/Berlin.")
+    cron: Cron = Field(description="Opening times, as a cron expression with five fields.")
+    duration: Duration = Field(description="Time for which the window stays open, such as 6h.")
+    time_zone: TimeZone = Field(
+        default="Etc/UTC", description="Time zone of cron: a name of the IANA database, such as Europe/Berlin."
+    )
 
 
 Deadline = Annotated[
@@ -92,7 +98,7 @@ Deadline = Annotated[
     Rule(
         "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
         " && duration(self) >= duration('1m') && duration(self) <= duration('24h')",
-        "deadline is between 1m and 1d",
+        "deadline must be between 1m and 1d",
     ),
 ]
 
@@ -108,7 +114,8 @@ class RetentionRun(ApiModel):
     )
     deadline: Deadline = Field(
         default="1h",
-        description="Longest time from the creation of the Job until the run is stopped, such as 30m: 1m to 1d. Its unfinished tables are due again.",
+        description="Longest time from the creation of the Job to the end of the run, such as 30m: 1m to 1d. After it, the run is stopped, and its"
+        " unfinished tables are due again.",
     )
     retries: int = Field(default=2, ge=0, le=10, description="Number of immediate retries of a failed run.")
     size: ConfiguredName = Field(
@@ -133,26 +140,28 @@ class TopicSelection(ApiModel):
 
     selector: LabelSelector | None = Field(
         default=None,
-        description="Topics of the policy's namespace by label. Empty: all topics. Unset: only topics that name the policy.",
+        description="Selector of topics in the policy's namespace, by label. Empty: all topics. Unset: only topics that name the policy.",
     )
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = Field(
         default=0,
-        description="Precedence among policies that select a topic: the highest priority, then the older policy, then the first name."
-        " A policy that the topic names takes precedence over all.",
+        description="Precedence among policies that select a topic. The highest priority governs, then the oldest policy, then the first by name."
+        " A policy that the topic names governs in any case.",
     )
     suspend: bool = Field(default=False, description="If true, no run starts, and running Jobs are stopped.")
 
 
 class RemovedStatus(ApiModel):
-    """Items that a part of retention removed, or would remove in a dry run."""
+    """Items of one kind that a retention run removed, or would remove with mode DryRun."""
 
     items: int = Field(
-        default=0, description="Number of rows, snapshots or metadata files.", json_schema_extra={"format": "int64"}
+        default=0, description="Number of rows, snapshots or files.", json_schema_extra={"format": "int64"}
     )
     files: int = Field(default=0, description="Number of files.", json_schema_extra={"format": "int64"})
-    bytes: int = Field(default=0, description="Bytes of the files.", json_schema_extra={"format": "int64"})
+    bytes: int = Field(default=0, description="Size of the files in bytes.", json_schema_extra={"format": "int64"})
     sample: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=5)] = Field(
-        default=(), description="A few examples.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default=(),
+        description="Up to five examples: paths of files, or ids of snapshots.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 
@@ -167,11 +176,11 @@ class RunFigures(ApiModel):
         default=None, description="Number of data files after the run.", json_schema_extra={"format": "int64"}
     )
     bytes_rewritten: int | None = Field(
-        default=None, description="Bytes of the rewritten files.", json_schema_extra={"format": "int64"}
+        default=None, description="Size of the rewritten files in bytes.", json_schema_extra={"format": "int64"}
     )
     delete_files_removed: int | None = Field(
         default=None,
-        description="Number of removed delete files that applied to no data file any more.",
+        description="Number of removed delete files that no longer applied to any data file.",
         json_schema_extra={"format": "int64"},
     )
     manifests_before: int | None = Field(
@@ -180,10 +189,12 @@ class RunFigures(ApiModel):
     manifests_after: int | None = Field(
         default=None, description="Number of manifests after the run.", json_schema_extra={"format": "int64"}
     )
-    rows: RemovedStatus | None = Field(default=None, description="Removed rows.")
-    snapshots: RemovedStatus | None = Field(default=None, description="Expired snapshots, and their files.")
-    orphan_files: RemovedStatus | None = Field(default=None, description="Removed orphan files.")
-    metadata_files: RemovedStatus | None = Field(default=None, description="Removed metadata files.")
+    rows: RemovedStatus | None = Field(default=None, description="Rows that were removed.")
+    snapshots: RemovedStatus | None = Field(
+        default=None, description="Snapshots that expired, and their removed files."
+    )
+    orphan_files: RemovedStatus | None = Field(default=None, description="Orphan files that were removed.")
+    metadata_files: RemovedStatus | None = Field(default=None, description="Metadata files that were removed.")
 
 
 class RunStatus(RunFigures):
@@ -191,12 +202,12 @@ class RunStatus(RunFigures):
 
     name: str = Field(max_length=63, description="Name of the Job.")
     mode: Literal["DryRun", "Enforce"] | None = Field(default=None, description="Mode of a retention run.")
-    start_time: datetime | None = Field(default=None, description="Time of the creation of the Job.")
-    finish_time: datetime | None = Field(default=None, description="Time of the end of the run.")
+    start_time: datetime | None = Field(default=None, description="Creation time of the Job.")
+    finish_time: datetime | None = Field(default=None, description="End of the run.")
     result: Literal["Running", "Succeeded", "Failed", "Unfinished", "Busy"] = Field(
         default="Running",
-        description="Result. Busy: another run held the lease of the table. Unfinished: the run ended before all work was done, usually at its"
-        " deadline. Its commits stay, and the rest is due again.",
+        description="Result of the run. Busy: another run held the lease of the table. Unfinished: the run ended before all work was done, usually at"
+        " its deadline. Its commits stay, and the rest is due again.",
     )
     message: str | None = Field(default=None, max_length=1024, description="Explanation of the result.")
     tables: int | None = Field(default=None, description="Number of tables of the run.")
@@ -222,7 +233,8 @@ class PolicyStatus(ApiModel):
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Conditions. Ready: the policy is followed. SpecValid: the spec can be followed. MaintenanceHealthy: its runs succeed in time.",
+        description="Conditions. Ready: the operator follows the policy. SpecValid: the spec is valid. MaintenanceHealthy: runs start in time"
+        " and succeed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     topics: int | None = Field(default=None, description="Number of topics that the policy governs.")
@@ -233,7 +245,7 @@ class PolicyStatus(ApiModel):
     )
     topics_refused: int | None = Field(
         default=None,
-        description="Number of governed topics for which the policy cannot be followed. Their condition PoliciesResolved names the cause.",
+        description="Number of governed topics for which the policy is not valid. Their condition PoliciesResolved names the cause.",
     )
     active_runs: Annotated[tuple[RunStatus, ...], Field(max_length=20)] = Field(
         default=(), description="Active runs.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
@@ -241,7 +253,7 @@ class PolicyStatus(ApiModel):
     last_request: str | None = Field(
         default=None,
         max_length=128,
-        description="Last value of the annotation firn.dev/run-now that runs have answered for every governed topic.",
+        description="Last value of the annotation firn.dev/run-now that runs have handled for every governed topic.",
     )
     last_run: RunStatus | None = Field(default=None, description="The last run that ended.")
-    next_run_time: datetime | None = Field(default=None, description="Next time of the schedule.")
+    next_run_time: datetime | None = Field(default=None, description="Time of the next scheduled run.")

@@ -1,4 +1,4 @@
-"""RetentionPolicy: how long records, rows, snapshots and orphan files of the governed topics are kept."""
+"""RetentionPolicy: remove old records, rows, snapshots, metadata files and orphan files of the governed topics."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,22 +15,24 @@ SHORT_NAME = "rpol"
 
 
 class LogRetention(ApiModel):
-    """How long the broker keeps records. The topic's own spec.config takes precedence."""
+    """Retention of records in the broker. spec.config of the topic takes precedence."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("has(self.maxAge) || has(self.maxBytes)", "log needs maxAge, maxBytes or both"),
     )
 
     max_age: Duration | None = Field(
-        default=None, description="Age of records, such as 7d, as retention.ms of the topic."
+        default=None,
+        description="Age after which the broker removes records, such as 7d. Sets retention.ms of the topic.",
     )
     max_bytes: ByteSize | None = Field(
-        default=None, description="Size of each partition, such as 10Gi, as retention.bytes of the topic."
+        default=None,
+        description="Size of each partition above which the broker removes the oldest records, such as 10Gi. Sets retention.bytes of the topic.",
     )
 
 
 class RowRetention(ApiModel):
-    """How long the table keeps rows."""
+    """Retention of rows in the table."""
 
     column: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$",
@@ -38,26 +40,27 @@ class RowRetention(ApiModel):
         description="A timestamp, timestamptz or date column of the table, such as _kafka.timestamp. Rows with null in this column stay.",
     )
     max_age: Duration = Field(
-        description="Age after which rows are removed, such as 30d. Files with only old rows are removed whole, other files are rewritten."
+        description="Age after which rows are removed, such as 30d. A file with only old rows is removed. A file with old and new rows is rewritten."
     )
 
 
 class SnapshotRetention(ApiModel):
-    """How long snapshots are kept. Snapshots with tags, and those that branches need, stay."""
+    """Retention of snapshots. Snapshots with tags, and those that branches need, stay."""
 
     max_age: Duration = Field(
         description="Age after which snapshots expire, such as 5d, counted from the time when a newer snapshot replaced them."
     )
     min_keep: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1, description="Number of newest snapshots that stay at any age."
+        default=1, description="Number of newest snapshots that stay, whatever their age."
     )
 
 
 class OrphanRetention(ApiModel):
-    """Removal of files below the table's location that nothing refers to."""
+    """Removal of files below the table's location to which no metadata refers."""
 
     min_age: Duration = Field(
-        description="Lowest age of a removed file, such as 3d. A writer may still commit a younger one. maintenance.lowestOrphanAge limits it."
+        description="Age after which an orphan file is removed, such as 3d: at least maintenance.lowestOrphanAge of the operator's configuration."
+        " A writer may still commit a younger file."
     )
 
 
@@ -73,13 +76,13 @@ class RetentionPolicySpec(TopicSelection):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.log) || has(self.rows) || has(self.snapshots) || has(self.orphanFiles) || has(self.metadataFiles)",
-            "a policy needs at least one of log, rows, snapshots, orphanFiles and metadataFiles",
+            "a RetentionPolicy needs at least one of log, rows, snapshots, orphanFiles and metadataFiles",
         ),
     )
 
     mode: Literal["DryRun", "Enforce"] = Field(
         default="DryRun",
-        description="DryRun deletes nothing, and reports in status and Events what it would delete. Enforce deletes.",
+        description="DryRun: delete nothing, and report in status and Events what a run would delete. Enforce: delete.",
     )
     log: LogRetention | None = Field(
         default=None, description="Retention of records in the topic. Default: the broker's default."
@@ -92,7 +95,7 @@ class RetentionPolicySpec(TopicSelection):
     )
     orphan_files: OrphanRetention | None = Field(default=None, description="Removal of orphan files. Default: none.")
     metadata_files: MetadataRetention | None = Field(
-        default=None, description="Removal of old metadata files. Default: as the table's properties say."
+        default=None, description="Removal of old metadata files. Default: the table's properties decide."
     )
     schedule: Schedule = Field(
         default=Schedule(cron="15 3 * * *"), description="Times of runs. log takes effect at once and needs no run."
@@ -101,7 +104,7 @@ class RetentionPolicySpec(TopicSelection):
 
 
 class RetentionPolicy(ApiModel):
-    """How long records, rows, snapshots and files of the selected topics are kept."""
+    """A policy for removing old records, rows, snapshots and files of the selected topics."""
 
     rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 

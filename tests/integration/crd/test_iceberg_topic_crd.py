@@ -87,34 +87,37 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     # rules
     "raw and format": (
         {"schema": {"raw": "String", "format": "Json", "fields": [{"name": "a", "type": "int"}]}},
-        "give either raw, or",
+        "set either raw, or",
     ),
-    "an empty schema": ({"schema": {}}, "give either raw, or"),
+    "an empty schema": ({"schema": {}}, "set either raw, or"),
     "format without fields": ({"schema": {"format": "Json"}}, "format: Json needs fields"),
-    "fields without format": ({"schema": {"fields": [{"name": "a", "type": "int"}]}}, "give either raw, or"),
+    "fields without format": ({"schema": {"fields": [{"name": "a", "type": "int"}]}}, "set either raw, or"),
     "raw and fields": (
         {"schema": {"raw": "String", "fields": [{"name": "a", "type": "int"}]}},
         "format: Json needs fields",
     ),
     "raw with unknown fields": (
         {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
-        "a raw value has no unknown fields",
+        "unknownFields needs format: Json",
     ),
-    "table deleted, topic kept": ({"deletionPolicy": {"table": "Delete"}}, "only together with its topic"),
-    "table called as dead letters": ({"table": {"name": "a__dlq"}}, "names that end in __dlq"),
-    "topic .": ({"topicName": "."}, "Kafka refuses . and .."),
-    "topic ..": ({"topicName": ".."}, "Kafka refuses . and .."),
-    "Kafka's own topic": ({"topicName": "__consumer_offsets"}, "Kafka refuses . and .."),
-    "config key": ({"config": {"Cleanup_Policy": "x"}}, "Kafka's topic configs have names"),
-    "config key too long": ({"config": {"a" * 129: "x"}}, "Kafka's topic configs have names"),
-    "our property": ({"table": {"properties": {"firn.offsets": "{}"}}}, "do not start with firn."),
-    "property name too long": ({"table": {"properties": {"a" * 257: "x"}}}, "do not start with firn."),
-    "freshness 4s": ({"ingestion": {"freshness": "4s"}}, "freshness is between 5s and 1d"),
-    "freshness 4999ms": ({"ingestion": {"freshness": "4999ms"}}, "freshness is between 5s and 1d"),
-    "freshness 2d": ({"ingestion": {"freshness": "2d"}}, "freshness is between 5s and 1d"),
-    "freshness 25h": ({"ingestion": {"freshness": "25h"}}, "freshness is between 5s and 1d"),
-    "freshness 86400001ms": ({"ingestion": {"freshness": "86400001ms"}}, "freshness is between 5s and 1d"),
-    "freshness 999999999h": ({"ingestion": {"freshness": "999999999h"}}, "freshness is between 5s and 1d"),
+    "table deleted, topic kept": (
+        {"deletionPolicy": {"table": "Delete"}},
+        "table: Delete needs deletionPolicy.topic: Delete",
+    ),
+    "table called as dead letters": ({"table": {"name": "a__dlq"}}, "must not end in __dlq"),
+    "topic .": ({"topicName": "."}, "must not be . or .."),
+    "topic ..": ({"topicName": ".."}, "must not be . or .."),
+    "Kafka's own topic": ({"topicName": "__consumer_offsets"}, "must not be . or .."),
+    "config key": ({"config": {"Cleanup_Policy": "x"}}, "names of topic configs must have"),
+    "config key too long": ({"config": {"a" * 129: "x"}}, "names of topic configs must have"),
+    "our property": ({"table": {"properties": {"firn.offsets": "{}"}}}, "must not start with firn."),
+    "property name too long": ({"table": {"properties": {"a" * 257: "x"}}}, "must not start with firn."),
+    "freshness 4s": ({"ingestion": {"freshness": "4s"}}, "freshness must be between 5s and 1d"),
+    "freshness 4999ms": ({"ingestion": {"freshness": "4999ms"}}, "freshness must be between 5s and 1d"),
+    "freshness 2d": ({"ingestion": {"freshness": "2d"}}, "freshness must be between 5s and 1d"),
+    "freshness 25h": ({"ingestion": {"freshness": "25h"}}, "freshness must be between 5s and 1d"),
+    "freshness 86400001ms": ({"ingestion": {"freshness": "86400001ms"}}, "freshness must be between 5s and 1d"),
+    "freshness 999999999h": ({"ingestion": {"freshness": "999999999h"}}, "freshness must be between 5s and 1d"),
     # shapes and bounds
     "freshness 60": ({"ingestion": {"freshness": "60"}}, "spec.ingestion.freshness"),
     "freshness 1.5m": ({"ingestion": {"freshness": "1.5m"}}, "spec.ingestion.freshness"),
@@ -207,13 +210,13 @@ UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
         )
         for how, before, after in (("changed", one, other), ("set", {}, one), ("unset", one, {}))
     },
-    "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only grow"),
+    "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only be increased"),
     "metadataColumns changed": ({}, {"table": {"metadataColumns": "Flat"}}, "metadataColumns is immutable"),
     "metadataColumns unset": ({"table": {"metadataColumns": "Flat"}}, {}, "metadataColumns is immutable"),
     "format version lowered": (
         {"table": {"formatVersion": 3}},
         {"table": {"formatVersion": 2}},
-        "formatVersion can only go up",
+        "formatVersion can only be increased",
     ),
 }
 
@@ -293,7 +296,7 @@ def test_every_rule_of_the_crd_is_among_the_refused() -> None:
         return own + [message for value in schema.values() for message in rules(value)]
 
     expected = {message for _, message in REFUSED.values()} | {message for *_, message in UPDATES_REFUSED.values()}
-    expected.add("metadata.name has at most 52 characters")  # test_name_of_the_resource
+    expected.add("metadata.name must have at most 52 characters")  # test_name_of_the_resource
     messages = rules(crds.iceberg_topics()["spec"]["versions"][0]["schema"])
     assert len(messages) >= 15
     assert [message for message in messages if not any(part in message for part in expected)] == []
@@ -301,7 +304,7 @@ def test_every_rule_of_the_crd_is_among_the_refused() -> None:
 
 def test_name_of_the_resource(api: ApiServer) -> None:
     create(api, topic("n" * 52, {}), dry=True)
-    with pytest.raises(Refused, match=r"metadata\.name has at most 52 characters"):
+    with pytest.raises(Refused, match=r"metadata\.name must have at most 52 characters"):
         create(api, topic("n" * 53, {}), dry=True)
 
 

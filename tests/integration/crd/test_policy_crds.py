@@ -123,7 +123,7 @@ def test_every_field_is_stored_as_it_was_given(api: ApiServer, kind: str, spec: 
 REFUSED: dict[str, tuple[str, Manifest, str]] = {
     "columns of BinPack": (COMPACTION, {"columns": ["a"]}, "BinPack takes no columns"),
     "ZOrder of nothing": (COMPACTION, {"strategy": "ZOrder"}, "ZOrder needs columns"),
-    "direction in a Z-order": (COMPACTION, {"strategy": "ZOrder", "columns": ["a desc"]}, "names alone"),
+    "direction in a Z-order": (COMPACTION, {"strategy": "ZOrder", "columns": ["a desc"]}, "without a direction"),
     "too many columns": (COMPACTION, {"strategy": "Sort", "columns": [f"c{n}" for n in range(9)]}, "at most 8"),
     "another strategy": (COMPACTION, {"strategy": "Hilbert"}, "Unsupported value"),
     "tiny files": (COMPACTION, {"targetFileSize": "512Ki"}, "between 1Mi and 16Gi"),

@@ -113,7 +113,7 @@ def test_json_schema() -> None:
     [
         ([{"name": "a", "type": "number"}], "a: type 'number', character 6: 'number' is not a type"),
         ([{"name": "a", "type": "int"}, {"name": "A", "type": "int"}], "a and A differ only in case"),
-        ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "a field is named twice"),
+        ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "two fields have the same name"),
         ([{"name": "_kafka", "type": "int"}], "_kafka: names that start with _kafka"),
         ([{"name": "_kafka_offset", "type": "int"}], "_kafka_offset: names that start with _kafka"),
     ],

@@ -140,4 +140,4 @@ def test_what_no_rule_knows_is_refused_and_named(kind: Any, field: dict[str, Any
 
 
 def test_what_has_no_type_is_refused() -> None:
-    assert refusal_of(Any) == "schema.member: has no type"
+    assert refusal_of(Any) == "schema.member: the field has no type; annotate it with one"

@@ -81,7 +81,7 @@ def _refusal(text: str) -> InvalidSpecError | None:
         ("decimal(5, 6)", "scale of at most the precision"),
         ("decimal(a, 1)", "expected a number"),
         ("decimal(1" + "0" * 5000 + ", 1)", "expected a number of at most nine digits"),
-        ("decimal(\u0661, 1)", "character that does not belong"),
+        ("decimal(\u0661, 1)", "unexpected character"),
         ("fixed[0]", "length of 1 to 1048576"),
         ("fixed[1048577]", "length of 1 to 1048576"),
         ("fixed(16)", "expected '[', found '('"),
