@@ -1,4 +1,4 @@
-"""`make demo`: from nothing to a queried table. Exit 0 only if every record arrived exactly once."""
+"""`make demo`: start a cluster, ingest the flights and query the table. Exit 0 only if each record arrived exactly once."""
 
 import json
 
@@ -12,7 +12,7 @@ from lake.demo.flights where carrier in ('UA', 'DL', 'AA', 'HA') group by all or
 
 
 def landed(uid: str, produced: quickstart.Produced) -> bool:
-    """True when everything that was produced has landed, as the table says; tells how far it is until then."""
+    """Return True if all produced records have landed, by the table's own offsets. Prints the progress."""
     now = quickstart.topic_progress(uid)
     if now is None:
         return False
@@ -23,7 +23,7 @@ def landed(uid: str, produced: quickstart.Produced) -> bool:
         return False
     answer = firn("audit", "demo/flights", "--output", "json", check=False)
     if not answer:
-        say("firn audit cannot tell yet")
+        say("firn audit has no result yet")
         return False
     outstanding = produced.outstanding(json.loads(answer))
     if outstanding:
@@ -32,14 +32,14 @@ def landed(uid: str, produced: quickstart.Produced) -> bool:
 
 
 def main() -> int:
-    """The demo, start to end."""
+    """Run the demo."""
     say("cluster and images")
     quickstart.cluster_up()
     say("helm upgrade --install firn charts/firn")
     quickstart.install()
     say("kubectl apply -f crds/samples/flights.yaml")
     quickstart.apply_sample("flights")
-    topic = await_until("icebergtopic demo/flights is Ready", lambda: ready(), timeout=420, every=2)
+    topic = await_until("IcebergTopic demo/flights is Ready", lambda: ready(), timeout=420, every=2)
     bootstrap = topic["status"]["bootstrapServers"]
     say(f"Ready: topic {topic['status']['topicName']} at {bootstrap}, table {topic['status']['table']['identifier']}")
     produced = quickstart.produce_flights("flights", bootstrap)
@@ -57,7 +57,7 @@ def main() -> int:
     )
     show("firn audit demo/flights", audit)
     firn("audit", "demo/flights")
-    say("every offset of every partition is there exactly once")
+    say("the table has every offset of every partition exactly once")
     return 0
 
 
@@ -67,17 +67,17 @@ CONDITIONS = (
 
 
 def ready() -> quickstart.Manifest | None:
-    """The topic once it is Ready; says what it waits for until then."""
+    """Return the topic if it is Ready. Otherwise print the conditions for which it waits, and return None."""
     topic = get("icebergtopic", "flights", "demo")
     if is_ready(topic):
         return topic
     waiting = [
         f"{kind}: {item['reason']}" for kind, item in quickstart.conditions(topic).items() if item["status"] != "True"
     ]
-    say("waiting; " + (", ".join(waiting) or "no status yet"))
+    say("waiting for " + (", ".join(waiting) or "the status of the IcebergTopic"))
     return None
 
 
 def show(title: str, text: str) -> None:
-    """A titled block of output."""
+    """Print a block of output with a title."""
     print(f"\n== {title}\n{text.rstrip()}\n", flush=True)

@@ -1,4 +1,4 @@
-"""Write what is made from the models (firn/api/files.py), or with --check say what differs and exit 1."""
+"""Write the files that are generated from the models (firn/api/files.py). With --check, name those that differ and exit 1."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ def main() -> int:
     stale = [path for path, content in contents.items() if not path.is_file() or path.read_text() != content]
     if arguments:
         for path in stale:
-            print(f"{path.relative_to(REPOSITORY)} is not what the models say: run make generate", file=sys.stderr)
+            print(f"{path.relative_to(REPOSITORY)} differs from the models: run make generate", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 def flight(row: dict[str, str]) -> dict[str, object]:
-    """The CSV row as JSON values: numbers as numbers, NA and empty as null."""
+    """Return the JSON values of a CSV row: numbers as numbers, NA and empty as null."""
     return {
         name: None if text in ("", "NA") else text if name in TEXTS else float(text) if "." in text else int(text)
         for name, text in row.items()
@@ -26,7 +26,7 @@ def flight(row: dict[str, str]) -> dict[str, object]:
 
 
 def main(bootstrap: str, topic: str, limit: int) -> int:
-    """Produce at most ``limit`` flights; 0 when every one was acknowledged."""
+    """Produce at most ``limit`` flights. Returns 0 if the brokers acknowledged each of them."""
     acknowledged = failed = 0
     ends: dict[int, int] = {}
 

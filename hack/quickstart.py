@@ -1,4 +1,4 @@
-"""Firn on the test cluster, as demo, e2e tests and benchmarks use it: kubectl, helm, the quick-start release, the flights."""
+"""The test cluster for demo, e2e tests and benchmarks: kubectl, helm, the quick-start release, the flights."""
 
 import json
 import os
@@ -24,28 +24,28 @@ _started = time.monotonic()
 
 
 def say(text: str) -> None:
-    """A line of progress with the seconds since the process began."""
+    """Print a progress line with the seconds since the process began."""
     print(f"[{time.monotonic() - _started:6.1f}s] {text}", flush=True)
 
 
 def run(*command: str, stdin: str | bytes | None = None, check: bool = True, timeout: float = 600) -> str:
-    """The standard output of ``command``. Raises RuntimeError with its error output when it fails."""
+    """Run ``command`` and return its standard output. Raises RuntimeError with its error output if it fails."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, env=environment())
     if check and done.returncode != 0:
         raise RuntimeError(
-            f"{' '.join(command)[:300]} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-3000:]}"
+            f"{' '.join(command)[:300]} failed with exit code {done.returncode}: {done.stderr.decode(errors='replace')[-3000:]}"
         )
     return done.stdout.decode(errors="replace")
 
 
 def environment() -> dict[str, str]:
-    """The environment with the cluster's kubeconfig and tools first."""
+    """Return the environment with the cluster's kubeconfig, and with its tools first on PATH."""
     return {**os.environ, "KUBECONFIG": str(STATE / "kubeconfig"), "PATH": f"{STATE / 'bin'}:{os.environ['PATH']}"}
 
 
 def kubectl(*arguments: str, stdin: str | bytes | None = None, check: bool = True, timeout: float = 600) -> str:
-    """``kubectl`` on the test cluster."""
+    """Run ``kubectl`` on the test cluster and return its output."""
     return run("kubectl", *arguments, stdin=stdin, check=check, timeout=timeout)
 
 
@@ -59,11 +59,11 @@ APIS = {
     "secret": "/api/v1",
     "statefulset": "/apis/apps/v1",
 }
-"""Kind -> API that serves it, of what is looked at time and again."""
+"""Kind -> API that serves it, for the kinds that `get` reads often."""
 
 
 def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
-    """A live object, or None."""
+    """Return a live object, None if it does not exist."""
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
     path = f"{APIS[kind]}/namespaces/{namespace}/{plural}/{name}"
     code, body = read(path)
@@ -73,7 +73,7 @@ def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
 
 
 def read(path: str) -> tuple[int, bytes]:
-    """Code and body of what the API server says at ``path``. A kubectl for each look would cost more than what is looked at."""
+    """Return the code and body of the API server's answer at ``path``. A kubectl process for each read would cost more than the read."""
     host, pool = _connection()
     answer = pool.request("GET", host + path, retries=3, timeout=30)
     return answer.status, answer.data
@@ -86,7 +86,7 @@ def _connection() -> tuple[str, Any]:
 
 
 def apply(manifest: Manifest | Path | str) -> None:
-    """``kubectl apply`` of a manifest: a dict, a file, or YAML text."""
+    """Apply a manifest with kubectl: a dict, a file, or YAML text."""
     if isinstance(manifest, Path):
         kubectl("apply", "-f", str(manifest))
     else:
@@ -94,24 +94,24 @@ def apply(manifest: Manifest | Path | str) -> None:
 
 
 def await_until(what: str, condition: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
-    """The first truthy value of ``condition``. Raises TimeoutError naming ``what`` and the last value seen."""
+    """Wait for a true value of ``condition`` and return it. Raises TimeoutError with ``what`` and the last value."""
     end = time.monotonic() + timeout
     while True:
         result = condition()
         if result:
             return result
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not so after {timeout:.0f} s; last seen: {result!r}")
+            raise TimeoutError(f"timeout after {timeout:.0f} s while waiting until {what}; last value: {result!r}")
         time.sleep(every)
 
 
 def conditions(topic: Manifest | None) -> dict[str, Manifest]:
-    """An IcebergTopic's conditions by type; empty where the resource is missing."""
+    """Return an IcebergTopic's conditions by type, none without the resource."""
     return {item["type"]: item for item in ((topic or {}).get("status") or {}).get("conditions", [])}
 
 
 def is_ready(topic: Manifest | None) -> bool:
-    """True when Ready is True for the generation that the spec has now."""
+    """Return True if Ready is True for the current generation of the spec."""
     ready = conditions(topic).get("Ready", {})
     return (
         topic is not None
@@ -121,20 +121,20 @@ def is_ready(topic: Manifest | None) -> bool:
 
 
 def cluster_up() -> None:
-    """Tools, images and a running cluster (idempotent). With FIRN_REUSE set, what is there is used as it is."""
+    """Provide tools, images and a running cluster (idempotent). With FIRN_REUSE set, use the existing ones as they are."""
     if "FIRN_REUSE" in os.environ:
         return
     subprocess.run([str(ROOT / "hack" / "setup")], check=True, env=environment())
 
 
 def apply_sample(name: str, namespace: str = "demo") -> None:
-    """Apply ``crds/samples/NAME.yaml``, and the namespace that it names."""
+    """Apply ``crds/samples/NAME.yaml``, and the namespace in it."""
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     apply(ROOT / "crds" / "samples" / f"{name}.yaml")
 
 
 def images() -> dict[str, str]:
-    """Image name -> reference, as built for this checkout."""
+    """Return name -> reference of the images that were built for this checkout."""
     return dict(json.loads((STATE / "images.json").read_text()))
 
 
@@ -148,7 +148,7 @@ def install(*values: Path, overrides: Mapping[str, str] | None = None, timeout: 
         "--namespace",
         SYSTEM,
         "--create-namespace",
-        # The CRDs of an earlier release stay when that goes; this one takes them over.
+        # The CRDs of an earlier release stay after its removal. This release adopts them.
         "--take-ownership",
     ]
     for file in values:
@@ -159,7 +159,7 @@ def install(*values: Path, overrides: Mapping[str, str] | None = None, timeout: 
 
 
 def image_values() -> dict[str, str]:
-    """Chart values that point every image of the quick start to what was built for this checkout."""
+    """Return chart values that set every image of the quick start to the image that was built for this checkout."""
     built = images()
     return {
         f"images.{name}": built[f"firn-{name}"]
@@ -170,7 +170,7 @@ def image_values() -> dict[str, str]:
 
 
 def progress(group: str = "default") -> Manifest | None:
-    """The group's /progress document, through the API server; None while the driver does not answer."""
+    """Return the group's /progress document, read through the API server. None if the driver does not answer."""
     try:
         code, body = read(f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-{group}:progress/proxy/progress")
     except HTTPError:
@@ -179,27 +179,29 @@ def progress(group: str = "default") -> Manifest | None:
 
 
 def topic_progress(uid: str, group: str = "default") -> Manifest | None:
-    """Return the driver's progress report of the topic resource with this uid."""
+    """Return the driver's report of the IcebergTopic with this uid, None without one."""
     document = progress(group) or {"topics": []}
     return next((topic for topic in document["topics"] if topic["uid"] == uid), None)
 
 
 @dataclass(frozen=True)
 class Produced:
-    """Records that the brokers acknowledged: how many, and partition -> offset after the last of them."""
+    """Records that the brokers acknowledged: their number, and partition -> offset after the last of them."""
 
     count: int
     ends: Mapping[int, int]
 
     @classmethod
     def parse(cls, line: str) -> "Produced":
-        """From the producer's last line."""
+        """Read the last line of the producer."""
         document = json.loads(line)
         return cls(document["acknowledged"], {int(part): end for part, end in document["ends"].items()})
 
     def outstanding(self, audit: Manifest) -> int:
-        """How many offsets had not landed when `firn audit` (as JSON) looked. What the driver says of its lag is no proof of that: it may be
-        about the ends of a moment before these records."""
+        """Return the number of offsets that had not landed at the time of `firn audit` (as JSON).
+
+        The lag that the driver reports is no proof: it may refer to ends of partitions from before these records.
+        """
         landed = {part["partition"]: part["landed"] for part in audit["partitions"]}
         return sum(max(0, end - landed.get(part, 0)) for part, end in self.ends.items())
 
@@ -229,12 +231,12 @@ def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: 
             say(last)
     kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=1", "--wait=false")
     if process.returncode != 0:
-        raise RuntimeError(f"the producer in pod {namespace}/{pod} ended with {process.returncode}: {last}")
+        raise RuntimeError(f"the producer in pod {namespace}/{pod} failed with exit code {process.returncode}: {last}")
     return Produced.parse(last)
 
 
 def client_pod(name: str, namespace: str) -> Manifest:
-    """A pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``."""
+    """Return a pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -257,5 +259,5 @@ def client_pod(name: str, namespace: str) -> Manifest:
 
 
 def firn(*arguments: str, check: bool = True, timeout: float = 600) -> str:
-    """The CLI ``firn``, inside the operator's pod."""
+    """Run the CLI ``firn`` in the operator's pod and return its output."""
     return kubectl("-n", SYSTEM, "exec", "deploy/firn-operator", "--", "firn", *arguments, check=check, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Write the reference pages from the code; with --check name those that differ.
+"""Write the reference pages from the code. With --check, name those that differ.
 
 `make generate` runs `python -m hack.reference` after `hack/generate`, which needs nothing but the models.
 """
@@ -33,13 +33,13 @@ Schema = Mapping[str, Any]
 NOTE = "`make generate` writes this page from the code."
 SUFFIXES = {"counter": "_total"}
 EXIT_CODES = {
-    ExitCode.DONE: "done",
-    ExitCode.BUG: "a bug in Firn",
-    ExitCode.CONFIGURATION: "wrong configuration, or an input that cannot be read",
-    ExitCode.FENCED: "fenced: other drivers write all tables",
-    ExitCode.CORRUPT: "data that cannot be true; `firn audit` and `firn-broker fsck` found records missing, doubled or stray",
+    ExitCode.DONE: "success",
+    ExitCode.BUG: "a bug in Firn; please report it with the log",
+    ExitCode.CONFIGURATION: "wrong configuration or unreadable input; correct the value in the message",
+    ExitCode.FENCED: "fenced: another driver writes the tables of the group",
+    ExitCode.CORRUPT: "inconsistent data, for example missing, doubled or stray records that `firn audit` or `firn-broker fsck` found",
     ExitCode.TEMPORARY: "a temporary failure; retry later",
-    ExitCode.OUT_OF_MEMORY: "the heap of the JVM was exhausted",
+    ExitCode.OUT_OF_MEMORY: "the heap of the JVM is exhausted; raise its size",
 }
 
 

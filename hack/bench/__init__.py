@@ -1,1 +1,1 @@
-"""`make bench`: benchmarks, the programs they compare, and how figures are taken."""
+"""`make bench`: benchmarks, the programs that they compare, and the measurement of figures."""

@@ -1,4 +1,4 @@
-"""`make bench`: run benchmarks (all, or those named) and print a line of JSON per figure; also appended to bench/results.jsonl."""
+"""`make bench`: run benchmarks, print a line of JSON for each figure, and append it to bench/results.jsonl."""
 
 import argparse
 import importlib
@@ -30,39 +30,37 @@ BENCHMARKS = (
 )
 
 _SIZES = {
-    "rows": "records of ingest, at most of sustained",
-    "minutes": "length of files, trickle and sustained, size of compaction",
-    "topics": "topics of trickle",
-    "resources": "IcebergTopics of scale, tables of debt",
-    "megabytes": "what broker moves each way, on each contestant",
-    "repeats": "runs of ingest, figures are medians",
+    "rows": "number of records of ingest, and highest number of sustained",
+    "minutes": "minutes of files, trickle and sustained; compaction has 100 files per minute",
+    "topics": "number of topics of trickle",
+    "resources": "number of IcebergTopics of scale, and of tables of debt",
+    "megabytes": "megabytes that broker writes, and reads, on each contestant",
+    "repeats": "number of runs of ingest, whose figures are medians",
 }
 
 
 def main() -> int:
-    """Run what the command line names; a benchmark that fails does not keep the next from running."""
+    """Run the benchmarks of the command line. After a failed one, the next one runs."""
     defaults = Options(Path())
     parser = argparse.ArgumentParser(prog="hack/bench/run", description=__doc__)
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", help=f"one of {', '.join(BENCHMARKS)}; all when none is given"
+        "names", metavar="NAME", nargs="*", help=f"one of {', '.join(BENCHMARKS)}; without NAME, all of them"
     )
     for name, meaning in _SIZES.items():
         default = getattr(defaults, name)
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning} (default: %(default)s)")
-    parser.add_argument(
-        "--keep", action="store_true", help="leave the temporary directory, with tables and logs, where it is"
-    )
+    parser.add_argument("--keep", action="store_true", help="keep the temporary directory with tables and logs")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
-    # Only figures go to standard output: what the programs say that benchmarks start goes to standard error.
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(BENCHMARKS)}")
+    # Standard output has only figures. The output of programs that benchmarks start goes to standard error.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     results = Results(REPOSITORY / "bench" / "results.jsonl", output)
     failed = []
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that everything started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # The exception ends all processes that were started.
     directory = Path(tempfile.mkdtemp(prefix="firn-bench-"))
-    directory.chmod(0o755)  # the database runs as a user of its own
+    directory.chmod(0o755)  # The database runs as another user.
     try:
         for name in arguments.names or BENCHMARKS:
             options = Options(directory, **{size: getattr(arguments, size) for size in _SIZES})
@@ -73,9 +71,9 @@ def main() -> int:
                 failed.append(name)
     finally:
         if arguments.keep:
-            say(f"kept: {directory}")
+            say(f"tables and logs are in {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
     if failed:
-        say(f"failed: {', '.join(failed)}")
+        say(f"failed benchmarks: {', '.join(failed)}; the tracebacks above have the causes")
     return 1 if failed else 0

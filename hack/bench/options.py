@@ -1,4 +1,4 @@
-"""How large and how long the benchmarks are."""
+"""Sizes and durations of the benchmarks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ class Options:
 
     directory: Path
     rows: int = 12_000_000
-    """Records of `ingest`."""
+    """Number of records of `ingest`."""
     minutes: float = 10.0
-    """How long `files` and `trickle` produce."""
+    """Minutes for which `files` and `trickle` produce."""
     topics: int = 200
-    """Topics of `trickle`."""
+    """Number of topics of `trickle`."""
     resources: int = 1000
-    """IcebergTopics of `scale`."""
+    """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Runs of `ingest`, ours and the peer's in turn; figures are medians."""
+    """Number of runs of `ingest`, Firn and the peer in turn. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""

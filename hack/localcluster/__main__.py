@@ -14,17 +14,21 @@ from hack.support.progress import Failure
 
 
 def main() -> int:
-    """Run one command; exit code 1 with one message for what the user can mend."""
+    """Run one command. Exit code 1, with one message, for an error that the user can correct."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--provider", choices=["auto", "kind", "local"], default="auto")
     parser = argparse.ArgumentParser(prog="hack/cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", parents=[common], help="make the cluster and wait until it is ready")
-    commands.add_parser("down", parents=[common], help="take the cluster away")
-    commands.add_parser("status", parents=[common], help="print what runs, as JSON; exit code 1 when nothing does")
-    load = commands.add_parser("load", parents=[common], help="make a built image known to the cluster")
+    commands.add_parser("up", parents=[common], help="start the cluster and wait until its node is Ready")
+    commands.add_parser("down", parents=[common], help="delete the cluster and all of its files")
+    commands.add_parser(
+        "status", parents=[common], help="print the status as JSON; exit code 1 if the cluster does not run"
+    )
+    load = commands.add_parser("load", parents=[common], help="copy a built image into the cluster")
     load.add_argument("image", metavar="IMAGE", nargs="+")
-    enter = commands.add_parser("enter", help="run a command in the local node's network, mounts and processes")
+    enter = commands.add_parser(
+        "enter", help="run a command in the namespaces of the local node: network, mounts and processes"
+    )
     enter.add_argument("words", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     layout = Layout(cluster_directory())

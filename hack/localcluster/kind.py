@@ -1,4 +1,4 @@
-"""Provider `kind`: Kubernetes in a container, where a Docker or Podman engine runs. Thin: kind does the work."""
+"""Provider `kind`: Kubernetes in a container of Docker or Podman, by means of kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kind:
         self.name = layout.control_group
 
     def configuration(self) -> dict[str, Any]:
-        """kind's configuration: one node of our Kubernetes version, with the NodePorts on the machine's loopback address."""
+        """Return kind's configuration: one node of our Kubernetes version, with the NodePorts on the machine's loopback address."""
         mappings = [{"containerPort": port, "hostPort": port, "listenAddress": "127.0.0.1"} for port in NODE_PORTS]
         patch = {
             "kind": "ClusterConfiguration",
@@ -44,11 +44,11 @@ class Kind:
         }
 
     def command(self, *words: str) -> list[str]:
-        """The command line of a kind subcommand for this cluster."""
+        """Return the command line of a kind subcommand for this cluster."""
         return ["kind", *words, "--name", self.name]
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell kind which engine to use."""
+        """Return the environment variables that select the engine for kind."""
         return {"KIND_EXPERIMENTAL_PROVIDER": self.engine}
 
     def up(self) -> None:
@@ -83,7 +83,7 @@ class Kind:
         )
 
     def down(self) -> None:
-        """Delete the cluster; kind removes its container and network."""
+        """Delete the cluster. kind removes its container and network."""
         run(
             [*self.command("delete", "cluster"), "--kubeconfig", str(self._layout.kubeconfig)],
             environment=self.environment(),
@@ -102,16 +102,16 @@ class Kind:
         }
 
     def load(self, reference: str) -> None:
-        """Copy an image of the engine into the node; kind itself skips one that is there."""
+        """Copy an image of the engine into the node. kind skips an image that the node has."""
         inspected = subprocess.run([self.engine, "image", "inspect", reference], capture_output=True)
         if inspected.returncode:
-            raise Failure(f"{self.engine} has no image {reference}; build it with hack/images/build")
+            raise Failure(f"{self.engine} does not have image {reference}; build it with hack/images/build")
         with step(f"loading {reference}"):
             run([*self.command("load", "docker-image"), reference], environment=self.environment())
 
 
 def link(path: Path, target: Path) -> None:
-    """Make `path` a symbolic link to `target`, whatever was there before."""
+    """Replace `path` with a symbolic link to `target`."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     unfinished.symlink_to(target)

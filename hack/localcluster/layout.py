@@ -20,8 +20,8 @@ def _range(text: str) -> range:
 
 
 NODE_PORTS = _range(os.environ.get("FIRN_NODE_PORTS", "30000-30031"))
-"""NodePorts that Services may ask for; each is also reachable as the same port of the machine's loopback address. `FIRN_NODE_PORTS`
-says another range, for a second cluster on one machine."""
+"""NodePorts of Services. Each is also the same port of the machine's loopback address. `FIRN_NODE_PORTS`
+sets another range, for a second cluster on one machine."""
 
 PAUSE_IMAGE = "localhost/pause:1"
 
@@ -34,7 +34,7 @@ class Layout:
 
     @property
     def node(self) -> Path:
-        """Everything of the node; thrown away by `down`."""
+        """All files of the node. `down` deletes them."""
         return self.directory / "node"
 
     @property
@@ -70,10 +70,10 @@ class Layout:
 
     @property
     def process(self) -> Path:
-        """Which processes hold the node's namespaces (JSON)."""
+        """The processes that hold the node's namespaces (JSON)."""
         return self.node / "process.json"
 
     @property
     def control_group(self) -> str:
-        """Name of the control group, below every hierarchy's root, that holds all pods of this cluster and of no other."""
+        """Name of the control group, below every hierarchy's root, that holds all pods of this cluster, and no other."""
         return "firn-" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]

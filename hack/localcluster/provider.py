@@ -13,23 +13,23 @@ from hack.support.progress import Failure
 
 
 class Provider(Protocol):
-    """A way to have a Kubernetes cluster on this machine."""
+    """A provider of a Kubernetes cluster on this machine."""
 
     def up(self) -> None:
-        """Make the cluster, or finish one that was interrupted; return when its node is Ready. Repeatable."""
+        """Start the cluster, or continue an interrupted start, and wait until its node is Ready. Repeatable."""
 
     def down(self) -> None:
-        """Take the cluster away with everything it left on the machine. Repeatable."""
+        """Delete the cluster and all of its traces on the machine. Repeatable."""
 
     def status(self) -> dict[str, object]:
-        """Return the status for people and programs. Key `running` is a bool."""
+        """Return the status of the cluster. The key `running` is a bool."""
 
     def load(self, reference: str) -> None:
-        """Make a built image known to the node. Fast when it is there already. Raises `Failure` when it was not built."""
+        """Copy a built image into the node, unless the node has it. Raises `Failure` if the image has not been built."""
 
 
 def container_engine() -> str | None:
-    """`docker` or `podman` if that engine answers; a client without a daemon does not count."""
+    """Return `docker` or `podman` if that engine answers. A client without a daemon does not count."""
     for engine in ("docker", "podman"):
         if shutil.which(engine) and _answers([engine, "info"]):
             return engine
@@ -44,7 +44,7 @@ def _answers(words: list[str]) -> bool:
 
 
 def choose(name: str, layout: Layout) -> Provider:
-    """The provider of that name; `auto` keeps the one in use, else takes kind where a container engine answers, else local."""
+    """Return the provider of a name. `auto` is the provider in use, else kind if a container engine answers, else local."""
     remembered = layout.directory / "provider"
     if name == "auto" and remembered.exists():
         name = remembered.read_text().strip()
@@ -53,9 +53,11 @@ def choose(name: str, layout: Layout) -> Provider:
         name = "kind" if engine else "local"
     if remembered.exists() and remembered.read_text().strip() != name:
         raise Failure(
-            f"this checkout has a cluster of provider {remembered.read_text().strip()}; run `hack/cluster down` before `up --provider {name}`"
+            f"this checkout already has a cluster of provider {remembered.read_text().strip()}; run `hack/cluster down` before `up --provider {name}`"
         )
     if name == "kind" and engine is None:
-        raise Failure("provider kind needs a Docker or Podman engine that answers; use --provider local")
+        raise Failure(
+            "provider kind needs Docker or Podman, and neither answers: start one of them, or use --provider local"
+        )
     layout.directory.mkdir(parents=True, exist_ok=True)
     return Kind(layout, engine or "docker") if name == "kind" else Local(layout)

@@ -1,4 +1,4 @@
-"""Running other programs."""
+"""Runs of other programs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def run(
     log: Path | None = None,
     stdin: str | None = None,
 ) -> str:
-    """Run a program to its end and give back what it printed on stdout.
+    """Run a program to its end and return its standard output.
 
-    With `log`, both its outputs go to that file instead. Raises `Failure` with the end of what it printed when it exits non-zero
+    With `log`, both of its outputs go to that file instead. Raises `Failure` with the end of its output if it exits non-zero
     or is not installed.
     """
     words = [str(word) for word in arguments]
@@ -35,7 +35,7 @@ def run(
                     words, cwd=directory, env=merged, input=stdin, stdout=output, stderr=output, text=True
                 )
     except FileNotFoundError as error:
-        raise Failure(f"{words[0]} is not installed or not on PATH ({error})") from error
+        raise Failure(f"{words[0]} is not installed or not on PATH ({error}); install it") from error
     if done.returncode:
         tail = log.read_text(errors="replace")[-3000:] if log else (done.stdout[-1500:] + done.stderr[-3000:])
         where = f" (whole log: {log})" if log else ""

@@ -1,4 +1,4 @@
-"""Slow results kept in the cache under the hash of what went into them."""
+"""Slow results, cached under the hash of their inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_CONTENT = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 def files_below(path: Path) -> list[Path]:
-    """Every file of a directory (or the file itself), sorted, without interpreters' and checkers' leftovers."""
+    """Return every file of a directory, or the file itself, sorted, without files that interpreters and checkers leave behind."""
     if not path.is_dir():
         return [path]
     return sorted(
@@ -28,7 +28,7 @@ def files_below(path: Path) -> list[Path]:
 
 
 def content_hash(paths: Iterable[Path], *words: str) -> str:
-    """A hash (16 hex digits) of words, and of the names, modes and bytes of all files in the given files and directories."""
+    """Return a hash (16 hex digits) of words, and of the names, modes and bytes of all files in the paths."""
     digest = hashlib.sha256()
     for word in words:
         digest.update(f"{len(word)}:{word}".encode())
@@ -43,7 +43,7 @@ def content_hash(paths: Iterable[Path], *words: str) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, made when missing; released by the kernel when the process dies."""
+    """Hold an exclusive lock on a file inside the with block. The kernel releases the lock of a process that dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -51,10 +51,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def cached(kind: str, key: str, build: Callable[[Path], None], keep: int = 3) -> Path:
-    """The cached directory of `kind` for `key`; `build` fills it when it is missing.
+    """Return the cached directory of `kind` for `key`. If it is missing, `build` fills it.
 
-    Built beside and renamed when complete, so an interrupted build leaves nothing that looks whole. Of older results of the same kind
-    the `keep` last used stay.
+    A complete directory is renamed into place, so an interrupted build leaves nothing that looks complete. Of earlier results of the same
+    kind, the `keep` last used ones stay.
     """
     shelf = cache_directory(kind)
     result = shelf / key

@@ -1,4 +1,4 @@
-"""Processes that can be distinguished from later processes with the same number."""
+"""Processes that are not mistaken for later ones with the same number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hack.support.progress import Failure
 
 @dataclass(frozen=True)
 class Process:
-    """A process by its number and the moment it started (clock ticks since boot), which no later process shares."""
+    """A process: its number and its start time (clock ticks since boot). No other process has both."""
 
     pid: int
     started: int
 
     @classmethod
     def running(cls, pid: int) -> Process:
-        """The running process of that number. Raises `ProcessLookupError` when there is none."""
+        """Return the running process of a number. Raises `ProcessLookupError` without one."""
         started = _start_time(pid)
         if started is None:
             raise ProcessLookupError(pid)
@@ -29,14 +29,14 @@ class Process:
 
     @staticmethod
     def write(path: Path, *processes: Process) -> None:
-        """Remember processes in a file, whole or not at all."""
+        """Record processes in a file, atomically."""
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(json.dumps([asdict(each) for each in processes]))
         unfinished.rename(path)
 
     @staticmethod
     def read(path: Path) -> list[Process]:
-        """Remembered processes; none when the file is missing."""
+        """Return the recorded processes, none without the file."""
         try:
             return [Process(**entry) for entry in json.loads(path.read_text())]
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class Process:
         return _start_time(self.pid) == self.started
 
     def end(self, seconds: float = 30) -> None:
-        """Kill this very process and wait until it is gone. Raises `Failure` when it is still there after `seconds`."""
+        """Kill the process and wait for its end. Raises `Failure` if it still runs after `seconds`."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + seconds
@@ -60,11 +60,11 @@ class Process:
 
 
 def _start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; None when there is no such process or only its exit status is left."""
+    """Return field 22 of /proc/PID/stat, None if the process does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field, the name, may hold blanks and parentheses.
+    # The second field, the name, may contain blanks and parentheses.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])

@@ -1,4 +1,4 @@
-"""Progress lines with elapsed seconds, and steps run side by side."""
+"""Progress lines with elapsed seconds, and steps that run side by side."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _STARTED = time.monotonic()
 
 
 class Failure(Exception):
-    """A step failed for a reason that its message explains to the user; shown without a traceback."""
+    """A step failed for a reason that the message explains. Commands print it without a traceback."""
 
 
 def say(message: str) -> None:
-    """Print one progress line, prefixed with the seconds since the command started, on stderr."""
+    """Print a progress line on standard error, with the seconds since the start of the command."""
     print(f"[{time.monotonic() - _STARTED:6.1f}s] {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Say that a slow step starts and how many seconds it took."""
+    """Print the start of a slow step, and at its end the seconds that it took."""
     say(f"{name} ...")
     started = time.monotonic()
     yield
@@ -49,7 +49,7 @@ def every(seconds: float, report: Callable[[], object]) -> Iterator[None]:
 
 
 def side_by_side(*steps: Callable[[], object]) -> None:
-    """Run steps in threads and wait for all of them; the first failure is raised after the others have ended."""
+    """Run steps in threads and wait for all of them. Then raise the first failure."""
     with ThreadPoolExecutor(max_workers=max(1, len(steps))) as pool:
         for running in [pool.submit(each) for each in steps]:
             running.result()

@@ -47,31 +47,31 @@ BATCHES = {"64k": 64 << 10, "1m": 1 << 20}
 
 @dataclass
 class Brokers:
-    """A contestant: its address, and the processes whose CPU counts."""
+    """A contestant: its address, and the processes whose CPU time counts."""
 
     name: str
     bootstrap: str
     pid: int
     stores: dict[str, int] = field(default_factory=dict)
-    """Servers that it needs beside it, by name."""
+    """Process numbers of the other servers that the contestant needs, by name."""
     database: Postgres | None = None
-    """The server of its coordinator, if there is one."""
+    """The server of the coordinator, None without one."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU seconds that a piece of work took."""
+    """CPU seconds of a piece of work."""
 
     broker: float
     stores: dict[str, float]
 
 
 Seen = dict[str, float]
-"""Measured values of a contestant by the name of the figure."""
+"""Measured values of a contestant, by name of the figure."""
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Every contestant in turn; figures of both of ours stand beside Kafka's."""
+    """Measure every contestant in turn, and yield the figures of both of ours with Kafka's as the peer's."""
     seen_by_name: dict[str, Seen] = {}
     for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
         directory = options.directory / f"broker-{name}"
@@ -113,7 +113,7 @@ UNITS: dict[str, tuple[str, Better]] = {
 
 
 def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
-    """All of it on one contestant, ``megabytes`` each way."""
+    """Measure one contestant, with ``megabytes`` in and out."""
     seen: Seen = {}
     with Sampler(brokers.pid, interval=1.0, memory_interval=0.5).sampling() as usage:
         say(f"{brokers.name}: warming up")
@@ -125,7 +125,7 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
         seen |= out_of_history(brokers, megabytes)
         seen |= at_the_tail(brokers)
         seen |= under_load(brokers, {"slow": SLOW_MB, "half": seen["produce_1m"] / 2})
-        # Its own half is what ours are asked for, too.
+        # Ours are also measured at half of Kafka's throughput.
         same = {f"same_{what}": seen[f"half_{what}"] for what in ("p50", "p99")}
         seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
         seen |= beside_history(brokers, megabytes)
@@ -134,12 +134,12 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
 
 
 def records(megabytes: float) -> int:
-    """How many records that is."""
+    """Return the number of records in so many megabytes."""
     return int(megabytes * 1_000_000 / RECORD_BYTES)
 
 
 def into(brokers: Brokers, size: str, megabytes: int) -> Seen:
-    """As fast as one producer goes, in batches of ``size``."""
+    """Measure one producer at full speed, in batches of ``size``."""
     say(f"{brokers.name}: {megabytes} MB in batches of {size}")
     before = rows(brokers)
     spent, sent = charged(brokers, lambda: produce(brokers, f"in-{size}", records(megabytes), BATCHES[size]))
@@ -152,7 +152,7 @@ def into(brokers: Brokers, size: str, megabytes: int) -> Seen:
 
 
 def rows(brokers: Brokers) -> tuple[int, int] | None:
-    """(rows of runs and objects, objects committed) that PostgreSQL has."""
+    """Return (rows of runs and objects, committed objects) in PostgreSQL, None without a database."""
     if brokers.database is None:
         return None
     database = brokers.database
@@ -166,13 +166,13 @@ def rows(brokers: Brokers) -> tuple[int, int] | None:
 
 def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
     """Read the log from its beginning with one consumer."""
-    say(f"{brokers.name}: reading it from the beginning")
+    say(f"{brokers.name}: reading the log from its beginning")
     spent, rate = charged(brokers, lambda: consume(brokers, "in-1m", records(megabytes)))
     return {"catch_up": rate, "catch_up_cpu": spent.broker / megabytes * 1000}
 
 
 def at_the_tail(brokers: Brokers) -> Seen:
-    """A consumer that is there first, and a producer."""
+    """Measure a consumer that waits at the end of the log, and a producer."""
     say(f"{brokers.name}: at the tail")
     megabytes = TAIL_MB * LOAD_SECONDS
     create(brokers, "tail")
@@ -187,7 +187,7 @@ def at_the_tail(brokers: Brokers) -> Seen:
         reading.join()
 
     spent, _ = charged(brokers, work)
-    assert delays, "the consumer at the tail did not get all records"
+    assert delays, "the consumer at the tail did not receive all records"
     return {
         "tail_cpu": spent.broker / megabytes * 1000,
         "tail_p50": percentile(delays, 0.5),
@@ -196,7 +196,7 @@ def at_the_tail(brokers: Brokers) -> Seen:
 
 
 def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready: threading.Event) -> None:
-    """Read ``count`` records that come from now on; milliseconds from send to here of some of them, once all are there."""
+    """Read ``count`` new records, then add the milliseconds from send to receipt of some of them to ``delays``."""
     consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "tail", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     consumer.poll(0.5)
@@ -214,7 +214,7 @@ def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready:
 
 
 def under_load(brokers: Brokers, loads: Mapping[str, float]) -> Seen:
-    """How long a publish takes at so many MB/s."""
+    """Measure the time of a publish at each load in MB/s."""
     seen: Seen = {}
     for load, rate in loads.items():
         say(f"{brokers.name}: publishing {rate:.0f} MB/s")
@@ -275,7 +275,7 @@ def produce(
     linger_ms: int = 50,
     idempotent: bool = True,
 ) -> Sent:
-    """Send ``count`` records to a topic, which is made if need be; as fast as it goes if no rate is given."""
+    """Send ``count`` records to a topic, at full speed without a rate. Creates a missing topic."""
     rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
     create(brokers, topic)
     output = tool(
@@ -296,8 +296,8 @@ def produce(
 
 
 def consume(brokers: Brokers, topic: str, count: int) -> float:
-    """Read a topic from its beginning; MB/s while it fetched."""
-    # The time-out is how long it waits for one more record.
+    """Read a topic from its beginning and return the MB/s of the fetches."""
+    # The timeout is the longest wait for one more record.
     arguments = (
         "--topic",
         topic,
@@ -315,7 +315,7 @@ def consume(brokers: Brokers, topic: str, count: int) -> float:
 
 
 def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
-    """A topic, unless it is there."""
+    """Create a topic, unless it exists."""
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     if topic not in admin.list_topics(timeout=30).topics:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -340,7 +340,7 @@ def on_kafka(directory: Path) -> Iterator[Brokers]:
 
 @contextmanager
 def on_directory(directory: Path) -> Iterator[Brokers]:
-    """Our broker on its own."""
+    """Run our broker alone."""
     with embedded(directory / "data") as broker:
         assert broker.process is not None
         yield Brokers("firn-broker over a directory", broker.bootstrap, broker.process.pid)
@@ -348,7 +348,7 @@ def on_directory(directory: Path) -> Iterator[Brokers]:
 
 @contextmanager
 def on_bucket(directory: Path) -> Iterator[Brokers]:
-    """Our broker as one of a fleet, with the settings that the operator gives it."""
+    """Run our broker as one of a fleet, with the settings from the operator."""
     with ExitStack() as stack:
         storage = stack.enter_context(s3(directory))
         database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
@@ -364,7 +364,7 @@ def on_bucket(directory: Path) -> Iterator[Brokers]:
 
 
 def child(command: str) -> int:
-    """The process of that name that this one started."""
+    """Return the number of the child process with this command."""
     mine = os.getpid()
     (pid,) = [each.pid for each in processes().values() if each.parent == mine and each.command == command]
     return pid

@@ -1,5 +1,5 @@
-"""Compaction of a table of 1 MiB files, against Spark's plain ``rewrite_data_files`` on a table of the very same files: one core and the same
-heap each, one after the other, each a fresh process with the same Spark settings. And what queries gain by it.
+"""Compaction of a table of 1 MiB files, against Spark's plain ``rewrite_data_files`` on a table of the same files: one core and the same
+heap each, one after the other, each a fresh process with the same Spark settings. Also the effect on queries.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ CORES = 1
 HEAP = "1g"
 TARGET = 128 * MIB
 FILES_PER_MINUTE = 100
-"""Of `Options.minutes`: ten minutes are a table of 1,000 files."""
+"""Files per minute of `Options.minutes`: ten minutes are a table of 1,000 files."""
 PEER = "Spark rewrite_data_files"
 BEFORE = "before"
 WORK = CompactionWork(target_file_bytes=TARGET, open_grace_ms=0, rewrite_manifests="Never")
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Fill both tables, compact both, look at both."""
+    """Fill both tables, compact both, and measure both."""
     count = max(20, int(FILES_PER_MINUTE * options.minutes))
     with lake(options.directory / "compaction") as stores:
         with step(f"writing two tables of {count} files of 1 MiB"):
             rows = fill_with_small_files(stores, ["ours", "theirs"], count)
         size = sum(file.bytes for file in commits.data_files(stores.catalog().load_table((NAMESPACE, "ours"))))
-        with step("queries before"):
+        with step("queries before compaction"):
             before = time_queries(stores, "look-before", "ours")["ours"]
-        with step("plain Spark compacts"):
+        with step("compaction by plain Spark"):
             theirs = plain(stores, "plain", ["rewrite", "theirs", str(TARGET)])
-        with step("Firn compacts"):
+        with step("compaction by Firn"):
             report, ours = maintain(
                 stores, run_of(stores, "firn", [work(stores, "ours", WORK)], cores=CORES, heap=HEAP)
             )
-        with step("queries after"):
+        with step("queries after compaction"):
             after = time_queries(stores, "look-after", "ours,theirs")
         for name, query_seconds in after.items():
             if query_seconds["rows"] != rows or query_seconds["sum"] != before["sum"]:
@@ -69,7 +69,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
-    """A run of `hack.bench.contestants.plain_spark`."""
+    """Run `hack.bench.contestants.plain_spark` and return its result."""
     directory = stores.directory / name
     directory.mkdir()
     command = ["-m", "hack.bench.contestants.plain_spark", *arguments]
@@ -78,5 +78,5 @@ def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
 
 def time_queries(stores: Lake, name: str, tables: str) -> dict[str, dict[str, float]]:
     """Time queries over the tables in a separate process."""
-    seconds: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["look", tables]).output.splitlines()[-1])
+    seconds: dict[str, dict[str, float]] = json.loads(plain(stores, name, ["query", tables]).output.splitlines()[-1])
     return seconds

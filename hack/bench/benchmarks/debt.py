@@ -1,4 +1,4 @@
-"""Maintenance debt: the operator's cost of measuring every table after a start, after a commit to each table, and without commits.
+"""Maintenance debt: the cost for the operator of measuring every table after a start, after a commit to each table, and without commits.
 
 The tables have metadata only, because measuring debt reads no data file: 20 commits of 10 files each, in PostgreSQL and on an S3 server.
 """
@@ -63,7 +63,7 @@ AGE_MS = 3_600_000
 
 @dataclass
 class Table:
-    """A table as metadata alone, and what its next commit needs of it."""
+    """A table that has only metadata, and the data for its next commit."""
 
     name: str
     location: str
@@ -74,7 +74,7 @@ class Table:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Make the tables, measure them three times."""
+    """Create the tables and measure them three times."""
     directory = options.directory / "debt"
     directory.mkdir(parents=True)
     with postgres(directory / "postgres") as database, s3(directory / "s3") as storage:
@@ -97,7 +97,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Sequence[Table]) -> list[Figure]:
-    """Figures of the first round, of one after a commit to each table, and of one after none."""
+    """Return the figures of the first round, of one after a commit to each table, and of one without commits."""
     targets = [TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=table.name) for table in tables]
     debts = CatalogDebts({CATALOG: connection}, SystemClock())
     figures: list[Figure] = []
@@ -132,7 +132,7 @@ async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Seq
 
 @dataclass
 class Work:
-    """Requests to catalog and object store, of all threads together."""
+    """Requests to the catalog and the object store, of all threads together."""
 
     reads: int = 0
     queries: int = 0
@@ -166,7 +166,7 @@ def counted() -> Iterator[Work]:
 
 
 def planned(catalog: SqlCatalog, tables: Sequence[Table]) -> float:
-    """Seconds for all tables with PyIceberg's own scan planning, in as many threads, from some of them."""
+    """Return the seconds of PyIceberg's own scan planning for all tables, in as many threads. Measures some and scales."""
     some = tables[:PEER_TABLES]
 
     def plan_table(table: Table) -> int:
@@ -180,7 +180,7 @@ def planned(catalog: SqlCatalog, tables: Sequence[Table]) -> float:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident bytes of this process."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024
 
@@ -201,7 +201,7 @@ def new(catalog: SqlCatalog, name: str) -> Table:
 
 
 def write(catalog: SqlCatalog, tables: Sequence[Table], commits: int) -> list[Table]:
-    """So many more commits to each table."""
+    """Add so many commits to each table."""
     with ThreadPoolExecutor(8) as pool:
         written = list(pool.map(lambda table: commit(catalog, table, commits), tables))
     with catalog.engine.begin() as session:
@@ -219,7 +219,7 @@ def write(catalog: SqlCatalog, tables: Sequence[Table], commits: int) -> list[Ta
 
 
 def commit(catalog: SqlCatalog, table: Table, commits: int) -> tuple[Table, bool]:
-    """Commits to one table: manifests, the newest manifest list, metadata. Whether it is new to the catalog."""
+    """Write commits to one table: manifests, the newest manifest list, metadata. Returns the table, and True if the catalog lacks it."""
     io = file_io.ObjectFileIO(catalog.properties)
     fresh = table.commits == 0
     schema = new_schema(COLUMNS)
@@ -271,7 +271,7 @@ def commit(catalog: SqlCatalog, table: Table, commits: int) -> tuple[Table, bool
 
 
 def data_file(path: str) -> DataFile:
-    """A file of 1 MiB with statistics for every column, as Firn writes them."""
+    """Return a file of 1 MiB with statistics for every column, as Firn writes them."""
     columns = range(1, len(COLUMNS) + 1)
     return DataFile.from_args(
         content=DataFileContent.DATA,

@@ -1,6 +1,6 @@
 """Decoding and landing inside one task, without Spark and Kafka: CPU seconds per million records on one core.
 
-The peer is pyarrow's own JSON reader where it can read the same, which is not strict: one bad record fails its whole block.
+The peer is pyarrow's own JSON reader, if it can read the same records. It is not strict: one bad record fails its whole block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNIT = "CPU s per million records"
 
 
 def _batches(values: list[bytes]) -> list[pa.RecordBatch]:
-    """As Spark gives them."""
+    """Return the values in batches, as from Spark."""
     batches = []
     for start in range(0, len(values), _BATCH):
         part = values[start : start + _BATCH]
@@ -69,7 +69,7 @@ def _job(columns: tuple[Column, ...]) -> IngestJob:
 
 
 def _cost(run: Callable[[], object], count: int) -> float:
-    """The median over some runs, after one to warm up."""
+    """Return the median over some runs, after a run for warm-up."""
     run()
     costs = []
     for _ in range(_REPEATS):
@@ -93,12 +93,12 @@ def _nested(values: list[bytes]) -> list[bytes]:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Decoding of flat records, strict decoding, records with nested fields, and the whole of a task."""
+    """Measure decoding of flat records, strict decoding, records with nested fields, and a whole task."""
     values = records.Generator().generate(_COUNT)
     yield Figure("decode_record_bytes", sum(map(len, values)) / _COUNT, "bytes", "lower")
     places = [Places.from_arrow(batch["value"]) for batch in _batches(values)]
     blocks = BlockDecoder(records.COLUMNS, refuse_unknown=False)
-    assert all(blocks.decode(part)[1].all() for part in places), "the benchmark's records are ordinary ones"
+    assert all(blocks.decode(part)[1].all() for part in places), "the decoder refused a record of the benchmark"
     lines, schema = b"\n".join(values), arrow_types.arrow_schema(records.COLUMNS)
     settings = {
         "parse_options": pa_json.ParseOptions(explicit_schema=schema),

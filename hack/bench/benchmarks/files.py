@@ -1,6 +1,6 @@
-"""Small files: what tables look like after minutes of a steady 1,000 records a second, beside the Iceberg sink of Kafka Connect.
+"""Small files: tables after minutes of a steady 1,000 records a second, beside the Iceberg sink of Kafka Connect.
 
-Both read the same topic at the same time; the sink commits as often as Firn's freshness asks.
+Both read the same topic at the same time. The sink commits as often as Firn's freshness requires.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_WAIT = 180.0
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Start both, produce, wait until both tables hold everything, look at their files."""
+    """Start both, produce, wait until both tables have all records, and measure their files."""
     jars()
     with lake(options.directory / "files") as stores:
         create_topics(stores.kafka.bootstrap, [TOPIC], PARTITIONS)
@@ -92,7 +92,7 @@ def numbers(files: Sequence[DataFile]) -> dict[str, float]:
 
 
 def await_rows(who: str, contestant: Contestant, catalog: Any, rows: int) -> None:
-    """Wait until the table holds exactly ``rows``."""
+    """Wait until the table has exactly ``rows`` rows."""
 
     def complete() -> bool:
         contestant.assert_alive()

@@ -1,6 +1,6 @@
-"""How long Ready takes to follow what Kubernetes shows: the ingestion driver goes and is there again, the broker goes and is there again.
+"""Delay of the condition Ready after changes in Kubernetes: the pod of the ingestion driver, then of the broker, is killed and returns.
 
-The promise is 15 s. Cause and effect are both timed by watches of this process, so what is measured is the operator.
+The goal is 15 s. Watches of this process time both cause and effect, so the figures are about the operator alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WITHIN = 300.0
 
 
 class States:
-    """When something was seen to become True or False, by a watch; each change once."""
+    """Times at which a watch saw a value become True or False; each change once."""
 
     def __init__(
         self, is_true: Callable[[Any], bool], lister: Callable[..., Any], *arguments: str, **options: str
@@ -49,7 +49,7 @@ class States:
                         self.changes.append((time.time(), now))
 
     def since(self, moment: float, value: bool) -> float | None:
-        """When it first became ``value``, or was so still, at ``moment`` or later; None where it has not yet."""
+        """Return the first time at ``moment`` or later with this value, None if the value has not had it yet."""
         return next((at for at, now in self.changes if at >= moment and now == value), None)
 
     def await_since(self, what: str, moment: float, value: bool) -> float:
@@ -68,7 +68,7 @@ def pod_ready(pod: dict[str, Any]) -> bool:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Kill each of the two pods some times; figures are the longest times seen."""
+    """Kill each of the two pods several times. Figures are the longest times."""
     with step("the quick-start release"):
         quickstart.cluster_up()
         quickstart.install()
@@ -80,7 +80,7 @@ def measure(options: Options) -> Iterator[Figure]:
         ready = States(
             quickstart.is_ready, objects.list_namespaced_custom_object, names.GROUP, names.VERSION, NAMESPACE, PLURAL
         )
-        with step("a topic, so that broker and driver are up"):
+        with step("creating a topic, so that broker and driver run"):
             ready.await_since("the topic is Ready", 0, True)
         for what, pod in (("driver", DRIVER), ("broker", BROKER)):
             gone, back = [], []
@@ -104,5 +104,10 @@ def measure(options: Options) -> Iterator[Figure]:
                 yield Figure(f"follow_{what}_gone", max(gone), "s from pod to Ready=False, longest", "lower")
                 yield Figure(f"follow_{what}_back", max(back), "s from pod to Ready=True, longest", "lower")
             else:
-                # It was back before there was anything to tell.
-                yield Figure(f"follow_{what}_gone", None, "s; it was back too soon to be told", "lower")
+                # The pod was back before its end was noticed.
+                yield Figure(
+                    f"follow_{what}_gone",
+                    None,
+                    "s from pod to Ready=False; the pod was back before its end was noticed",
+                    "lower",
+                )

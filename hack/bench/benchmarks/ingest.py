@@ -41,14 +41,14 @@ class Run:
     started: float
     serving: float
     visible: float
-    """When the last row was seen in the table."""
+    """Time at which the table had the last row."""
     history: Sequence[Commit]
     files: Sequence[DataFile]
     usage: Usage
 
     @property
     def rows(self) -> int:
-        """Rows in the table at the end."""
+        """Return the number of rows in the table at the end."""
         return self.history[-1].rows
 
     def values(self) -> dict[str, float | None]:
@@ -72,7 +72,7 @@ class Run:
         }
 
     def parts(self) -> dict[str, float]:
-        """CPU seconds per million rows after the first commit, by part of the process tree."""
+        """Return the CPU seconds per million rows after the first commit, by part of the process tree."""
         first, later = self.history[0], self.rows - self.history[0].rows
         return (
             {part: self.usage.cpu_between(first.time, self.visible, part) / later * 1e6 for part in self.usage.parts}
@@ -100,7 +100,7 @@ _LATER = "cpu_seconds_per_million_rows_after_first_commit"
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Fill the topic, let both land it in turn, compare."""
+    """Fill the topic, let both contestants land it in turn, and compare them."""
     jars()
     compiled()
     with lake(options.directory / "ingest") as stores:
@@ -118,7 +118,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def compared(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[Figure]:
-    """The medians of both contestants' runs as figures."""
+    """Yield the medians of both contestants' runs as figures."""
     mine, peers = [run.values() for run in ours], [run.values() for run in theirs]
     for name, (unit, better) in FIGURES.items():
         value, peer_value = _median([run[name] for run in mine]), _median([run[name] for run in peers])
@@ -173,5 +173,5 @@ def _run(who: str, stores: Lake, table: str, rows: int, start: Callable[[], Abst
             usage.sample()
     final = catalog.load_table(identifier)
     if commits.landed(final) != rows:
-        raise RuntimeError(f"{who}: table {table} has {commits.landed(final)} rows, the topic {rows} records")
+        raise RuntimeError(f"{who}: table {table} has {commits.landed(final)} rows, but the topic has {rows} records")
     return Run(started, serving, visible, commits.history(final), commits.data_files(final), usage)

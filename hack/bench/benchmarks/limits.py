@@ -43,11 +43,11 @@ CONNECTIONS = 500
 IDLE_SECONDS = 20
 COMMIT_SECONDS = 5
 BATCHES = (1, 100, 1000)
-"""Batches of one commit, each of a partition of its own."""
+"""Numbers of batches in a commit, each of another partition."""
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """The three limits in turn."""
+    """Measure the three limits in turn."""
     yield from asyncio.run(commits(options.directory))
     many, idle = [], []
     for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
@@ -76,8 +76,11 @@ IDLE: dict[str, tuple[str, Better]] = {
 
 
 def thousand_partitions(brokers: Brokers) -> dict[str, float]:
-    """Records of 1 KB, each batch to another partition, and out again. Without idempotence: with so many partitions Kafka 4.2.1 refuses batches
-    of its own idempotent producer (OutOfOrderSequence) until they time out."""
+    """Write records of 1 KB, each batch to another partition, and read them.
+
+    Not idempotent: with so many partitions, Kafka 4.2.1 refuses batches of its own idempotent producer (OutOfOrderSequence)
+    until they time out.
+    """
     say(f"{brokers.name}: {PARTITIONS} partitions")
     create(brokers, "many", PARTITIONS)
     produce(brokers, "many", MANY_RECORDS // 4, 16 << 10, idempotent=False)
@@ -93,7 +96,7 @@ def thousand_partitions(brokers: Brokers) -> dict[str, float]:
 
 
 def idle_connections(brokers: Brokers) -> dict[str, float]:
-    """Consumers that ask every half second, as they do by default, and get nothing; and a producer beside them."""
+    """Measure a producer beside consumers that fetch every half second, as by default, and get no records."""
     say(f"{brokers.name}: {CONNECTIONS} idle consumers")
     create(brokers, "idle", 1)
     produce(brokers, "beside", 10_000, 64 << 10)
@@ -111,7 +114,7 @@ async def _beside_idle(brokers: Brokers) -> dict[str, float]:
         cpu = sum(cpu_by_part(brokers.pid).values()) - cpu
         memory = memory_bytes(brokers.pid) - memory
         sent = await asyncio.to_thread(produce, brokers, "beside", 200_000, 64 << 10, 10, linger_ms=5)
-        assert not any(task.done() for task in waiting), "a consumer was not served"
+        assert not any(task.done() for task in waiting), "the broker did not answer a consumer"
     finally:
         for task in waiting:
             task.cancel()
@@ -124,7 +127,7 @@ async def _beside_idle(brokers: Brokers) -> dict[str, float]:
 
 
 async def _wait_for_records(host: str, port: int) -> None:
-    """Fetch (version 11) of an empty partition, for ever."""
+    """Fetch (version 11) an empty partition, for ever."""
     reader, writer = await asyncio.open_connection(host, port)
     name, size = b"idle", struct.pack(">i", 1 << 20)
     body = (
@@ -141,7 +144,7 @@ async def _wait_for_records(host: str, port: int) -> None:
 
 
 async def commits(directory: Path) -> Iterable[Figure]:
-    """Commits of idempotent producers' batches, one after the other, as a broker makes them."""
+    """Measure commits of idempotent producers' batches, one after the other, as a broker makes them."""
     rates = []
     with ExitStack() as stack:
         database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
@@ -178,7 +181,7 @@ async def commits(directory: Path) -> Iterable[Figure]:
 
 
 async def _commits(store: MetadataStore, batches: int) -> list[float]:
-    """Seconds of each."""
+    """Return the seconds of each commit."""
     topic = Topic(uuid4(), f"of-{batches}", batches, {})
     await store.topics.create_topic(topic)
     lease = await store.nodes.join(NodeAddress("127.0.0.1", 9092), 600_000)

@@ -1,7 +1,7 @@
-"""Many IcebergTopics at once on the test cluster: seconds until all are Ready (topic and table), and what that costs the operator.
+"""Many IcebergTopics at once on the test cluster: seconds until all are Ready (topic and table), and the cost for the operator.
 
 The quick-start release serves them: real API server and etcd, broker, PostgreSQL, S3 and ingestion driver. Strimzi's topic operator, which
-makes topics only, cannot be had as an artifact: its figures are recorded ones, from a machine like ours.
+creates only topics, is not available as an artifact: its figures are recorded ones, from a machine like ours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _APPLIERS = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """The operator's own account of itself. ``cpu`` in seconds, ``writes``: requests to the Kubernetes API since its start."""
+    """Metrics of the operator since its start. ``cpu`` is in seconds; ``writes`` are requests to the Kubernetes API."""
 
     time: float
     cpu: float
@@ -50,7 +50,7 @@ class Reading:
 
 
 def reading(text: str, moment: float) -> Reading:
-    """The operator's metrics document as a reading."""
+    """Read the operator's metrics document."""
     values = {"process_cpu_seconds_total": 0.0, "process_resident_memory_bytes": 0.0}
     writes = 0.0
     for family in text_string_to_metric_families(text):
@@ -72,7 +72,7 @@ class Cluster:
         self.objects = client.CustomObjectsApi()
 
     def read_operator(self) -> Reading:
-        """The operator's metrics now."""
+        """Return the operator's current metrics."""
         selector = "app.kubernetes.io/name=firn,app.kubernetes.io/component=operator"
         pods = self.core.list_namespaced_pod(
             quickstart.SYSTEM, label_selector=selector, field_selector="status.phase=Running"
@@ -84,35 +84,35 @@ class Cluster:
         return reading(answer.data.decode(), time.time())
 
     def create(self, topic: dict[str, Any]) -> None:
-        """Make an IcebergTopic."""
+        """Create an IcebergTopic."""
         self.objects.create_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL, topic)
 
     def count(self) -> int:
-        """IcebergTopics in the namespace."""
+        """Return the number of IcebergTopics in the namespace."""
         topics: Any = self.objects.list_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
         return len(topics["items"])
 
     def delete_all(self) -> None:
-        """Delete every IcebergTopic of the namespace; does not wait."""
+        """Delete every IcebergTopic of the namespace, without waiting."""
         self.objects.delete_collection_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL)
 
     @contextmanager
     def namespace(self) -> Iterator[None]:
-        """The namespace, there inside the with block; its topics go before it does."""
+        """Have the namespace inside the with block. Its topics are deleted before it."""
         body = client.V1Namespace(metadata=client.V1ObjectMeta(name=self._namespace))
-        with suppress(client.ApiException):  # an earlier run may have left it
+        with suppress(client.ApiException):  # An earlier run may have left it.
             self.core.create_namespace(body)
         try:
             yield
         finally:
             self.delete_all()
-            await_true("no IcebergTopic is left", lambda: self.count() == 0, READY_WITHIN)
-            # Waits, so that a next run finds none that is going.
+            await_true("no IcebergTopic exists", lambda: self.count() == 0, READY_WITHIN)
+            # Waits, so that the next run does not find a namespace in deletion.
             quickstart.kubectl("delete", "namespace", self._namespace)
 
 
 class ReadyTimes:
-    """When each topic was first seen Ready for its generation, by a watch."""
+    """Times at which a watch first saw each topic Ready for its generation."""
 
     def __init__(self, objects: Any) -> None:
         self._objects = objects
@@ -146,7 +146,7 @@ class ReadyTimes:
 
 
 def topic(name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
-    """An IcebergTopic of a few typed columns, whose topic and table go with it."""
+    """Return an IcebergTopic with a few typed columns, which is deleted with its topic and table."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
@@ -169,14 +169,14 @@ def topic(name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Apply all at once, wait until all are Ready, a minute of nothing, delete all at once."""
+    """Create all at once, wait until all are Ready, wait a minute, and delete all at once."""
     count = options.resources
     with step("the quick-start release"):
         quickstart.cluster_up()
         quickstart.install()
     cluster = Cluster()
     with cluster.namespace(), ReadyTimes(cluster.objects) as ready:
-        with step("a first topic, so that broker and driver are up"):
+        with step("creating a first topic, so that broker and driver run"):
             cluster.create(topic("first"))
             await_true("the first topic is Ready", lambda: "first" in ready.seen, READY_WITHIN)
         before = cluster.read_operator()
@@ -199,9 +199,9 @@ def measure(options: Options) -> Iterator[Figure]:
             time.sleep(STEADY_SECONDS)
         idle = cluster.read_operator()
         deleting = time.time()
-        with step("deleting them"):
+        with step("deleting the IcebergTopics"):
             cluster.delete_all()
-            await_true("all deleted", lambda: cluster.count() == 0, READY_WITHIN)
+            await_true("all IcebergTopics are deleted", lambda: cluster.count() == 0, READY_WITHIN)
         deleted = time.time() - deleting
     peak = max(each.resident_bytes for each in [*readings, after, idle]) / 1e6
     minutes = (idle.time - after.time) / 60
@@ -216,7 +216,7 @@ def measure(options: Options) -> Iterator[Figure]:
     yield figure("half_ready", took[len(took) // 2], "s")
     yield figure("created", created - started, "s")
     yield figure("operator_cpu", after.cpu - before.cpu, "CPU s until all Ready", PEER_CPU_SECONDS)
-    yield figure("operator_memory", peak, "MB (RSS, highest seen)", PEER_MEGABYTES)
+    yield figure("operator_memory", peak, "MB (RSS, highest)", PEER_MEGABYTES)
     yield figure("api_writes_per_topic", (after.writes - before.writes) / count, "requests by the operator")
     yield figure("steady_cpu", (idle.cpu - after.cpu) / minutes, "CPU s per minute")
     yield figure("steady_api_writes", (idle.writes - after.writes) / minutes, "requests per minute")

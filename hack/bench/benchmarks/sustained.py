@@ -1,8 +1,8 @@
 """A steady load for minutes on two lakes at once, one without a policy and one with: small files, query time and freshness over time. Both
-have the same machine at the same time, so what differs is the policy's doing; what a running compaction costs ingestion where both
-want the same cores is measured after it, with a backlog.
+have the same machine at the same time, so the policy is the only difference. The effect of a running compaction on ingestion, when both
+use the same cores, is measured afterwards, with a backlog.
 
-The policy is carried out as the operator does it: debt is measured, and once enough files are due, a run starts as a process of its own.
+The benchmark follows the policy as the operator does: it measures debt, and starts a run in its own process once enough files are due.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DUE_FILES = 20
 MIN_INTERVAL = 60.0
 LOOK_SECONDS = 15.0
 SETTLING_SECONDS = 300.0
-"""So long a table under a policy takes to come to its number of small files; of a short run, the first half."""
+"""Time until the number of small files of a table with a policy is steady. Of a short run, the first half."""
 BACKLOG_PER_MINUTE = 400_000
 LONGEST_WAIT = 900.0
 WITHOUT = "the same load without a policy"
@@ -59,22 +59,22 @@ ALONE = "the same backlog without a compaction"
 
 @dataclass
 class Seen:
-    """Observations of a table while it is written. Times are seconds since the start."""
+    """Observations of a table during writes. Times are seconds since the start."""
 
     at: list[float] = field(default_factory=list)
     small: list[int] = field(default_factory=list)
     query: list[float] = field(default_factory=list)
-    """Seconds a million rows: the table grows, which is no slowing down."""
+    """Seconds per million rows, because the table grows."""
     runs: int = 0
     late: list[float] = field(default_factory=list)
     cpu: float = 0.0
 
     def most(self, values: Sequence[float], settled: float) -> float | None:
-        """The largest value once settled; None without any."""
+        """Return the largest value once settled, None without values."""
         return max((value for at, value in zip(self.at, values, strict=True) if at >= settled), default=None)
 
     def slope(self, values: Sequence[float], settled: float) -> float | None:
-        """By how much a value grows in a minute, once settled (least squares). None with too few looks."""
+        """Return the growth of a value per minute, once settled (least squares). None with too few observations."""
         pairs = [(at, value) for at, value in zip(self.at, values, strict=True) if at >= settled]
         if len(pairs) < 3:
             return None
@@ -82,7 +82,7 @@ class Seen:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """The steady load on both lakes, then both phases of the backlog."""
+    """Measure the steady load on both lakes, then both phases of the backlog."""
     compiled()
     seconds = 60 * options.minutes
     settled = min(SETTLING_SECONDS, seconds / 2)
@@ -147,13 +147,13 @@ def steady(options: Options, policy: bool, seconds: float) -> Seen:
 
 @contextmanager
 def nothing() -> Iterator[None]:
-    """No policy."""
+    """Follow no policy inside the with block."""
     yield
 
 
 @contextmanager
 def carried_out(stores: Lake, target: TableTarget, seen: Seen) -> Iterator[None]:
-    """The policy is followed inside the with block. Raises what a run fails with."""
+    """Follow the policy inside the with block. Raises the error of a failed run."""
     stop = threading.Event()
 
     def follow() -> None:
@@ -181,7 +181,7 @@ def carried_out(stores: Lake, target: TableTarget, seen: Seen) -> Iterator[None]
 
 
 def owed(stores: Lake, target: TableTarget) -> TableDebt:
-    """The table's debt, as the operator measures it."""
+    """Return the table's debt, as the operator measures it."""
     debts = CatalogDebts({CATALOG: stores.connection}, SystemClock())
     try:
         debt = asyncio.run(debts.measure(target, WORK))
@@ -192,7 +192,7 @@ def owed(stores: Lake, target: TableTarget) -> TableDebt:
 
 
 def inspect(stores: Lake, target: TableTarget, seen: Seen, began: float) -> None:
-    """Count small files, time a query."""
+    """Count small files and time a query."""
     at = time.monotonic() - began
     small = owed(stores, target).small_files
     table = arrow_catalog(stores).load_table((target.namespace, target.name))
@@ -205,13 +205,13 @@ def inspect(stores: Lake, target: TableTarget, seen: Seen, began: float) -> None
 
 
 def arrow_catalog(stores: Lake) -> Any:
-    """The catalog as queries open it."""
+    """Open the catalog as queries do."""
     properties = {**stores.connection.properties, PY_IO_IMPL: ARROW_IO}
     return open_catalog(CATALOG, stores.connection.model_copy(update={"properties": properties}))
 
 
 def await_landed(firn: Ingestion, stores: Lake, rows: int) -> None:
-    """Wait until the table holds exactly ``rows``."""
+    """Wait until the table has exactly ``rows`` rows."""
     catalog = stores.catalog()
 
     def landed() -> bool:
@@ -221,14 +221,14 @@ def await_landed(firn: Ingestion, stores: Lake, rows: int) -> None:
     await_true(f"{rows} rows landed", landed, LONGEST_WAIT)
     rows_landed = commits.landed(catalog.load_table((NAMESPACE, TOPIC)))
     if rows_landed != rows:
-        raise RuntimeError(f"the table has {rows_landed} rows, {rows} were produced")
+        raise RuntimeError(f"the table has {rows_landed} rows, but {rows} were produced")
 
 
-# What a running compaction costs ingestion
+# Effect of a running compaction on ingestion
 
 
 def backlog(options: Options) -> Iterator[Figure]:
-    """Land the same backlog twice: alone, and while runs rewrite another table all the time."""
+    """Land the same backlog twice: alone, and while runs always rewrite another table."""
     rows = min(options.rows, int(BACKLOG_PER_MINUTE * options.minutes))
     rates = []
     with lake(options.directory / "sustained-backlog") as stores:
@@ -267,7 +267,7 @@ def backlog(options: Options) -> Iterator[Figure]:
 
 @contextmanager
 def rewriting(stores: Lake) -> Iterator[None]:
-    """A compaction is at work inside the with block: the same table is sorted by one column, then by another. Raises what a run fails with."""
+    """Compact inside the with block: sort the same table by one column, then by another. Raises the error of a failed run."""
     stop, begun = threading.Event(), threading.Event()
 
     def go_on() -> None:

@@ -1,4 +1,4 @@
-"""Many topics with little to do: how fresh one ingestion application keeps them, and what memory that takes.
+"""Many topics with few records: freshness of their tables with one ingestion application, and its memory.
 
 The group has the resources that the chart gives by default: one core, and a heap that leaves the rest of 2 GiB to Python.
 """
@@ -20,16 +20,16 @@ from tests.servers.process import await_true
 
 FRESHNESS_SECONDS = 60.0
 SECONDS_PER_RECORD = 5.0
-"""Of one topic."""
+"""Seconds between the records of a topic."""
 CORES = 1
 HEAP = "768m"
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Serve the topics, let records trickle into all of them, look at when each record was committed."""
+    """Serve the topics, produce few records to each, and measure the time of each record's commit."""
     with lake(options.directory / "trickle") as stores:
         names = [f"trickle_{number:04d}" for number in range(options.topics)]
-        with step(f"making {options.topics} topics and tables"):
+        with step(f"creating {options.topics} topics and tables"):
             create_topics(stores.kafka.bootstrap, names)
             targets = stores.create_topic_tables(names)
         contracts = [job(target.name, target, FRESHNESS_SECONDS) for target in targets]
@@ -71,7 +71,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def await_landed(firn: Ingestion, rows: int) -> None:
-    """Wait until the driver has landed that many; what is late is late, but not for ever."""
+    """Wait until the driver has landed so many rows, also late ones."""
 
     def landed() -> bool:
         firn.assert_alive()
@@ -85,5 +85,5 @@ def await_landed(firn: Ingestion, rows: int) -> None:
 
 
 def share_fresh(late: Mapping[str, Sequence[float]], bound: float) -> float:
-    """The share of topics of which every record was committed within ``bound`` seconds."""
+    """Return the share of topics whose records were all committed within ``bound`` seconds."""
     return sum(max(delays, default=0.0) <= bound for delays in late.values()) / len(late)

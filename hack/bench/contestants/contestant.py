@@ -12,7 +12,7 @@ _LOOK_SECONDS = 2.0
 
 @dataclass
 class Contestant:
-    """A running process, and how it is asked whether it still does its work; asking raises AssertionError where it has given up."""
+    """A running process, and a check of its work, which raises AssertionError if the process has given up."""
 
     process: subprocess.Popen[bytes]
     serving: Callable[[], bool]
@@ -20,11 +20,11 @@ class Contestant:
 
     @property
     def pid(self) -> int:
-        """The root of its processes."""
+        """Return the number of the root of its processes."""
         return self.process.pid
 
     def assert_alive(self) -> None:
-        """Fail when it has ended or given up; cheap enough to be called often."""
+        """Raise AssertionError if the process has ended or given up. Cheap enough for frequent calls."""
         assert self.process.poll() is None, f"{self.process.args!r:.200} ended with {self.process.returncode}"
         if time.monotonic() - self._asked > _LOOK_SECONDS:
             self.serving()

@@ -28,23 +28,23 @@ GROUP = "bench"
 PROFILE = "classic"
 _ROOTS = [str(REPOSITORY), str(REPOSITORY / "spark_apps")]
 _FAILURES = 5
-"""Failures in a row after which a topic counts as given up."""
+"""Consecutive failures after which the benchmark gives up on a topic."""
 
 
 @dataclass
 class Ingestion(Contestant):
-    """The driver, and how it is asked for its progress."""
+    """The driver, and a call for its progress."""
 
     progress: Callable[[], GroupProgress] = field(kw_only=True)
 
     @property
     def rows(self) -> int:
-        """Rows landed by this process, over all topics."""
+        """Return the number of rows that this process has landed, over all topics."""
         return sum(topic.rows for topic in self.progress().topics)
 
 
 def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
-    """The contract of one topic of benchmark records."""
+    """Return the contract of a topic of benchmark records."""
     return IngestJob(
         uid=topic,
         namespace="bench",
@@ -60,7 +60,7 @@ def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
 
 
 def compiled() -> Path:
-    """The decoder's machine code, made once as the Spark image's build makes it."""
+    """Return the directory of the decoder's machine code, compiled once as in the build of the Spark image."""
     sources = [
         REPOSITORY / "spark_apps" / "firn_spark" / "worker" / name
         for name in ("compiled.py", "formats/json/kernel.py", "formats/json/limits.py")
@@ -76,7 +76,7 @@ def compiled() -> Path:
 
 @contextmanager
 def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Ingestion]:
-    """The driver, serving ``jobs`` inside the with block."""
+    """Run the driver for ``jobs`` inside the with block."""
     contracts = directory / "jobs"
     contracts.mkdir(parents=True)
     for contract in jobs:

@@ -26,7 +26,7 @@ NAMESPACE = "bench"
 
 @dataclass(frozen=True)
 class Lake:
-    """A broker, a catalog and a directory for whatever else a benchmark starts."""
+    """A broker, a catalog, and a directory for other programs of a benchmark."""
 
     kafka: Kafka
     database: Postgres
@@ -34,18 +34,18 @@ class Lake:
     directory: Path
 
     def catalog(self) -> Any:
-        """A PyIceberg catalog of it."""
+        """Open the catalog with PyIceberg."""
         return open_catalog(CATALOG, self.connection)
 
     def create_plain_table(self, name: str) -> None:
-        """A table of the record's columns alone, as a sink other than ours fills it."""
+        """Create a table with only the record's columns, for other sinks than ours."""
         catalog = self.catalog()
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(NAMESPACE)
         catalog.create_table((NAMESPACE, name), schema=new_schema(COLUMNS), properties={"format-version": "2"})
 
     def create_topic_tables(self, names: list[str]) -> list[TableTarget]:
-        """Tables as the operator creates them for topics of the records."""
+        """Create tables as the operator does for topics of the records."""
         targets = [TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=name) for name in names]
 
         async def create() -> None:
@@ -61,7 +61,7 @@ class Lake:
 
 @contextmanager
 def lake(directory: Path) -> Iterator[Lake]:
-    """The servers, up inside the with block; the broker with the flags of its stock start script."""
+    """Run the servers inside the with block. The broker has the flags of its own start script."""
     directory.mkdir(parents=True)
     with (
         postgres(directory / "postgres") as database,

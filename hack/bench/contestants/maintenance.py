@@ -33,7 +33,7 @@ _LONGEST = 1800.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a process: ``seconds`` from start to end, and ``usage`` of its whole tree."""
+    """The outcome of a process: ``seconds`` from start to end, and ``usage`` of its process tree."""
 
     seconds: float
     usage: Usage
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def run_of(stores: Lake, name: str, works: Sequence[TableWork], *, cores: int, heap: str) -> MaintenanceRun:
-    """The contract of a run without Kubernetes."""
+    """Return the contract of a run without Kubernetes."""
     jars = sorted(str(jar) for jar in (cache() / "jars" / "spark").glob("*.jar"))
     return MaintenanceRun(
         name=name,
@@ -55,7 +55,7 @@ def run_of(stores: Lake, name: str, works: Sequence[TableWork], *, cores: int, h
 
 
 def work(stores: Lake, name: str, compaction: CompactionWork) -> TableWork:
-    """The compaction of one table."""
+    """Return the work of compacting one table."""
     table = stores.catalog().load_table((NAMESPACE, name))
     target = TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=name)
     return TableWork(
@@ -70,7 +70,7 @@ def work(stores: Lake, name: str, compaction: CompactionWork) -> TableWork:
 
 
 def maintain(stores: Lake, run: MaintenanceRun) -> tuple[TableReport, Outcome]:
-    """Carry out a run; its first table's report. Raises RuntimeError where it fails."""
+    """Carry out a run and return the report of its first table. Raises RuntimeError if it fails."""
     directory = stores.directory / run.name
     directory.mkdir()
     message = directory / "message"
@@ -82,7 +82,7 @@ def maintain(stores: Lake, run: MaintenanceRun) -> tuple[TableReport, Outcome]:
 
 
 def process(directory: Path, run: MaintenanceRun, command: Sequence[str], message: Path) -> Outcome:
-    """``command`` (of Python) with the run's file as argument, until it ends. Raises RuntimeError unless it ends well."""
+    """Run ``command`` (of Python) to its end, with the run's file as argument. Raises RuntimeError if it fails."""
     file = directory / "run.json"
     file.write_text(run.model_dump_json())
     scratch = directory / "tmp"
@@ -114,12 +114,12 @@ def process(directory: Path, run: MaintenanceRun, command: Sequence[str], messag
                 started.kill()
                 started.wait()
     if started.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {tail(log)}")
+        raise RuntimeError(f"{' '.join(command)} failed with exit code {started.returncode}: {tail(log)}")
     return Outcome(time.monotonic() - began, usage, output.decode())
 
 
 def fill_with_small_files(stores: Lake, names: Sequence[str], files: int, size: int = MIB) -> int:
-    """Plain tables of so many files of about ``size`` bytes, 20 to a commit, the same in each table; their rows."""
+    """Fill plain tables with the same files of about ``size`` bytes, 20 per commit. Returns the number of rows."""
     properties = {**stores.connection.properties, PY_IO_IMPL: ARROW_IO}
     catalog = open_catalog(CATALOG, stores.connection.model_copy(update={"properties": properties}))
     for name in names:
@@ -142,7 +142,7 @@ def fill_with_small_files(stores: Lake, names: Sequence[str], files: int, size: 
 
 
 def _rows(schema: Any, first: int, count: int) -> pa.Table:
-    """Rows like the records of the other benchmarks."""
+    """Return rows like the records of the other benchmarks."""
     pick = np.random.default_rng(first)
     notes = np.array(_NOTES)
     columns = {

@@ -1,6 +1,6 @@
 """Plain Spark on a session with the configuration of a maintenance run, in a process that the benchmark `compaction` starts.
 
-``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``. ``look TABLES RUN`` times queries over each of the tables
+``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``. ``query TABLES RUN`` times queries over each of the tables
 (comma-separated). The result is one line of JSON on standard output.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def rewrite(spark: Any, name: str, target: int) -> dict[str, Any]:
-    """Iceberg's own bin-packing of one table."""
+    """Run Iceberg's own bin-packing of one table."""
     began = time.monotonic()
     options = f"map('target-file-size-bytes', '{target}')"
     (row,) = spark.sql(
@@ -48,7 +48,7 @@ def rewrite(spark: Any, name: str, target: int) -> dict[str, Any]:
 
 
 def time_query(spark: Any, table: str) -> dict[str, float]:
-    """Seconds to plan a query, and to run one, over the whole table; and what is in it."""
+    """Return the seconds to plan and to run a query over the whole table, and the counts of the table."""
     frame = spark.read.format("iceberg").load(table)
     rows, total = frame.selectExpr("count(*)", "sum(id)").first()
     return {
@@ -63,7 +63,7 @@ def time_query(spark: Any, table: str) -> dict[str, float]:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Median of some runs, after two that warm up."""
+    """Return the median of some runs, after two runs for warm-up."""
     seconds = []
     for _ in range(2 + REPEATS):
         began = time.monotonic()

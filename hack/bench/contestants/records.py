@@ -1,4 +1,4 @@
-"""The records of the benchmarks: JSON of about 200 bytes with eight typed values, and filling a topic with them."""
+"""The records of the benchmarks, JSON of about 200 bytes with eight typed values, and producers of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PACE_SECONDS = 0.02
 
 
 class Generator:
-    """Records with ids from 0 on, always the same ones for the same seed."""
+    """A generator of records with ids from 0 on, the same ones for the same seed."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class Generator:
         self._time = np.datetime64("2026-01-01T00:00:00.000", "ms")
 
     def generate(self, count: int) -> list[bytes]:
-        """The next ``count`` values."""
+        """Return the next ``count`` values."""
         pick = self._random
         times = self._time + np.cumsum(pick.integers(0, 3, count)).astype("timedelta64[ms]")
         rows = zip(
@@ -73,7 +73,7 @@ class Generator:
 
 
 def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
-    """Make topics; fails when one exists."""
+    """Create topics. Fails if one exists."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     futures = admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1) for name in topics])
     for future in futures.values():
@@ -81,7 +81,7 @@ def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) ->
 
 
 def fill(bootstrap: str, topic: str, rows: int, partitions: int) -> int:
-    """Produce ``rows`` records evenly over the topic's partitions; returns their bytes. Raises RuntimeError unless all arrived."""
+    """Produce ``rows`` records evenly over the topic's partitions and return their bytes. Raises RuntimeError unless all arrived."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -103,12 +103,12 @@ def fill(bootstrap: str, topic: str, rows: int, partitions: int) -> int:
     producer.flush(120)
     arrived = sum(end for _, end in watermarks(bootstrap, topic, partitions).values())
     if arrived != rows:
-        raise RuntimeError(f"topic {topic} has {arrived} records, {rows} were produced")
+        raise RuntimeError(f"topic {topic} has {arrived} records, but {rows} were produced")
     return size
 
 
 def watermarks(bootstrap: str, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
-    """First and end offset by partition."""
+    """Return the first and the end offset by partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
     try:
         return {
@@ -119,7 +119,7 @@ def watermarks(bootstrap: str, topic: str, partitions: int) -> dict[int, tuple[i
 
 
 def read_through(bootstrap: str, topic: str, partitions: int) -> float:
-    """Read the whole topic once, so that the broker is as warm for the first one measured as for the next; returns the seconds."""
+    """Read the whole topic once and return the seconds. Then the broker is equally warm for every contestant."""
     started = time.monotonic()
     left = sum(end - start for start, end in watermarks(bootstrap, topic, partitions).values())
     consumer = Consumer(
@@ -146,9 +146,9 @@ Place = tuple[str, int]
 def produce_paced(
     bootstrap: str, places: Sequence[Place], per_second: float, seconds: float
 ) -> dict[Place, list[float]]:
-    """Produce at a steady rate, one place after the other; returns when each record was handed over (Unix seconds), by offset.
+    """Produce at a steady rate to each place in turn, and return the send times of the records (Unix seconds) by offset.
 
-    The topics have to be empty. Raises RuntimeError unless all records arrived.
+    The topics must be empty. Raises RuntimeError unless all records arrived.
     """
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 4})
     generator = Generator()

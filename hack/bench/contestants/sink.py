@@ -33,11 +33,11 @@ _FLAGS = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Dlog4j2.level=WARN",
 )
-"""As Connect's start script sets them."""
+"""JVM flags of Connect's start script."""
 
 
 def jars() -> Path:
-    """A directory with ``worker`` and ``plugins/iceberg``, fetched with Maven when the POM is new."""
+    """Return a directory with ``worker`` and ``plugins/iceberg``. Maven fetches it if the POM is new."""
 
     def fetch(directory: Path) -> None:
         with step("fetching the sink's jars"):
@@ -60,7 +60,7 @@ def jars() -> Path:
 
 @contextmanager
 def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float) -> Iterator[Contestant]:
-    """A worker whose tasks are all running inside the with block. The table has to be there."""
+    """Run a worker with all of its tasks inside the with block. The table must exist."""
     directory.mkdir(parents=True)
     create_topics(lake.kafka.bootstrap, [CONTROL_TOPIC])
     port = free_port()
@@ -71,7 +71,7 @@ def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: fl
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
         "offset.storage.file.filename": str(directory / "offsets"),
-        # A task answers the coordinator only when its poll returns, which waits as long as this.
+        # A task answers the coordinator only after a poll, which waits for this long.
         "offset.flush.interval.ms": "1000",
         "plugin.path": str(jars() / "plugins"),
     }

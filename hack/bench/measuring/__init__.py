@@ -1,1 +1,1 @@
-"""How benchmarks measure: CPU and memory of processes, commits of tables, figures."""
+"""Measurement of benchmarks: CPU and memory of processes, commits of tables, figures."""

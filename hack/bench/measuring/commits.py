@@ -1,4 +1,4 @@
-"""How a table grew: its commits over time, and what can be said of throughput and freshness from them."""
+"""Growth of a table: its commits over time, and throughput and freshness from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DataFile:
 
 
 def history(table: Any) -> list[Commit]:
-    """The commits of a PyIceberg table, oldest first."""
+    """Return the commits of a PyIceberg table, oldest first."""
     commits = []
     for snapshot in table.metadata.snapshots:
         summary = snapshot.summary
@@ -50,29 +50,31 @@ def history(table: Any) -> list[Commit]:
 
 
 def landed(table: Any) -> int:
-    """Rows in a PyIceberg table, by its current snapshot's own account."""
+    """Return the number of rows in a PyIceberg table, by the summary of its current snapshot."""
     snapshot = table.current_snapshot()
     return int(snapshot.summary.get("total-records", 0)) if snapshot is not None and snapshot.summary is not None else 0
 
 
 def data_files(table: Any) -> list[DataFile]:
-    """Every data file of the current snapshot of a PyIceberg table."""
+    """Return all data files of the current snapshot of a PyIceberg table."""
     return [DataFile(task.file.record_count, task.file.file_size_in_bytes) for task in table.scan().plan_files()]
 
 
 def backlogged(commits: Sequence[Commit]) -> tuple[Commit, Commit] | None:
-    """The part in which records waited all the time: from the first commit to the last but one (the last one may have been waiting
-    for its interval, not for work). None with fewer than three commits: there is no such part."""
+    """Return the ends of the part in which records waited all the time: the first commit and the last but one.
+
+    The last commit may have waited for its interval instead of records. None with fewer than three commits.
+    """
     return (commits[0], commits[-2]) if len(commits) >= 3 else None
 
 
 def rate(start: Commit, end: Commit) -> float | None:
-    """Rows per second between two commits; None where no time passed."""
+    """Return the rows per second between two commits, None if their times are equal."""
     return (end.rows - start.rows) / (end.time - start.time) if end.time > start.time else None
 
 
 def best_rate(commits: Sequence[Commit], window: float) -> float | None:
-    """The highest rows per second over any stretch of commits at least ``window`` seconds long; None where there is none so long."""
+    """Return the highest rows per second over commits that span at least ``window`` seconds, None without such commits."""
     rates = [
         candidate
         for index, start in enumerate(commits)
@@ -84,9 +86,9 @@ def best_rate(commits: Sequence[Commit], window: float) -> float | None:
 
 
 def delays(written: Sequence[float], commits: Sequence[Commit], until: float, partition: int = 0) -> list[float]:
-    """Seconds from each record's writing (``written``: Unix seconds by offset) until a commit held it.
+    """Return the seconds from each record's writing (``written``: Unix seconds by offset) to the commit with it.
 
-    A record that no commit holds has waited until ``until``.
+    A record in no commit has waited until ``until``.
     """
     seconds: list[float] = []
     for commit in commits:
@@ -96,6 +98,6 @@ def delays(written: Sequence[float], commits: Sequence[Commit], until: float, pa
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of ``values`` that at least ``share`` of them do not exceed."""
+    """Return the smallest of ``values`` that at least ``share`` of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

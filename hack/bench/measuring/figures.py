@@ -28,14 +28,14 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the peer: above 1 always means ours is. None without two values to compare."""
+        """Return the quotient of both values, above 1 if Firn is better than the peer. None without two values."""
         if self.value is None or self.peer_value is None:
             return None
         ours, theirs = (self.value, self.peer_value) if self.better == "higher" else (self.peer_value, self.value)
         return rounded(ours / theirs) if theirs else None
 
     def line(self, machine: str) -> str:
-        """The line of JSON (docs: interface of `make bench`)."""
+        """Return the line of JSON."""
         values = asdict(self) | {"ratio": self.ratio, "machine": machine}
         values["value"], values["peer_value"] = rounded(self.value), rounded(self.peer_value)
         return json.dumps(
@@ -44,7 +44,7 @@ class Figure:
 
 
 def rounded(value: float | None) -> float | None:
-    """Four significant digits; whole numbers above that stay whole."""
+    """Round to four significant digits, and larger values to whole numbers."""
     if value is None:
         return None
     short = float(f"{value:.4g}")
@@ -60,7 +60,7 @@ def machine() -> str:
 
 
 class Results:
-    """Prints figures and appends them to a file, each as soon as it is known."""
+    """A printer of figures, which also appends them to a file, each as soon as it is measured."""
 
     def __init__(self, file: Path, output: TextIO = sys.stdout) -> None:
         self._file = file

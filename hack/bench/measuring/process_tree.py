@@ -29,7 +29,7 @@ class Process:
 
 
 def processes() -> dict[int, Process]:
-    """Every process there is now."""
+    """Return all running processes by number."""
     by_pid = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (process := _read(int(entry))) is not None:
@@ -42,14 +42,14 @@ def _read(pid: int) -> Process | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    start, end = text.index("("), text.rindex(")")  # a command may have spaces and parentheses in it
+    start, end = text.index("("), text.rindex(")")  # A command may contain spaces and parentheses.
     fields = text[end + 2 :].split()
     cpu = sum(int(field) for field in fields[11:15]) / _TICK
     return Process(pid, text[start + 1 : end], int(fields[1]), int(fields[3]), cpu)
 
 
 def members(root: int, everyone: dict[int, Process]) -> list[Process]:
-    """``root``, its descendants, and what its descendants left behind in a session that ``root`` leads."""
+    """Return ``root``, its descendants, and orphans of them in the session that ``root`` leads."""
     tree: list[Process] = []
     for process in everyone.values():
         ancestor: Process | None = process
@@ -61,8 +61,10 @@ def members(root: int, everyone: dict[int, Process]) -> list[Process]:
 
 
 def cpu_by_part(root: int) -> dict[str, float]:
-    """User and system time of the tree: living members, and the dead ones that they have waited for. Parts: ``root``, and the others
-    by command."""
+    """Return the user and system time of the tree by part: ``root``, and the others by command.
+
+    It includes dead processes for which a living member has waited.
+    """
     seconds: dict[str, float] = {}
     for process in members(root, processes()):
         part = "root" if process.pid == root else process.command
@@ -71,8 +73,10 @@ def cpu_by_part(root: int) -> dict[str, float]:
 
 
 def memory_bytes(root: int) -> int:
-    """Proportional set size of the tree: pages that forked workers share count once, and so does a program that is just starting
-    another one, which has the same memory until the other's own is loaded (vfork)."""
+    """Return the proportional set size of the tree. Pages that forked workers share count once.
+
+    A process that is just starting another one (vfork) shares all of its memory with it, which also counts once.
+    """
     return sum(
         _proportional(process.pid)
         for process in members(root, processes())
@@ -81,7 +85,7 @@ def memory_bytes(root: int) -> int:
 
 
 def share_memory(pid: int, other: int) -> bool:
-    """True where both have one address space (kcmp(2), KCMP_VM); False too where the kernel does not tell."""
+    """Return True if both have one address space (kcmp(2), KCMP_VM). False also if the kernel does not answer."""
     number = _KCMP.get(os.uname().machine)
     return number is not None and _LIBC.syscall(number, pid, other, 1, 0, 0) == 0
 
@@ -92,13 +96,13 @@ def _proportional(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it has ended, or is a zombie
+        pass  # The process has ended, or is a zombie.
     return 0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU seconds spent up to a moment (Unix seconds), in all and by part."""
+    """CPU seconds up to a time (Unix seconds), in total and by part."""
 
     time: float
     cpu: float
@@ -106,14 +110,14 @@ class Sample:
 
 
 class Usage:
-    """CPU and memory of a process tree, sampled while it ran."""
+    """CPU and memory of a process tree, from samples of its run."""
 
     def __init__(self, samples: Sequence[Sample], peak_bytes: int) -> None:
         self.samples = list(samples)
         self.peak_bytes = peak_bytes
 
     def cpu_at(self, moment: float, part: str | None = None) -> float:
-        """CPU seconds up to ``moment``, of one part or in all, between samples by straight line; at the ends the nearest sample's."""
+        """Return the CPU seconds up to ``moment``, of one part or in total. Interpolates linearly between samples."""
 
         def spent(sample: Sample) -> float:
             return sample.cpu if part is None else sample.parts.get(part, 0.0)
@@ -128,17 +132,17 @@ class Usage:
         return spent(before) + share * (spent(after) - spent(before))
 
     def cpu_between(self, start: float, end: float, part: str | None = None) -> float:
-        """CPU seconds spent from ``start`` to ``end``."""
+        """Return the CPU seconds from ``start`` to ``end``."""
         return self.cpu_at(end, part) - self.cpu_at(start, part)
 
     @property
     def parts(self) -> list[str]:
-        """Every part that was seen."""
+        """Return every part of the samples."""
         return sorted({part for sample in self.samples for part in sample.parts})
 
 
 class Sampler(Usage):
-    """Samples a tree until it is stopped: CPU every ``interval`` seconds, memory every ``memory_interval``."""
+    """A sampler of a process tree: CPU every ``interval`` seconds, memory every ``memory_interval``."""
 
     def __init__(self, root: int, interval: float = 0.25, memory_interval: float = 2.0) -> None:
         super().__init__([], 0)
@@ -157,15 +161,15 @@ class Sampler(Usage):
                 memory_due = time.monotonic() + self._memory_interval
 
     def sample(self) -> None:
-        """Take one now."""
+        """Add a sample of this moment."""
         parts = cpu_by_part(self._root)
-        # Never less than before: a member that dies without being waited for takes its time with it.
+        # Never less than before: the time of a dead process for which no other has waited is lost.
         before = self.samples[-1].cpu if self.samples else 0.0
         self.samples.append(Sample(time.time(), max(sum(parts.values()), before), parts))
 
     @contextmanager
     def sampling(self) -> Iterator[Sampler]:
-        """Sample inside the with block, from its beginning on."""
+        """Sample inside the with block."""
         self.sample()
         self._thread.start()
         try:

@@ -1,1 +1,1 @@
-"""Artifacts that are fetched or built once and cached: tools, packages, jars, wheels, image layers."""
+"""Artifacts that are fetched or built once, and then cached: tools, packages, jars, wheels, image layers."""

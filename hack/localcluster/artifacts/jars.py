@@ -1,4 +1,4 @@
-"""`hack/jars`: the sets of jars that `hack/images/jars/pom.xml` and the tests' own name, in the cache as `jars/PROFILE`."""
+"""`hack/jars`: fetch the sets of jars of `hack/images/jars/pom.xml` and of the tests into `jars/PROFILE` of the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROFILES = ("spark", "kafka", "connect", "test", "nessie", "streams")
 
 
 def fetch(profile: str, *options: str) -> Path:
-    """The directory of a profile's jars, fetched with Maven when the POM or the options are new."""
+    """Return the directory of a profile's jars. Maven fetches them if the POM or the options are new."""
     pom = POM
     if profile == "streams":
         pom, options = STREAMS_POM, (f"-Dkafka.version={kafka_version()}", *options)
@@ -32,7 +32,7 @@ def fetch(profile: str, *options: str) -> Path:
 
 
 def publish(profile: str) -> Path:
-    """Fetch a profile's jars and let `jars/PROFILE` of the cache, where tests look, be the present ones."""
+    """Fetch a profile's jars and link them as `jars/PROFILE` of the cache, where tests expect them."""
     directory = fetch(profile)
     path = cache_directory("jars") / profile
     if not path.is_symlink() or path.readlink() != directory:
@@ -44,15 +44,15 @@ def publish(profile: str) -> Path:
 
 
 def kafka_version() -> str:
-    """The version of Kafka that the POM names."""
+    """Return the version of Kafka in the POM."""
     return POM.read_text().partition("<kafka.version>")[2].partition("</kafka.version>")[0]
 
 
 def main() -> int:
-    """Entry of `hack/jars`."""
+    """Run `hack/jars`."""
     parser = argparse.ArgumentParser(prog="hack/jars", description=__doc__)
     parser.add_argument(
-        "profiles", metavar="PROFILE", nargs="*", help=f"one of {', '.join(PROFILES)}; all when none is given"
+        "profiles", metavar="PROFILE", nargs="*", help=f"one of {', '.join(PROFILES)}; without PROFILE, all of them"
     )
     profiles = parser.parse_args().profiles or list(PROFILES)
     try:

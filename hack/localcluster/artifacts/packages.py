@@ -1,4 +1,4 @@
-"""Debian packages that the local provider and image builds need; installed only when missing."""
+"""Debian packages that the local provider and image builds need."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LOCAL_CLUSTER = {
     "iproute2": "/usr/sbin/ip",
     "openssl": "/usr/bin/openssl",
 }
-"""Package -> a file that shows that it is there."""
+"""Package -> a file of it, which exists if the package is installed."""
 
 IMAGE_BUILD = {"buildah": "/usr/bin/buildah", "debootstrap": "/usr/sbin/debootstrap"}
 
 
 def _present(file: str) -> bool:
-    # Debian 12 reaches one directory by two names; another distribution may have the program elsewhere on PATH.
+    # Debian 12 has two names for one directory. Other distributions may have the program elsewhere on PATH.
     return (
         Path(file).exists()
         or shutil.which(Path(file).name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
@@ -37,14 +37,14 @@ def _present(file: str) -> bool:
 
 
 def ensure(packages: dict[str, str]) -> None:
-    """Install what is missing. Raises `Failure` where that needs root or a Debian system and there is none."""
+    """Install the missing packages. Raises `Failure` without root or on another system than Debian."""
     missing = [name for name, file in packages.items() if not _present(file)]
     if not missing:
         return
     names = " ".join(missing)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise Failure(
-            f"these Debian packages are missing and cannot be installed from here: {names}; run `apt-get install {names}` as root"
+            f"the Debian packages {names} are missing, and this process may not install them; run `apt-get install {names}` as root"
         )
     with locked(cache_directory() / "apt.lock"), step(f"installing Debian packages {names}"):
         log = cache_directory("logs") / "apt.log"
@@ -56,7 +56,7 @@ def ensure(packages: dict[str, str]) -> None:
 
 @contextmanager
 def _no_services() -> Iterator[None]:
-    """Keep packages from starting the services that they ship: the cluster runs containerd itself, in its own namespaces."""
+    """Keep packages from starting their services: the cluster runs containerd itself, in its own namespaces."""
     policy = Path("/usr/sbin/policy-rc.d")
     if policy.exists():
         yield

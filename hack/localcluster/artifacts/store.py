@@ -1,4 +1,4 @@
-"""Built images: an OCI image layout in the cache that all of them share, blob by blob.
+"""The store of built images: an OCI image layout in the cache, in which images share blobs.
 
 Source: OCI image specification, image-layout.md.
 """
@@ -22,7 +22,7 @@ _INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 class Store:
-    """An OCI image layout; its images are known by their full reference, `localhost/NAME:TAG`."""
+    """An OCI image layout. Its images have full references, `localhost/NAME:TAG`."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or cache_directory("images")
@@ -31,11 +31,11 @@ class Store:
         (self.directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
 
     def locked(self) -> Any:
-        """Hold the store for oneself while it changes."""
+        """Lock the store for a change."""
         return locked(self.directory / ".lock")
 
     def images(self) -> dict[str, dict[str, Any]]:
-        """Reference -> descriptor of its manifest."""
+        """Return reference -> descriptor of the manifest."""
         return {
             entry["annotations"][_REFERENCE]: entry
             for entry in self._entries()
@@ -43,13 +43,13 @@ class Store:
         }
 
     def blobs_of(self, reference: str) -> list[str]:
-        """Digests (hex) of what an image consists of: layers, configuration, manifest. Raises `KeyError` when it is not here."""
+        """Return the digests (hex) of an image's layers, configuration and manifest. Raises `KeyError` without the image."""
         descriptor = self.images()[reference]
         manifest = json.loads(self._blob(descriptor).read_text())
         return [each["digest"].partition(":")[2] for each in [*manifest["layers"], manifest["config"], descriptor]]
 
     def stream(self, reference: str, output: IO[bytes], present: Callable[[str], bool]) -> int:
-        """Write an image as a tar archive for `ctr images import`, without the blobs already `present` there; give back its size in bytes."""
+        """Write an image as a tar archive for `ctr images import`, without the blobs that are already `present`. Returns its size in bytes."""
         descriptor = self.images()[reference]
         entry = {
             **descriptor,
@@ -70,7 +70,7 @@ class Store:
         return written
 
     def add_program(self, reference: str, program: Path) -> None:
-        """Add an image that holds one static program, and nothing else, as its entry point; nothing happens when it is there."""
+        """Add an image with one static program as its only file and entry point, unless the store has it."""
         with self.locked():
             if reference in self.images():
                 return
@@ -94,7 +94,7 @@ class Store:
             self._write_entries([*self._entries(), descriptor])
 
     def append(self, reference: str, onto: str, directory: Path, place: str) -> None:
-        """Add an image that is `onto` with one more layer: the files of `directory` at `place`, owned by root."""
+        """Add an image that has the layers of `onto` and one more: the files of `directory` at `place`, owned by root."""
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as archive:
             for file in files_below(directory):
@@ -115,7 +115,7 @@ class Store:
             self._write_entries([*others, descriptor])
 
     def prune(self, keep: int, name: str) -> None:
-        """Forget all but the `keep` last images of a name, and delete the blobs that no image needs any more."""
+        """Remove all but the `keep` last images of a name, and the blobs that no image needs any more."""
         with self.locked():
             ours = [reference for reference in self.images() if reference.rpartition(":")[0] == name]
             self._write_entries([entry for reference, entry in self.images().items() if reference not in ours[:-keep]])
@@ -152,6 +152,6 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
 
 
 def _architecture(program: Path) -> str:
-    """The program's architecture in Go's words, read from its ELF header."""
+    """Return the program's architecture by Go's name, from its ELF header."""
     machine = int.from_bytes(program.read_bytes()[18:20], "little")
     return {62: "amd64", 183: "arm64"}[machine]

@@ -1,4 +1,4 @@
-"""The Go programs that the cluster consists of. Each is built once per content of its module."""
+"""The Go programs of the cluster. Each is built once per content of its module."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KUBERNETES = "1.34.4"
 
 @dataclass(frozen=True)
 class Module:
-    """A Go module below `hack` and the programs in it. One run of the compiler builds several of them, so that a package that several
+    """A Go module below `hack` and its programs. One run of the compiler builds several of them, so that a package that several
     programs need is compiled once."""
 
     directory: str
     programs: Mapping[str, str]
     """Program -> package."""
     compiler: str
-    """Flags of the compiler for all packages."""
+    """Compiler flags for all packages."""
     linker: str = "-s -w"
 
 
@@ -44,7 +44,7 @@ CLUSTER = Module(
         ]
     ),
 )
-# Benchmarks measure against this program: it is compiled with all optimizations.
+# Benchmarks compare with this program, so it is compiled with all optimizations.
 STORAGE = Module(
     "tools/versitygw", {"versitygw": "github.com/versity/versitygw/cmd/versitygw"}, compiler="all=-dwarf=false"
 )
@@ -52,25 +52,25 @@ MODULES = {name: module for module in (CLUSTER, STORAGE) for name in module.prog
 _ENVIRONMENT = {
     "CGO_ENABLED": "0",
     "GOFLAGS": os.environ.get("GOFLAGS", "") + " -mod=readonly",
-    # The compiler runs once a package: collecting its garbage less often costs little memory and saves a tenth of its time.
+    # The compiler runs once per package. Rarer garbage collection costs little memory and saves a tenth of its time.
     "GOGC": "400",
 }
 _PROGRESS_SECONDS = 15.0
 
 
 def build(name: str) -> Path:
-    """The path of a program, built unless the cache has it. Raises `Failure` with the end of the compiler's output."""
+    """Return the path of a program. Builds it unless the cache has it. Raises `Failure` with the end of the compiler's output."""
     return build_together([name])[name]
 
 
 def build_together(names: Sequence[str]) -> dict[str, Path]:
-    """The paths of programs of one module; one run of the compiler builds those that the cache lacks. Raises `Failure`."""
+    """Return the paths of programs of one module. One run of the compiler builds those that the cache lacks. Raises `Failure`."""
     module = MODULES[names[0]]
     directory = REPOSITORY / "hack" / module.directory
     try:
         compiler = run(["go", "env", "GOVERSION", "GOARCH"], directory=directory)
     except Failure as failure:
-        raise Failure(f"building {', '.join(names)} needs Go 1.25 or newer: {failure}") from failure
+        raise Failure(f"cannot build {', '.join(names)} without Go 1.25 or newer; install it: {failure}") from failure
     key = content_hash([directory], compiler, module.compiler, module.linker)
     with locked(cache_directory("tools") / f".lock-{directory.name}"):
         missing = [name for name in names if not (cache_directory("tools", name) / key).is_dir()]
@@ -90,7 +90,7 @@ def _moving(program: Path) -> Callable[[Path], None]:
 
 
 def _compile(module: Module, directory: Path, names: Sequence[str], output: Path) -> None:
-    """Build programs into a directory, and say every few seconds how many packages are compiled."""
+    """Build programs into a directory, and print every few seconds the number of compiled packages."""
     title = ", ".join(names)
     packages = [module.programs[name] for name in names]
     flags = ["-trimpath", f"-gcflags={module.compiler}", f"-ldflags={module.linker}"]

@@ -1,4 +1,4 @@
-"""`python3 -m hack.localcluster.artifacts.wheels`: the PySpark wheel, which the Spark image and the Python environment both install."""
+"""`python3 -m hack.localcluster.artifacts.wheels`: the PySpark wheel, for the Spark image and the Python environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hack.support.progress import Failure, step
 
 
 def pyspark() -> Path:
-    """A directory of the cache that holds the wheel, built once from the hashed source package (it is large and takes minutes)."""
+    """Return the directory of the cache with the wheel. A build from the hashed source package takes minutes, so it is done once."""
     requirement = REPOSITORY / "requirements" / "pyspark.txt"
     version = requirement.read_text().partition("==")[2].split()[0]
     shelf = cache_directory("wheels")
@@ -22,7 +22,7 @@ def pyspark() -> Path:
             with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
                 run([sys.executable, "-m", "venv", f"{scratch}/venv"])
                 pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
-                # Most of the wheel are jars, which are compressed already.
+                # Most of the wheel consists of jars, which are already compressed.
                 pip += ["--config-settings=--build-option=--compression=stored"]
                 run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
                 for wheel in Path(scratch).glob("pyspark-*.whl"):
@@ -31,7 +31,7 @@ def pyspark() -> Path:
 
 
 def main() -> int:
-    """Build it where it is missing."""
+    """Build the wheel if the cache lacks it."""
     try:
         pyspark()
     except Failure as failure:

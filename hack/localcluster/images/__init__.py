@@ -1,1 +1,1 @@
-"""The images of the project and of the programs beside it, without a container engine."""
+"""Builds of the project's images, also without a container engine."""

@@ -1,7 +1,7 @@
-"""The base image on a machine that can reach no image registry: debian:bookworm-slim made from the machine's own Debian mirror.
+"""The base image on a machine without access to an image registry: debian:bookworm-slim from the machine's own Debian mirror.
 
-It has the machine's certificates, pip and apt settings, so image builds reach what the machine reaches. Every machine builds its own, and
-never pushes it.
+It has the machine's certificates and its pip and apt settings, so image builds reach the same hosts as the machine. Every machine builds
+its own base image, and never pushes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Source:
 
 
 def apt_sources(directory: Path = Path("/etc/apt")) -> list[Source]:
-    """The machine's sources of this Debian release, from both formats; other releases and other vendors' archives are left out."""
+    """Return the machine's sources of this Debian release, in either format, without those of other releases and vendors."""
     sources: list[Source] = []
     for path in [directory / "sources.list", *sorted(directory.glob("sources.list.d/*"))]:
         if not path.is_file():
@@ -69,11 +69,11 @@ def _stanzas(text: str) -> list[Source]:
 
 
 def ensure(buildah: list[str]) -> None:
-    """Make the base image unless buildah's store has it for the machine's present settings."""
+    """Build the base image, unless buildah's store has it for the machine's current settings."""
     sources = apt_sources()
     if not sources:
         raise Failure(
-            f"the machine's apt configuration names no source of Debian {_RELEASE}: the base image cannot be made"
+            f"cannot build the base image: the machine's apt configuration has no source of Debian {_RELEASE}; add one to /etc/apt"
         )
     settings = [path for path in _machine_settings() if path.exists()]
     digest = content_hash(settings, _SLIM, *(f"{each.uri} {each.suite} {each.components}" for each in sources))
@@ -84,10 +84,12 @@ def ensure(buildah: list[str]) -> None:
         and NAME.partition("/")[2] in run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"])
     ):
         return
-    for abandoned in cache_directory().glob("base-*/"):  # whoever made it held the lock that we hold now
+    for abandoned in cache_directory().glob(
+        "base-*/"
+    ):  # Another process may have built it before this one held the lock.
         shutil.rmtree(abandoned)
     with (
-        step("making the base image (debootstrap)"),
+        step("building the base image (debootstrap)"),
         tempfile.TemporaryDirectory(prefix="base-", dir=cache_directory()) as scratch,
     ):
         root = Path(scratch) / "root"
@@ -117,7 +119,7 @@ def ensure(buildah: list[str]) -> None:
 
 
 def _machine_settings() -> list[Path]:
-    """Return the configuration files that say how the machine reaches package registries."""
+    """Return the configuration files by which the machine reaches package registries."""
     apt = [
         path
         for path in sorted(Path("/etc/apt/apt.conf.d").glob("*"))

@@ -1,4 +1,4 @@
-"""`hack/images/build`: the project's images, each tagged with the hash of everything that goes into it, built when that hash is new."""
+"""`hack/images/build`: build the project's images. The tag is the hash of the whole content, so only new content is built."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hack.support.progress import Failure, say, side_by_side, step
 
 _SOURCE = REPOSITORY / "hack" / "images"
 _KEPT = 3
-"""Images of one name that stay: the present one and a few to go back to."""
+"""Number of images of one name that stay: the current one and a few earlier ones."""
 
 _KEPT_WITH_CODE = 30
-"""Images of one name that stay, for images with code. They share all layers except a small one."""
+"""Number of images with code of one name that stay. They share all layers except a small one."""
 
 
 CODE = "/opt/firn/app"
-"""The directory of the project's code in an image, in a last layer of its own."""
+"""The directory of the project's code in an image. The last layer has only this directory."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,26 @@ class Image:
     files: Mapping[str, str] = field(default_factory=dict)
     """Path in the context -> path in the repository."""
     code: tuple[str, ...] = ()
-    """Directories of the project's code; below `app` in the context. With code, the Dockerfile's last stage adds just that to
+    """Directories of the project's code, below `app` in the context. The Dockerfile's last stage adds only the code to
     its stage `runtime`."""
     contexts: Mapping[str, Callable[[], Path]] = field(default_factory=dict)
-    """Named context -> what makes its directory. Its content counts only through `key`."""
+    """Named context -> function that makes its directory. Only `key` represents its content in the hash."""
     key: tuple[str, ...] = ()
-    """Files of the repository that decide what the named contexts hold."""
+    """Files of the repository that determine the content of the named contexts."""
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     def tag(self) -> str:
-        """The hash of all content."""
+        """Return the hash of all content."""
         return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag())
 
     def runtime_tag(self) -> str:
-        """The hash of all content but the code."""
+        """Return the hash of all content except the code."""
         words = [f"{name}={value}" for name, value in {**self.files, **self.arguments}.items()]
         paths = [_SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
         return content_hash(paths, *words)
 
     def stage(self, target: Path) -> None:
-        """Fill a build context with exactly what the tag is a hash of, with times that do not depend on the checkout."""
+        """Fill a build context with the content of the tag's hash, with times that do not depend on the checkout."""
         sources = {".": _SOURCE / self.directory, **{name: REPOSITORY / path for name, path in self.files.items()}}
         for inside, path in {**sources, **{f"app/{name}": REPOSITORY / name for name in self.code}}.items():
             for file in files_below(path):
@@ -140,16 +140,16 @@ IMAGES: dict[str, Callable[[], Image]] = {
     "firn-postgres": lambda: Image("postgres"),
     "firn-s3": lambda: Image("s3", contexts={"tools": _program("versitygw")}, key=("hack/tools/versitygw",)),
 }
-"""By name; what takes longest is built first."""
+"""Images by name. The slowest build is first."""
 
 
 def image(name: str) -> Image:
-    """The image of that name. `firn-kafka@VERSION` is another version of Kafka. Raises `Failure` for an unknown name."""
+    """Return the image of a name. `firn-kafka@VERSION` is another version of Kafka. Raises `Failure` for an unknown name."""
     plain, _, version = name.partition("@")
     if version and plain == "firn-kafka":
         return _kafka(version)
     if version or plain not in IMAGES:
-        raise Failure(f"no image is called {name!r}; there are {', '.join(IMAGES)} and firn-kafka@VERSION")
+        raise Failure(f"there is no image {name!r}; choose from {', '.join(IMAGES)} and firn-kafka@VERSION")
     return IMAGES[plain]()
 
 
@@ -157,22 +157,22 @@ class Builder(Protocol):
     """A builder of images from Dockerfiles."""
 
     def has(self, reference: str) -> bool:
-        """Return True if the image was built before."""
+        """Return True if the image exists."""
 
     def build(self, reference: str, chosen: Image) -> None:
         """Build the image."""
 
 
 class Buildah:
-    """Builds without an engine, in a chroot, on a base image made on this machine; images end up in the store.
+    """Builds without an engine, in a chroot, on a base image of this machine. The images are in the store.
 
-    The layer with the code is added in the store, as the Dockerfile's last stage says it: buildah would read and pack all the layers
-    below it again, which takes the better part of a minute after every change of a line.
+    The store adds the layer with the code, like the Dockerfile's last stage. buildah would read and pack all layers
+    below it again, which takes most of a minute after every change of a line.
     """
 
     def __init__(self) -> None:
         root = cache_directory("buildah")
-        # In a mount namespace of its own: buildah leaves its storage mounted.
+        # buildah leaves its storage mounted, so it has a mount namespace of its own.
         self._buildah = [
             "unshare",
             "--mount",
@@ -188,7 +188,7 @@ class Buildah:
         return reference in self._store.images()
 
     def build(self, reference: str, chosen: Image) -> None:
-        """Build what changed: the runtime, when anything but the code did, and the layer with the code."""
+        """Build the runtime if other content than the code has changed, and add the layer with the code."""
         with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
             context = Path(directory)
             chosen.stage(context)
@@ -236,7 +236,7 @@ class Buildah:
             subprocess.run([*self._buildah, "rmi", old], capture_output=True)
 
     def _older(self, reference: str) -> list[str]:
-        """Earlier images of the same name beyond those kept, newest first as buildah lists them."""
+        """Return earlier images of the same name that do not stay, newest first, as buildah lists them."""
         name = reference.rpartition(":")[0]
         listed = run(
             [*self._buildah, "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={name}"]
@@ -257,14 +257,14 @@ class Engine:
     def command(
         self, reference: str, context: Path, contexts: Mapping[str, Path], arguments: Mapping[str, str]
     ) -> list[str]:
-        """The build's command line."""
+        """Return the command line of the build."""
         words = [self._program, "build", "--tag", reference]
         words += [f"--build-context={key}={path}" for key, path in contexts.items()]
         words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
         return [*words, str(context)]
 
     def build(self, reference: str, chosen: Image) -> None:
-        """Build the whole Dockerfile with the engine's own layer cache."""
+        """Build the whole Dockerfile, with the engine's own cache of layers."""
         contexts = {key: make() for key, make in chosen.contexts.items()}
         log = cache_directory("logs") / f"image-{chosen.directory}.log"
         with tempfile.TemporaryDirectory(prefix="context-", dir=cache_directory()) as directory:
@@ -279,7 +279,7 @@ class Engine:
 
 
 def build(name: str, builder: Builder) -> str:
-    """Build an image unless its content was built before; its full reference."""
+    """Build an image unless its content was built before, and return its full reference."""
     chosen = image(name)
     reference = f"localhost/{name.partition('@')[0]}:{chosen.tag()}"
     if not builder.has(reference):
@@ -289,7 +289,7 @@ def build(name: str, builder: Builder) -> str:
 
 
 def build_all(names: list[str]) -> dict[str, str]:
-    """Build images side by side and write their references to `images.json` of the cluster's directory; name -> reference."""
+    """Build images side by side and write their references to `images.json` of the cluster's directory. Returns name -> reference."""
     provider = choose("auto", Layout(cluster_directory()))
     builder: Builder = Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
     # Two at a time: a build alternates between waiting for downloads and using one core.
@@ -310,10 +310,10 @@ def _build_and_record(name: str, builder: Builder) -> str:
 
 
 def push_all(names: list[str], prefix: str, tag: str) -> dict[str, str]:
-    """Build images with a container engine and push them as PREFIX/NAME:TAG; name -> reference. Raises `Failure` without an engine."""
+    """Build images with a container engine and push them as PREFIX/NAME:TAG. Returns name -> reference. Raises `Failure` without an engine."""
     program = container_engine()
     if program is None:
-        raise Failure("--push needs Docker or Podman, and neither answers here")
+        raise Failure("--push needs Docker or Podman, and neither answers; start one of them")
     engine = Engine(program)
     pushed = {}
     for name in names:
@@ -325,26 +325,30 @@ def push_all(names: list[str], prefix: str, tag: str) -> dict[str, str]:
 
 
 def version() -> str:
-    """The project's version, which the chart's appVersion and default image tag are too."""
+    """Return the project's version, which is also the chart's appVersion and default image tag."""
     project = (REPOSITORY / "pyproject.toml").read_text()
     return project.partition('\nversion = "')[2].partition('"')[0]
 
 
 def main() -> int:
-    """Entry of `hack/images/build`."""
+    """Run `hack/images/build`."""
     parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; all when none is given"
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help=f"{', '.join(IMAGES)}, or firn-kafka@VERSION; without NAME, all of them",
     )
     parser.add_argument(
         "--push",
         metavar="PREFIX",
-        help="push as PREFIX/NAME:TAG; needs Docker or Podman, logged in to the registry. Without NAMEs: those of the project's own code",
+        help="push the images as PREFIX/NAME:TAG; needs Docker or Podman, logged in to the registry."
+        " Without NAME: the images of the project's own code",
     )
     parser.add_argument(
-        "--tag", default=version(), help="of the images that are pushed (%(default)s, as the chart asks for)"
+        "--tag", default=version(), help="tag of the pushed images (default: %(default)s, as in the chart)"
     )
-    parser.add_argument("--load", action="store_true", help="load the images into the cluster, which has to run")
+    parser.add_argument("--load", action="store_true", help="load the images into the running cluster")
     arguments = parser.parse_args()
     try:
         if arguments.push:

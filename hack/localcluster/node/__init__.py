@@ -1,1 +1,1 @@
-"""The cluster's one node when no kind is there: its programs, their settings, and its first process."""
+"""The one node of the provider local: its programs, their settings, and its first process."""

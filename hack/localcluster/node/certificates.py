@@ -1,4 +1,4 @@
-"""The cluster's certificate authority, certificates and kubeconfigs, made with openssl."""
+"""Certificate authority, certificates and kubeconfigs of the cluster, created with openssl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAYS = "3650"
 
 
 class Authority:
-    """A certificate authority in one directory. What exists is kept, so an interrupted run can be repeated."""
+    """A certificate authority in one directory. Existing files stay, so an interrupted run can be repeated."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -27,19 +27,19 @@ class Authority:
             )
 
     def client(self, name: str, common_name: str, organization: str = "") -> tuple[Path, Path]:
-        """Certificate and key of a client whose user is `common_name` and whose group is `organization`."""
+        """Issue the certificate and key of a client with the user `common_name` and the group `organization`."""
         subject = (f"/O={organization}" if organization else "") + f"/CN={common_name}"
         return self._issue(name, subject, ["extendedKeyUsage=clientAuth"])
 
     def server(self, name: str, common_name: str, names: list[str], addresses: list[str]) -> tuple[Path, Path]:
-        """Certificate and key of a server known by DNS names and IP addresses."""
+        """Issue the certificate and key of a server with DNS names and IP addresses."""
         alternatives = ",".join([*(f"DNS:{each}" for each in names), *(f"IP:{each}" for each in addresses)])
         return self._issue(
             name, f"/CN={common_name}", ["extendedKeyUsage=serverAuth", f"subjectAltName={alternatives}"]
         )
 
     def kubeconfig(self, path: Path, server: str, certificate: Path, key: Path) -> None:
-        """Write a kubeconfig that needs no other file."""
+        """Write a kubeconfig with all keys and certificates in it."""
 
         def inline(file: Path) -> str:
             return base64.b64encode(file.read_bytes()).decode()
@@ -73,7 +73,7 @@ class Authority:
         return self.directory / f"{name}.crt", self.directory / f"{name}.key"
 
     def _make(self, name: str, subject: str, extensions: list[str], issuer: list[str | Path] | None = None) -> None:
-        # The certificate is renamed into place last: its presence says that the pair is whole.
+        # The certificate is renamed into place last: if it exists, the pair is complete.
         unfinished = self.directory / f"{name}.crt.unfinished"
         words: list[str | Path] = [
             "openssl",
@@ -102,7 +102,7 @@ class Authority:
         unfinished.rename(self.directory / f"{name}.crt")
 
     def _empty_configuration(self) -> Path:
-        # The machine's own openssl.cnf adds extensions that then stand twice in the certificate.
+        # The machine's own openssl.cnf would add extensions that the certificate already has.
         path = self.directory / "openssl.cnf"
         path.write_text("[req]\ndistinguished_name = subject\n[subject]\n")
         return path

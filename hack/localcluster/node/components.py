@@ -1,6 +1,6 @@
-"""Command lines of everything that runs on the node.
+"""Command lines of the node's programs.
 
-Sources: the components' own reference pages; what this kind of machine asks for beyond them is said where it is set.
+Sources: the reference pages of the components. A comment explains each setting that only this kind of machine needs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Component:
     name: str
     arguments: list[str]
     descriptors: list[int] = field(default_factory=list)
-    """Open descriptors that it inherits."""
+    """Open descriptors that the program inherits."""
 
 
 def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int]) -> list[Component]:
-    """List every component in the order in which they start.
+    """Return every component, in the order in which they start.
 
     `sockets` maps a port in this network namespace to the descriptor of the outer listener.
     """

@@ -1,4 +1,4 @@
-"""The traces of a cluster on a machine, as the kernel reports them. They prove that `down` leaves nothing."""
+"""Traces of a cluster on the machine, as the kernel reports them. They prove that `down` leaves nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hack.localcluster.node.init import MACHINE_SETTINGS, hierarchies
 
 @dataclass(frozen=True)
 class Footprint:
-    """Things outside any cluster's own namespaces. Two are compared with `beyond`."""
+    """Traces outside of the namespaces of clusters. `beyond` compares two footprints."""
 
     mounts: frozenset[str]
     interfaces: frozenset[str]
@@ -24,7 +24,7 @@ class Footprint:
 
     @classmethod
     def now(cls) -> Footprint:
-        """The machine as it is."""
+        """Return the current footprint of the machine."""
         mounts = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
         settings = [Path("/proc/sys") / name for name in [*MACHINE_SETTINGS, "net/ipv4/ip_forward"]]
         return cls(
@@ -44,7 +44,7 @@ class Footprint:
 
 
 def processes_of(control_group: str, words: str) -> dict[int, str]:
-    """Processes that belong to a cluster: in its control group, or with `words` (its directory) in their command line; pid -> command line."""
+    """Return the processes of a cluster: in its control group, or with `words` (its directory) in their command line; pid -> command line."""
     processes = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():

@@ -1,8 +1,8 @@
 """The node: one process tree in PID, network and mount namespaces of its own.
 
-Ending its first process ends every process in it, and the kernel then takes all its mounts, interfaces, routes and packet filter rules
-away: nothing has to be undone. Outside there are only files below the cluster's directory, one control group, and listening loopback
-sockets that are opened before the namespaces are entered.
+When its first process ends, all its processes end, and the kernel removes its mounts, interfaces, routes and packet filter rules.
+Nothing has to be undone. Outside of it are only files below the cluster's directory, one control group, and listening loopback
+sockets, which are opened before the process enters the namespaces.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ MACHINE_SETTINGS = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-"""Kernel settings of the whole machine that a kubelet sets; inside the node they are files of its own."""
+"""Kernel settings of the whole machine that a kubelet sets. In the node, other files are mounted over them."""
 
 
 def main() -> None:
-    """Entry of the process that `up` starts: `init.py DIRECTORY KUBE COREDNS SOCKETS`; SOCKETS is JSON, port -> descriptor."""
+    """Run the process that `up` starts: `init.py DIRECTORY KUBE COREDNS SOCKETS`. SOCKETS is JSON, port -> descriptor."""
     layout = Layout(Path(sys.argv[1]))
     sockets = {int(port): descriptor for port, descriptor in json.loads(sys.argv[4]).items()}
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET):
         sys.exit(
-            f"making namespaces was refused ({os.strerror(ctypes.get_errno())}): the local provider needs root with CAP_SYS_ADMIN"
+            f"the kernel refused new namespaces ({os.strerror(ctypes.get_errno())}): run the local provider as root with CAP_SYS_ADMIN"
         )
     child = os.fork()
     if child == 0:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _first_process(layout: Layout, programs: list[Component]) -> None:
-    # The first process of a PID namespace ignores signals that it has no handler for.
+    # The first process of a PID namespace ignores signals without a handler.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     _mount(layout)
     _network()
@@ -90,7 +90,7 @@ def _network() -> None:
         f"ip address add {NODE_ADDRESS}/32 dev node0",
         "ip link set node0 up",
     )
-    # Service addresses need a route to be looked at by the packet filter at all; no other address exists.
+    # Without a route, the packet filter does not see packets to Service addresses. No other address exists.
     _shell(
         f"ip route add {SERVICE_RANGE} dev node0 src {NODE_ADDRESS}",
         f"ip route add unreachable {POD_RANGE}",
@@ -100,7 +100,7 @@ def _network() -> None:
 
 
 def hierarchies() -> list[Path]:
-    """Roots of the control group hierarchies: one with version 2, one per controller with version 1."""
+    """Return the roots of the control group hierarchies: one with version 2, one per controller with version 1."""
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
         return [root]
@@ -122,7 +122,7 @@ def _control_group(name: str) -> None:
 
 
 def _supervise(layout: Layout, programs: list[Component]) -> None:
-    """Start every program, start it again a second after it has ended, and reap orphans, for ever."""
+    """Start every program, restart it a second after it has ended, and reap orphans, for ever."""
     running: dict[int, Component] = {}
     due: list[tuple[float, Component]] = [(0.0, program) for program in programs]
     environment = {
@@ -147,7 +147,7 @@ def _supervise(layout: Layout, programs: list[Component]) -> None:
 
 
 def _reap() -> int:
-    """The number of a child that has ended; 0 when there is none."""
+    """Reap a child that has ended and return its number, 0 without one."""
     try:
         return os.waitpid(-1, os.WNOHANG)[0]
     except ChildProcessError:

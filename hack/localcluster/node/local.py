@@ -32,17 +32,17 @@ from hack.support.progress import Failure, say, side_by_side, step
 
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 _PATIENCE = 180.0
-"""Seconds that a component may take to become ready on a busy machine before `up` gives up and shows its log."""
+"""Seconds after which `up` gives up on a component that is not ready, and shows its log. A busy machine needs many."""
 
 
 class Local:
-    """The cluster of one directory. At most one `up` or `down` of it runs at a time; others wait."""
+    """The cluster of one directory. At most one `up` or `down` of it runs at a time. Others wait."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def up(self) -> None:
-        """Start the node and wait until it is Ready; a running one is left as it is, a dead one's remains are cleared first."""
+        """Start the node and wait until it is Ready. Leaves a running node alone, and first removes what is left of a dead one."""
         layout = self._layout
         with locked(layout.directory / "lock"):
             if self._healthy() and (layout.node / "complete").exists():
@@ -50,11 +50,12 @@ class Local:
                 return
             if os.geteuid() != 0:
                 raise Failure(
-                    "provider local needs root (namespaces, mounts); use --provider kind with Docker or Podman"
+                    "provider local needs root for namespaces and mounts: run it as root, or use --provider kind with Docker or Podman"
                 )
             if hidden := [each for each in ("/run", "/var/lib", "/var/log") if layout.directory.is_relative_to(each)]:
                 raise Failure(
-                    f"the cluster's directory cannot be below {hidden[0]}, which the node has for itself: set FIRN_CLUSTER"
+                    f"the cluster's directory cannot be below {hidden[0]}, because the node mounts its own directory there;"
+                    " set FIRN_CLUSTER to another directory"
                 )
             names = list(tools.CLUSTER.programs)
             side_by_side(lambda: packages.ensure(packages.LOCAL_CLUSTER), lambda: tools.build_together(names))
@@ -75,7 +76,7 @@ class Local:
             self.load(PAUSE_IMAGE)
             with step("waiting for the node"):
                 self._await(self._node_ready, "kubelet")
-                # Pods are refused until the controller manager has made their namespace's account.
+                # The API server refuses pods until the controller manager has created the ServiceAccount of their namespace.
                 self._await(lambda: self._get(_DEFAULT_ACCOUNT) is not None, "kube-controller-manager")
             (layout.node / "complete").touch()
             say(f"cluster is up: export KUBECONFIG={layout.kubeconfig}")
@@ -101,7 +102,7 @@ class Local:
         return report
 
     def load(self, reference: str) -> None:
-        """Import an image from the image store; only the blobs that the node lacks are copied."""
+        """Import an image from the image store. Copies only the blobs that the node lacks."""
         if not self._alive():
             raise Failure("the cluster is not running; start it with `hack/cluster up`")
         listed = self._ctr("images", "list", "-q", f"name=={reference}")
@@ -109,7 +110,7 @@ class Local:
             return
         store = Store()
         if reference not in store.images():
-            raise Failure(f"there is no built image {reference}; build it with hack/images/build")
+            raise Failure(f"image {reference} has not been built; build it with hack/images/build")
         blobs = self._layout.images / "io.containerd.content.v1.content" / "blobs" / "sha256"
         started = time.monotonic()
         with subprocess.Popen(
@@ -123,11 +124,11 @@ class Local:
             size = _write_image(store, reference, process.stdin, lambda digest: (blobs / digest).exists())
             output = process.stdout.read().decode(errors="replace")
         if process.returncode:
-            raise Failure(f"containerd refused image {reference}: {output[-1500:]}")
+            raise Failure(f"containerd did not import image {reference}: {output[-1500:]}")
         say(f"loaded {reference}: {size / 1e6:.0f} MB in {time.monotonic() - started:.1f}s")
 
     def enter(self, words: list[str]) -> int:
-        """Run a command inside the node's namespaces (its network, mounts and processes); give back its exit code."""
+        """Run a command inside the node's namespaces (network, mounts and processes) and return its exit code."""
         if not self._alive():
             raise Failure("the cluster is not running; start it with `hack/cluster up`")
         return subprocess.run([*self._namespaces(), *words]).returncode
@@ -141,7 +142,10 @@ class Local:
             try:
                 listeners[port] = socket.create_server(("127.0.0.1", port))
             except OSError as error:
-                say(f"127.0.0.1:{port} is taken ({error.strerror}): that NodePort cannot be reached from outside")
+                say(
+                    f"127.0.0.1:{port} is in use ({error.strerror}), so this NodePort cannot be reached from outside;"
+                    " set FIRN_NODE_PORTS to another range"
+                )
         write_settings(layout, api.getsockname()[1])
         (layout.node / "api-port").write_text(str(api.getsockname()[1]))
         descriptors = {port: listener.fileno() for port, listener in listeners.items()}
@@ -168,7 +172,7 @@ class Local:
         self._await(self._alive, "node")
 
     def _clear(self) -> None:
-        """End what still runs of the node, and delete its control group and its files."""
+        """End the node's processes that still run, and delete its control group and its files."""
         with self._node_lock() as held:
             self._await_end(held)
             for hierarchy in hierarchies():
@@ -178,11 +182,11 @@ class Local:
                 shutil.rmtree(self._layout.node)
 
     def _node_lock(self) -> IO[str]:
-        """The file whose lock a node's outer process holds from its birth to its end, also before it has written down who it is."""
+        """Open the file that a node's outer process locks from its start to its end, also before it has recorded its number."""
         return (self._layout.directory / "node.lock").open("w")
 
     def _await_end(self, held: IO[str]) -> None:
-        """Kill the node's processes as soon as they are known, until the lock says that there are none."""
+        """Kill the node's processes as soon as they are recorded, until none holds the lock."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             for process in Process.read(self._layout.process):
@@ -193,7 +197,8 @@ class Local:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise Failure(
-                        f"{self._layout.directory / 'node.lock'} is still held by a process that did not say who it is"
+                        f"{self._layout.directory / 'node.lock'} is still locked by a process that has not recorded its number;"
+                        " end the process that `fuser` shows for the file"
                     ) from None
             time.sleep(0.05)
 
@@ -205,7 +210,7 @@ class Local:
         return [str(self._layout.binaries / "kubectl"), "--kubeconfig", str(self._layout.kubeconfig)]
 
     def _first(self) -> Process:
-        """The first process of the node's PID namespace."""
+        """Return the first process of the node's PID namespace."""
         return Process.read(self._layout.process)[-1]
 
     def _alive(self) -> bool:
@@ -224,7 +229,7 @@ class Local:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def _get(self, path: str) -> bytes | None:
-        """Send a GET to the API server as administrator and return the body, None without a successful answer."""
+        """Return the body of a GET request to the API server as administrator, None without a successful answer."""
         keys = self._layout.keys
         try:
             context = ssl.create_default_context(cafile=str(keys / "ca.crt"))
@@ -268,7 +273,7 @@ class Local:
 
 
 def _write_image(store: Store, reference: str, output: IO[bytes], present: Callable[[str], bool]) -> int:
-    """Stream an image and close the pipe; a reader that hung up is reported by its own exit code."""
+    """Write an image to the pipe and close it. A reader that has closed the pipe reports the cause with its exit code."""
     try:
         return store.stream(reference, output, present)
     except BrokenPipeError:
@@ -279,7 +284,7 @@ def _write_image(store: Store, reference: str, output: IO[bytes], present: Calla
 
 
 def _remove_group(group: Path) -> None:
-    """Remove a control group and those below it. Their processes are gone, but the kernel may need a moment to notice."""
+    """Remove a control group and those below it. Their processes have ended, but the kernel may still count them for a moment."""
     if not group.exists():
         return
     for below in [each for each in group.iterdir() if each.is_dir()]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def manifests() -> list[dict[str, object]]:
-    """Return the objects that the cluster needs: rights of the node's own programs, and the default StorageClass."""
+    """Return the objects that the node's own programs need: their rights, and the default StorageClass."""
 
     def role(name: str, rules: list[dict[str, list[str]]]) -> list[dict[str, object]]:
         full = f"firn:{name}"
@@ -49,7 +49,7 @@ def manifests() -> list[dict[str, object]]:
             "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
             "provisioner": "firn.dev/local",
             "reclaimPolicy": "Delete",
-            # A `local` volume belongs to one node: it is made where the scheduler has put its first pod.
+            # A `local` volume belongs to one node: it is created on the node of its first pod.
             "volumeBindingMode": "WaitForFirstConsumer",
         },
     ]

@@ -1,6 +1,6 @@
-"""Certificates, kubeconfigs and configuration files of everything that runs on the node.
+"""Certificates, kubeconfigs and configuration files of the node's programs.
 
-Sources: the components' own reference pages; what this kind of machine asks for beyond them is said where it is set.
+Sources: the reference pages of the components. A comment explains each setting that only this kind of machine needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hack.localcluster.layout import API_SERVICE_ADDRESS, NODE, NODE_ADDRESS, PA
 from hack.localcluster.node.certificates import Authority
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-"""Inside the node, whose /run is its own."""
+"""Path inside the node, which has its own /run."""
 
 _INSIDE_API = "https://127.0.0.1:6443"
 
@@ -101,7 +101,7 @@ conf_dir = "{layout.settings / "cni"}"
 
 
 def _pod_network() -> dict[str, object]:
-    # ptp, not bridge: every packet between two pods is routed, so that Service addresses are translated back on the way home.
+    # ptp, not bridge: every packet between two pods is routed, so that Service addresses are translated back in the answers.
     return {
         "cniVersion": "0.4.0",
         "name": "pods",
@@ -117,7 +117,7 @@ def _pod_network() -> dict[str, object]:
 
 
 def _corefile(layout: Layout) -> str:
-    # No cache: a Service or pod that has just come or gone is seen at once. Nothing outside the cluster can be reached, so nothing else exists.
+    # No cache: changes of Services and pods show at once. Nothing outside the cluster can be reached, so no other name exists.
     return f"""\
 cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
     bind {NODE_ADDRESS}
@@ -163,7 +163,7 @@ def _kubelet(layout: Layout) -> dict[str, object]:
         "clusterDomain": "cluster.local",
         "resolvConf": str(layout.settings / "resolv.conf"),
         "volumePluginDir": str(layout.node / "volume-plugins"),
-        # The machine's disk is not the cluster's alone: its fill must neither evict pods nor remove the images that were loaded.
+        # Other programs use the machine's disk too: a full disk must neither evict pods nor remove loaded images.
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",
@@ -184,6 +184,6 @@ def _kube_proxy(layout: Layout) -> dict[str, object]:
         "hostnameOverride": NODE,
         "clientConnection": {"kubeconfig": str(layout.settings / "kube-proxy.kubeconfig")},
         "clusterCIDR": POD_RANGE,
-        # The kernel's connection table belongs to the machine: its size is not set from inside a namespace.
+        # The kernel's connection table belongs to the machine. Its size cannot be set inside a namespace.
         "conntrack": {"maxPerCore": 0},
     }

@@ -58,5 +58,5 @@ def test_generate_writes_what_is_missing_or_stale_and_check_only_tells(tmp_path:
     stale = run("--check")
     assert (stale.returncode, stale.stderr) == (
         1,
-        "crds/firn.dev_icebergtopics.yaml is not what the models say: run make generate\n",
+        "crds/firn.dev_icebergtopics.yaml differs from the models: run make generate\n",
     )
