@@ -12,7 +12,8 @@ def markdown(crds: list[Manifest]) -> str:
     parts = [
         "# API reference",
         "",
-        "`make generate` writes this page from the models. The API server checks the rules. The rule of an object is in the row of the object.",
+        "`make generate` writes this page from the models. The API server checks the rules.",
+        "The rule of an object is in the row of the object.",
     ]
     for crd in crds:
         spec = crd["spec"]

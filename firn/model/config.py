@@ -175,9 +175,9 @@ class KafkaSecurity(Settings):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if (self.certificate is None) != (self.certificate_key is None):
-            raise ValueError("certificate and certificateKey have to be set together")
+            raise ValueError("certificate and certificateKey must be set together")
         if not self.tls and (self.ca or self.certificate):
-            raise ValueError("ca and certificate require tls: true")
+            raise ValueError("ca and certificate need tls: true")
         return self
 
     @property
@@ -312,9 +312,9 @@ class DisklessProfile(Profile):
     @model_validator(mode="after")
     def _flushes(self) -> Self:
         if durations.milliseconds(self.flush_interval) > 60_000:
-            raise ValueError("flushInterval is at most 60s, because producers wait for the upload")
+            raise ValueError("flushInterval must be at most 60s, because producers wait for the upload")
         if not 1024 <= quantities.size(self.flush_bytes) <= 256 * 2**20:
-            raise ValueError("flushBytes: from 1Ki to 256Mi")
+            raise ValueError("flushBytes must be from 1Ki to 256Mi")
         return self
 
     def secret_names(self) -> list[str]:
@@ -330,7 +330,7 @@ def _kind(profile: Any) -> Any:
 
 
 def _by_kind(schema: dict[str, Any]) -> None:
-    """Errors then name the intended kind only; with ``oneOf`` they would name all kinds."""
+    """Select the schema by kind. Errors then name only the intended kind; with ``oneOf`` they would name all kinds."""
     kafka, diskless = schema.pop("oneOf")
     schema["if"] = {"properties": {"kind": {"const": "Diskless"}}, "required": ["kind"]}
     schema |= {"then": diskless, "else": kafka}
@@ -338,7 +338,7 @@ def _by_kind(schema: dict[str, Any]) -> None:
 
 AnyProfile = Annotated[
     Annotated[KafkaProfile, Tag("Kafka")] | Annotated[DisklessProfile, Tag("Diskless")],
-    Discriminator(_kind, custom_error_type="kind", custom_error_message="kind is neither Kafka nor Diskless"),
+    Discriminator(_kind, custom_error_type="kind", custom_error_message="kind must be Kafka or Diskless"),
     Field(json_schema_extra=_by_kind),
 ]
 """A profile of any kind. The default kind is Kafka."""
@@ -453,7 +453,7 @@ class Maintenance(Settings):
     @model_validator(mode="after")
     def _has_a_size(self) -> Self:
         if "small" not in self.sizes:
-            raise ValueError("sizes: add a size named small, the default of policies")
+            raise ValueError("sizes must have the size small, the default of policies")
         return self
 
 
@@ -490,7 +490,9 @@ class Config(Settings):
             ("defaultGroup", self.default_group, self.groups),
         ):
             if name not in configured:
-                raise ValueError(f"{key}: {name!r} is not in the configuration, which has {sorted(configured)}")
+                raise ValueError(
+                    f"{key}: {name!r} is not in the configuration; choose from {sorted(configured)}, or add it"
+                )
         return self
 
     @model_validator(mode="after")
@@ -513,7 +515,7 @@ class Config(Settings):
 
 
 def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:
-    """Return the Secret keys that a connection with ``security`` needs."""
+    """Yield the Secret keys that a connection with ``security`` needs."""
     yield from (ref for ref in (security.ca, security.certificate, security.certificate_key) if ref is not None)
     if security.sasl is not None:
         yield security.sasl.password
@@ -528,7 +530,7 @@ def load(path: str | Path) -> Config:
     try:
         return Config.model_validate(document)
     except ValidationError as error:
-        lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors()]
+        lines = [f"{_place(item['loc'])}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors()]
         raise InvalidSpecError(f"configuration {path}: " + "; ".join(lines)) from error
 
 

@@ -202,4 +202,4 @@ def unpack(message: str) -> RunReport:
     try:
         return RunReport.model_validate_json(zlib.decompress(base64.b85decode(message.strip())))
     except (zlib.error, ValueError) as error:
-        raise ValueError(f"no report: {error}") from error
+        raise ValueError(f"the termination message is not a report: {error}") from error

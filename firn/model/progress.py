@@ -26,7 +26,7 @@ def decode_offsets(text: str) -> Offsets:
     if not isinstance(value, dict) or not all(
         _PARTITION.fullmatch(partition) and type(offset) is int and offset >= 0 for partition, offset in value.items()
     ):
-        raise ValueError(f"{names.SUMMARY_OFFSETS} is not an object of partitions and offsets: {text[:200]}")
+        raise ValueError(f"{names.SUMMARY_OFFSETS} is not a JSON object of partitions and offsets: {text[:200]}")
     return {int(partition): offset for partition, offset in value.items()}
 
 

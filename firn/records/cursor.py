@@ -117,7 +117,7 @@ class Cursor:
         self.elements += size
         if size > self.end - self.place or self.elements > ELEMENTS:
             raise MalformedError(
-                f"{size} elements in {self.end - self.place} bytes, {self.elements} of {ELEMENTS} in all"
+                f"an array of {size} elements in the last {self.end - self.place} bytes; {self.elements} elements in total, at most {ELEMENTS}"
             )
 
     def tag_count(self) -> int:

@@ -44,6 +44,6 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, call: Call) ->
 
 
 def answer(error: ErrorCode, topics: Sequence[Fields]) -> Fields:
-    """The one directory, with its topics or an error."""
+    """Return the answer for the one directory, with its topics or an error."""
     directory = {"error_code": error, "log_dir": DIRECTORY, "topics": topics, "total_bytes": -1, "usable_bytes": -1}
     return {"error_code": ErrorCode.none, "results": [directory]}

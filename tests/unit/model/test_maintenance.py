@@ -58,5 +58,5 @@ def test_a_small_report_keeps_its_samples() -> None:
     ["", "Traceback (most recent call last):", "OOMKilled", "{}", "c$@<O0001", pack(RunReport(name="r"))[:-3]],
 )
 def test_what_is_no_report_is_told_by_one_error(message: str) -> None:
-    with pytest.raises(ValueError, match="no report"):
+    with pytest.raises(ValueError, match="is not a report"):
         unpack(message)

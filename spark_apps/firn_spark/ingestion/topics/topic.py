@@ -76,7 +76,7 @@ class Topic:
 
     @property
     def lag_bytes(self) -> float:
-        """An estimate from the records read so far."""
+        """Estimated bytes of waiting records, from the size of the records read so far."""
         return self.lag_records * self.reading.record_bytes
 
     def observe(self, now: float, ends: Offsets) -> None:
