@@ -83,20 +83,26 @@ def command_line() -> argparse.ArgumentParser:
         prog="firn-broker", description="A Kafka broker that keeps its log in an object store."
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data-dir", type=Path, help="run a single broker that keeps everything in this directory")
-    where.add_argument("--config", type=Path, help="run a broker of a fleet with this configuration (YAML)")
+    where.add_argument("--data-dir", type=Path, help="run a single broker that stores all data in this directory")
+    where.add_argument("--config", type=Path, help="run a broker of a fleet, with this configuration file (YAML)")
     parser.add_argument(
         "command",
         nargs="?",
         choices=(SERVE, FSCK),
         default=SERVE,
-        help="fsck: compare the bucket with the coordinator; changes nothing",
+        help="serve: run the broker (default). fsck: compare the bucket with the coordinator, and change nothing",
     )
     parser.add_argument(
-        "--read", action="store_true", help="with fsck: also read every object and verify its checksums"
+        "--read", action="store_true", help="with fsck: also read every object, and verify its checksums"
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default: 127.0.0.1:9092)")
-    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="address of /metrics, /livez and /readyz")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="address on which the broker listens for clients (default: 127.0.0.1:9092)",
+    )
+    parser.add_argument(
+        "--metrics-listen", metavar="HOST:PORT", help="address on which the broker serves /metrics, /livez and /readyz"
+    )
     return parser
 
 

@@ -36,7 +36,7 @@ CACHE_MISSES = Gauge("firn_broker_cache_misses", "Batch ranges that were not in 
 CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes of batches in the cache", ["part"])
 NOT_COMPACTED = Gauge(
     "firn_broker_not_compacted_partitions",
-    "Partitions of compacted topics that the upkeep cannot compact, or not in one round",
+    "Partitions of compacted topics that were not compacted: outgrown, undecodable, or behind (left for the next round)",
     ["why"],
 )
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])

@@ -37,7 +37,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions: a closed list. A new one is a change of the public interface."""
+    """Reasons of conditions, a closed list. A new one is a change of the public interface."""
 
     ALL_READY = "AllReady"
     """Ready: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy."""
@@ -55,7 +55,7 @@ class Reason(StrEnum):
     """Ready, SpecValid: An older IcebergTopic owns the Kafka topic or the table. Delete one of them, or choose other names."""
     PENDING = "Pending"
     """Ready, SpecValid, TopicReady, TableReady, IngestionReady: Not known yet, \
-because an earlier step is missing. Wait, or repair the condition in the message."""
+because an earlier step is missing. Wait, or correct the cause in the message."""
     VALID = "Valid"
     """SpecValid: The spec is valid."""
     PROFILE_NOT_FOUND = "ProfileNotFound"
@@ -83,7 +83,7 @@ because an earlier step is missing. Wait, or repair the condition in the message
     BROKER_STARTING = "BrokerStarting"
     """TopicReady: The brokers are starting. Wait."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
-    """TopicReady, DeletionBlocked: The brokers do not answer, or one cannot run. Check the profile's pods, or the address and the network."""
+    """TopicReady, DeletionBlocked: The brokers do not answer, or a broker cannot run. Check the profile's pods, the address and the network."""
     ACCESS_DENIED = "AccessDenied"
     """TopicReady, TableReady: Brokers, catalog or object store reject the credentials or the operation. Correct the Secret or the grants."""
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
@@ -93,7 +93,7 @@ because an earlier step is missing. Wait, or repair the condition in the message
     SCHEMA_INCOMPATIBLE = "SchemaIncompatible"
     """TableReady: The existing table has another type or column. Change the schema, or choose another table."""
     WAITING_FOR_DRIVER = "WaitingForDriver"
-    """TableReady: The ingestion driver creates or changes the table, because its format version is 3. Wait."""
+    """TableReady: The ingestion driver creates or changes this table, because tables with format version 3 need it. Wait."""
     RUNNING = "Running"
     """IngestionReady: The driver lands records."""
     CAUGHT_UP = "CaughtUp"
@@ -137,7 +137,7 @@ because an earlier step is missing. Wait, or repair the condition in the message
     RUN_FAILED = "RunFailed"
     """MaintenanceHealthy: The last run failed. Read the message, then the log of its Job."""
     RUN_OVERDUE = "RunOverdue"
-    """MaintenanceHealthy: A run that is due has not started within `run.deadline`. Add resources, or raise the limits in the message."""
+    """MaintenanceHealthy: A due run has not started within `run.deadline`. Add resources, or raise the limits in the message."""
     ROLLING_OUT = "RollingOut"
     """Reconciling: Brokers or the driver are being replaced. Wait."""
     WAITING_FOR_DEPENDENCY = "WaitingForDependency"

@@ -37,11 +37,11 @@ class Output(StrEnum):
 def sql(
     statement: Annotated[str, typer.Argument(help="One SELECT statement. Name tables as CATALOG.NAMESPACE.NAME.")],
     config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Format of the result.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
 ) -> None:
     """Run a query on the Iceberg tables, with DuckDB.
 
-    DuckDB reads the current snapshots. Timestamps with a zone are shown in UTC.
+    DuckDB reads the current snapshots. The result has timestamps with a zone in UTC.
     """
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
