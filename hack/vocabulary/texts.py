@@ -111,11 +111,11 @@ def texts(node: ast.AST, scope: Scope, way: int = _LONGEST_WAY) -> list[str]:
         case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Subscript(value=value, slice=ast.Slice()):
             return texts(value, scope, way - 1)
         case ast.Name(id=name):
-            return _of_variable(name, scope, way - 1) or _of_import(node, scope, way - 1)
+            return _texts_of_variable(name, scope, way - 1) or _texts_of_import(node, scope, way - 1)
         case ast.Attribute():
-            return _of_import(node, scope, way - 1)
+            return _texts_of_import(node, scope, way - 1)
         case ast.Call():
-            return _of_call(node, scope, way - 1)
+            return _texts_of_call(node, scope, way - 1)
     return []
 
 
@@ -153,33 +153,33 @@ def placeholder(node: ast.AST) -> str:
 
 
 def _joined(parts: Iterable[ast.expr], scope: Scope, way: int) -> list[str]:
-    values, found = [], []
+    values, candidates = [], []
     for part in parts:
         value = part.value if isinstance(part, ast.FormattedValue) else part
         quoted = isinstance(part, ast.FormattedValue) and part.conversion == ord("r")
         each = [] if quoted else texts(value, scope, way)
         values.append(value)
-        found.append([] if isinstance(value, ast.Call) and len(each) > _MOST_OF_A_CALL else each)
-    if not any(found):
+        candidates.append([] if isinstance(value, ast.Call) and len(each) > _MOST_OF_A_CALL else each)
+    if not any(candidates):
         return []
     blanks = [[f"{{{placeholder(value)}}}"] for value in values]
-    if prod(max(1, len(each)) for each in found) > _MOST_TEXTS:
-        found = [each if len(each) == 1 else [] for each in found]
-    return ["".join(each) for each in product(*(each or blank for each, blank in zip(found, blanks, strict=True)))]
+    if prod(max(1, len(each)) for each in candidates) > _MOST_TEXTS:
+        candidates = [each if len(each) == 1 else [] for each in candidates]
+    return ["".join(each) for each in product(*(each or blank for each, blank in zip(candidates, blanks, strict=True)))]
 
 
 def _either(values: Iterable[ast.expr], scope: Scope, way: int) -> list[str]:
-    found = [(value, texts(value, scope, way)) for value in values]
-    if not any(each for _, each in found):
+    candidates = [(value, texts(value, scope, way)) for value in values]
+    if not any(each for _, each in candidates):
         return []
     return _some(
         text
-        for value, each in found
+        for value, each in candidates
         for text in each or ([] if isinstance(value, ast.Constant) else [f"{{{placeholder(value)}}}"])
     )
 
 
-def _of_variable(name: str, scope: Scope, way: int) -> list[str]:
+def _texts_of_variable(name: str, scope: Scope, way: int) -> list[str]:
     inner: Scope | None = scope
     while inner is not None and inner.function is not None:
         if name in inner.arguments:
@@ -192,13 +192,13 @@ def _of_variable(name: str, scope: Scope, way: int) -> list[str]:
     return _assigned(scope.source.tree, name, Scope(scope.source), way)
 
 
-def _of_import(node: ast.expr, scope: Scope, way: int) -> list[str]:
+def _texts_of_import(node: ast.expr, scope: Scope, way: int) -> list[str]:
     target = scope.source.elsewhere(node)
     return _assigned(target[0].tree, target[1], Scope(target[0]), way) if target is not None else []
 
 
 def _assigned(block: ast.AST, name: str, scope: Scope, way: int) -> list[str]:
-    found: list[str] = []
+    candidates: list[str] = []
     for node in _own_nodes(block):
         match node:
             case (
@@ -206,14 +206,14 @@ def _assigned(block: ast.AST, name: str, scope: Scope, way: int) -> list[str]:
                 | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
                 | ast.NamedExpr(target=ast.Name(id=target), value=value)
             ) if target == name:
-                found += texts(value, scope, way)
+                candidates += texts(value, scope, way)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
                 for place, each in enumerate(targets):
                     if isinstance(each, ast.Name) and each.id == name:
-                        found += _element(value, place, scope, way)
+                        candidates += _element(value, place, scope, way)
             case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if target == name:
-                found += [text + more for text in found for more in texts(value, scope, way)]
-    return _some(found)
+                candidates += [text + more for text in candidates for more in texts(value, scope, way)]
+    return _some(candidates)
 
 
 def _element(node: ast.expr, place: int, scope: Scope, way: int) -> list[str]:
@@ -229,7 +229,7 @@ def _element(node: ast.expr, place: int, scope: Scope, way: int) -> list[str]:
     return []
 
 
-def _of_call(call: ast.Call, scope: Scope, way: int) -> list[str]:
+def _texts_of_call(call: ast.Call, scope: Scope, way: int) -> list[str]:
     name = ast.unparse(call.func).rpartition(".")[2]
     if name == "join" and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant):
         return items(call.args[0], scope, way)
@@ -259,9 +259,9 @@ def _added(node: ast.AST, name: str, scope: Scope, way: int) -> list[str]:
     return []
 
 
-def _some(found: Iterable[str]) -> list[str]:
+def _some(candidates: Iterable[str]) -> list[str]:
     """Return the distinct texts, without an empty one beside others; none if they are too many."""
-    distinct = list(dict.fromkeys(found))
+    distinct = list(dict.fromkeys(candidates))
     distinct = [text for text in distinct if text] or distinct
     return distinct if len(distinct) <= _MOST_TEXTS else []
 
