@@ -46,7 +46,7 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             "timestamp_ns",
             id="a type of format version 3",
         ),
-        pytest.param({"schema": fields(("a", "int"), ("a", "int"))}, Reason.BAD_SCHEMA, "twice", id="a field twice"),
+        pytest.param({"schema": fields(("a", "int"), ("a", "int"))}, Reason.BAD_SCHEMA, "same name", id="a field twice"),
         pytest.param(
             {"schema": fields(("a", "int"), ("A", "int"))}, Reason.BAD_SCHEMA, "case", id="fields alike but for case"
         ),
