@@ -1,4 +1,5 @@
-"""A Kubernetes API server of its own on loopback: etcd and kube-apiserver as child processes, no nodes, no controllers."""
+"""Run a Kubernetes API server on loopback: etcd and kube-apiserver as child processes, without nodes and
+controllers."""
 
 import json
 import socket
@@ -22,7 +23,7 @@ START_SECONDS = 90
 
 
 class Refused(AssertionError):
-    """The API server's answer was an error; ``code`` is the HTTP status, the message is the server's."""
+    """An error reply of the API server. ``code`` is the HTTP status, and the message is that of the server."""
 
     def __init__(self, code: int, status: Manifest) -> None:
         super().__init__(status.get("message", str(status)))
@@ -67,8 +68,8 @@ class ApiServer:
         _await(lambda: self._established(f"{path}/{name}") and self._answers(served), f"{name} to be served")
 
     def _established(self, path: str) -> bool:
-        found = self.call("GET", path)["status"]["conditions"] or ()
-        conditions = {each["type"]: each for each in found}
+        listed = self.call("GET", path)["status"]["conditions"] or ()
+        conditions = {each["type"]: each for each in listed}
         assert conditions.get("NonStructuralSchema", {}).get("status") != "True", conditions
         return conditions.get("Established", {}).get("status") == "True"
 
@@ -76,7 +77,7 @@ class ApiServer:
         try:
             self.call("GET", path)
         except Refused as refused:
-            # 429: the store of a resource that was just defined is still being read for the first time.
+            # 429: the API server reads the store of a newly defined resource for the first time.
             if refused.code in (404, 429):
                 return False
             raise
@@ -85,7 +86,7 @@ class ApiServer:
 
 @contextmanager
 def running() -> Iterator[ApiServer]:
-    """Start one in a temporary directory; both processes are gone afterwards."""
+    """Start one in a temporary directory, and stop both processes afterwards."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="apiserver-")))
         etcd, peer, port = _free_ports(3)

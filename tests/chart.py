@@ -1,4 +1,4 @@
-"""The Helm chart as tests see it: `helm template` as a function, and what it rendered."""
+"""Render the Helm chart for tests: `helm template` as a function, and the objects that it rendered."""
 
 import functools
 import json
@@ -19,12 +19,15 @@ Manifest = dict[str, Any]
 
 
 class ChartError(Exception):
-    """Helm refused the values; the message is Helm's."""
+    """Helm rejected the values. The message is that of Helm."""
 
 
 @functools.cache
 def helm() -> str:
-    """Helm's binary: $FIRN_HELM, the one beside the test cluster, the one on PATH, or else built (a minute, once) from its Go module."""
+    """Return Helm's binary.
+
+    The first of: $FIRN_HELM, the binary beside the test cluster, the one on PATH, or one that is built once from its
+    Go module (about a minute)."""
     for candidate in (os.environ.get("FIRN_HELM"), str(ROOT / ".cluster" / "bin" / "helm"), shutil.which("helm")):
         if candidate and Path(candidate).is_file():
             return candidate
@@ -34,7 +37,7 @@ def helm() -> str:
 def render(
     values: Mapping[str, Any] | None = None, *, files: tuple[str, ...] = (), namespace: str = "firn-system"
 ) -> str:
-    """Return what `helm template` prints for these values over those of the chart and its ``files``. Raises
+    """Return the output of `helm template` for these values over those of the chart and its ``files``. Raises
     ChartError."""
     command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
     for file in files:
@@ -44,7 +47,7 @@ def render(
 
 @functools.cache
 def printed(command: tuple[str, ...], values: str) -> str:
-    """Run Helm once for tests that render the same values."""
+    """Run Helm once for all tests that render the same values."""
     done = subprocess.run(command, input=values, capture_output=True, text=True)
     if done.returncode != 0:
         raise ChartError(done.stderr)
@@ -52,17 +55,17 @@ def printed(command: tuple[str, ...], values: str) -> str:
 
 
 def manifests(text: str) -> list[Manifest]:
-    """The objects of a rendered chart."""
+    """Return the objects of a rendered chart."""
     return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
-def one(objects: list[Manifest], kind: str, name: str, namespace: str | None = None) -> Manifest:
-    """The only object of this kind and name."""
-    [found] = [
+def find_object(objects: list[Manifest], kind: str, name: str, namespace: str | None = None) -> Manifest:
+    """Return the only object of this kind and name."""
+    [match] = [
         item
         for item in objects
         if item["kind"] == kind
         and item["metadata"]["name"] == name
         and (namespace is None or item["metadata"].get("namespace") == namespace)
     ]
-    return found
+    return match

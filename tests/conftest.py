@@ -1,5 +1,7 @@
-"""Settings of every test: Hypothesis never judges by time, and tries more where there is time for it (make test-long); what shares
-servers shares a process where tests run in several (pytest -n)."""
+"""Settings for all tests.
+
+Hypothesis has no deadline, and `make test-long` tries more examples. Tests that share servers run in one process
+under `pytest -n`."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -36,8 +38,9 @@ GROUPS = {
     "tests/integration": "servers",
     "tests/contract": "servers",
 }
-"""Folder or module -> what its tests share; the first that fits counts. Any other module shares nothing. Spark's are several groups, so
-that none takes longer than the release's."""
+"""Folder or module -> the servers that its tests share. The first match counts. Any other module shares nothing.
+
+Spark has several groups, so that no group takes longer than the release."""
 LONGEST_FIRST = (
     "the release",
     "Spark",
@@ -77,7 +80,8 @@ def pytest_make_collect_report(
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """With ``pytest -n`` the tests of a group run in one process, one after the other; groups begin in the order of collection."""
+    """With ``pytest -n`` all tests of a group run one after the other in one process. Groups start in the order of
+    collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)

@@ -1,4 +1,4 @@
-"""Builders of test objects: a sensible one by default, changed by keywords or modifiers."""
+"""Builders of test objects. Each has sensible defaults, which keywords and modifiers change."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ Modifier = Callable[[Manifest], None]
 
 
 def config(**changes: Any) -> Config:
-    """An operator's configuration: one managed fleet, one Kafka that exists, a catalog, two groups."""
+    """Return a configuration of the operator: a managed fleet, an existing Kafka, a catalog and two groups."""
     document: dict[str, Any] = {
         "namespace": "firn-system",
         "images": {
@@ -61,7 +61,7 @@ def config(**changes: Any) -> Config:
 
 
 def diskless(**changes: Any) -> dict[str, Any]:
-    """A profile of kind Diskless, as the configuration has it."""
+    """Return a profile of kind Diskless as it stands in the configuration."""
     return {
         "kind": "Diskless",
         "coordinator": {
@@ -82,7 +82,7 @@ def diskless(**changes: Any) -> dict[str, Any]:
 
 
 def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", **spec: Any) -> Manifest:
-    """A live IcebergTopic as the API server gives it, with this spec."""
+    """Return a live IcebergTopic with this spec, as the API server returns it."""
     manifest: Manifest = {
         "apiVersion": "firn.dev/v1alpha1",
         "kind": "IcebergTopic",
@@ -115,7 +115,7 @@ def topic(name: str = "flights", *modifiers: Modifier, namespace: str = "demo", 
 
 
 def policy(name: str = "policy", *modifiers: Modifier, kind: str = "CompactionPolicy", **spec: Any) -> Manifest:
-    """A live policy as the API server gives it, with this spec."""
+    """Return a live policy with this spec, as the API server returns it."""
     manifest = topic(name)
     manifest |= {"kind": kind, "spec": spec}
     manifest["metadata"]["uid"] = f"uid-{kind}-{name}"
@@ -125,12 +125,12 @@ def policy(name: str = "policy", *modifiers: Modifier, kind: str = "CompactionPo
 
 
 def annotated(key: str, value: str) -> Modifier:
-    """With this annotation."""
+    """Return a modifier that adds an annotation."""
     return lambda manifest: manifest["metadata"].setdefault("annotations", {}).update({key: value})
 
 
 def deleting(*finalizers: str) -> Modifier:
-    """On its way out, held by these finalizers."""
+    """Return a modifier that marks the object as being deleted, with these finalizers."""
 
     def modify(manifest: Manifest) -> None:
         manifest["metadata"]["deletionTimestamp"] = "2026-03-01T11:00:00Z"
@@ -140,29 +140,29 @@ def deleting(*finalizers: str) -> Modifier:
 
 
 def generation(number: int) -> Modifier:
-    """At this generation."""
+    """Return a modifier that sets the generation."""
     return lambda manifest: manifest["metadata"].update(generation=number)
 
 
 def with_status(status: Manifest) -> Modifier:
-    """With this status."""
+    """Return a modifier that sets the status."""
     return lambda manifest: manifest.update(status=status)
 
 
 def topic_state(name: str = "flights", partitions: int = 3, **changes: Any) -> TopicState:
-    """A Kafka topic."""
+    """Return the state of a Kafka topic."""
     return replace(TopicState(name=name, topic_id="topic-id-1", partitions=partitions, configs={}), **changes)
 
 
 def table_state(**changes: Any) -> TableState:
-    """A table that agrees."""
+    """Return the state of a table that matches its spec."""
     state = TableState(uuid="table-1", location="s3://firn/warehouse/demo/flights", format_version=2, owner="uid")
     return replace(state, **changes)
 
 
 def progress(uid: str = "uid-demo-flights", **changes: Any) -> TopicProgress:
-    """A topic that lands records."""
-    known: dict[str, Any] = {
+    """Return the progress of a topic that lands records."""
+    fields: dict[str, Any] = {
         "uid": uid,
         "generation": 1,
         "state": "Running",
@@ -171,15 +171,15 @@ def progress(uid: str = "uid-demo-flights", **changes: Any) -> TopicProgress:
         "lag_seconds": 1.0,
         **changes,
     }
-    return TopicProgress(**known)
+    return TopicProgress(**fields)
 
 
 def observed(manifest: Manifest | None = None, configured: Config | None = None, **changes: Any) -> ObservedTopic:
-    """A topic whose surroundings are all well, as far as nothing else is said. ``job=True``: the contract of its own spec."""
+    """Return the observed state of a topic without any failure. ``job=True`` adds the contract of its own spec."""
     configured = configured or config()
-    found = topic_entry(manifest or topic(), configured)
-    resource = found.resource
-    assert resource is not None, found.problem
+    entry = topic_entry(manifest or topic(), configured)
+    resource = entry.resource
+    assert resource is not None, entry.problem
     schema: RecordSchema | InvalidSpecError
     target: TableTarget | InvalidSpecError
     try:
@@ -193,10 +193,10 @@ def observed(manifest: Manifest | None = None, configured: Config | None = None,
     if changes.get("job") is True:
         assert isinstance(schema, RecordSchema)
         assert isinstance(target, TableTarget)
-        changes["job"] = live_job(found.uid, found.generation, schema, target)
-    known: dict[str, Any] = {
+        changes["job"] = live_job(entry.uid, entry.generation, schema, target)
+    fields: dict[str, Any] = {
         "config": configured,
-        "entry": found,
+        "entry": entry,
         "resource": resource,
         "schema": schema,
         "target": target,
@@ -210,11 +210,11 @@ def observed(manifest: Manifest | None = None, configured: Config | None = None,
         "now": NOW,
         **changes,
     }
-    return ObservedTopic(**known)
+    return ObservedTopic(**fields)
 
 
 def live_job(uid: str, number: int, schema: RecordSchema, target: TableTarget, **changes: Any) -> LiveJob:
-    """A contract in force."""
+    """Return a contract in force."""
     name = uid.rsplit("-", 1)[-1]
     job = IngestJob(
         uid=uid,
@@ -233,7 +233,7 @@ def live_job(uid: str, number: int, schema: RecordSchema, target: TableTarget, *
 
 
 def pod(name: str = "firn-ingest-default-0", **changes: Any) -> PodState:
-    """A pod that is ready."""
+    """Return a pod that is ready."""
     state = PodState(
         name=name,
         ready=True,
@@ -253,12 +253,12 @@ def pod(name: str = "firn-ingest-default-0", **changes: Any) -> PodState:
 
 
 def broken_pod(name: str = "firn-ingest-default-0", **changes: Any) -> PodState:
-    """A pod that is neither ready nor running."""
+    """Return a pod that is neither ready nor running."""
     return pod(name, **{"ready": False, "running": False, **changes})
 
 
 def stateful_set(name: str = "firn-broker-classic", replicas: int = 3, **changes: Any) -> StatefulSetState:
-    """A StatefulSet that has settled."""
+    """Return a StatefulSet whose roll is complete."""
     state = StatefulSetState(
         name=name,
         template_hash="new",

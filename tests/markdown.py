@@ -1,4 +1,4 @@
-"""The repository's Markdown pages as tests see them: links, anchors, code blocks and the examples in them."""
+"""The Markdown pages of the repository: links, anchors, code blocks and examples."""
 
 import functools
 import re
@@ -37,7 +37,7 @@ def pages() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Block:
-    """A code block: its page, its first line there, its language and its text."""
+    """A code block: its page, its first line, its language and its text."""
 
     page: str
     line: int
@@ -95,24 +95,24 @@ def code_spans(page: str) -> Iterator[tuple[int, str]]:
 def headings(page: str) -> list[str]:
     """Return the headings of a page as plain text."""
     tokens = _tokens(page)
-    found = []
+    texts = []
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
             children = tokens[index + 1].children or ()
-            found.append("".join(child.content for child in children if child.type in ("text", "code_inline")))
-    return found
+            texts.append("".join(child.content for child in children if child.type in ("text", "code_inline")))
+    return texts
 
 
 def anchors(page: str) -> set[str]:
     """Return the anchors of a page's headings, made as GitHub and the site's generator make them."""
     seen: dict[str, int] = {}
-    found = set()
+    slugs = set()
     for heading in headings(page):
         slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
         count = seen.get(slug, 0)
         seen[slug] = count + 1
-        found.add(slug if count == 0 else f"{slug}-{count}")
-    return found
+        slugs.add(slug if count == 0 else f"{slug}-{count}")
+    return slugs
 
 
 def blocks(page: str) -> list[Block]:
@@ -126,7 +126,7 @@ def blocks(page: str) -> list[Block]:
 
 def examples() -> list[Example]:
     """Return every YAML document of every page: those of YAML blocks, and here-documents of shell blocks."""
-    found = []
+    values = []
     for page in pages():
         for block in blocks(page):
             if block.language == "yaml":
@@ -134,8 +134,8 @@ def examples() -> list[Example]:
             else:
                 texts = [match[1] for match in HEREDOC.findall(block.text)]
             for text in texts:
-                found += [Example(block.place, value) for value in yaml.safe_load_all(text) if value is not None]
-    return found
+                values += [Example(block.place, value) for value in yaml.safe_load_all(text) if value is not None]
+    return values
 
 
 def resources() -> list[Example]:

@@ -40,9 +40,9 @@ def server() -> Iterator[ApiServer]:
 
 @pytest_asyncio.fixture
 async def configuration(server: ApiServer) -> Configuration:
-    found = Configuration()
-    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=found)
-    return found
+    configuration = Configuration()
+    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)
+    return configuration
 
 
 @pytest_asyncio.fixture
@@ -88,12 +88,12 @@ async def topic(api: Api, name: str) -> Manifest:
 
 async def await_answer(look: Callable[[], object]) -> object:
     async with asyncio.timeout(60):
-        while not (found := await look()):  # type: ignore[misc]
+        while not (answer := await look()):  # type: ignore[misc]
             await asyncio.sleep(0.05)
-        return found
+        return answer
 
 
-async def test_apply_creates_changes_and_leaves_alone(cluster: KubeCluster, name: str) -> None:
+async def test_apply_creates_updates_and_skips_equal_objects(cluster: KubeCluster, name: str) -> None:
     assert await cluster.apply(config_map(name, "1", a="1", b="2"))
     assert not await cluster.apply(config_map(name, "1", a="1", b="2"))
     assert await cluster.apply(config_map(name, "2", a="changed"))
@@ -102,14 +102,14 @@ async def test_apply_creates_changes_and_leaves_alone(cluster: KubeCluster, name
     assert live["data"] == {"a": "changed"}
 
 
-async def test_apply_after_a_restart_writes_nothing(api: Api, cluster: KubeCluster, name: str) -> None:
+async def test_apply_after_a_restart_skips_equal_objects(api: Api, cluster: KubeCluster, name: str) -> None:
     await cluster.apply(config_map(name, "1", a="1"))
     before = await cluster.get("v1", "ConfigMap", SYSTEM, name)
     assert not await KubeCluster(api, SYSTEM, Workloads()).apply(config_map(name, "1", a="1"))
     assert await cluster.get("v1", "ConfigMap", SYSTEM, name) == before
 
 
-async def test_apply_leaves_fields_of_others_alone(cluster: KubeCluster, server: ApiServer, name: str) -> None:
+async def test_apply_keeps_fields_of_other_managers(cluster: KubeCluster, server: ApiServer, name: str) -> None:
     await cluster.apply(config_map(name, "1", a="1"))
     server.call(
         "PATCH",
@@ -123,19 +123,19 @@ async def test_apply_leaves_fields_of_others_alone(cluster: KubeCluster, server:
     assert live["data"] == {"a": "2", "theirs": "kept"}
 
 
-async def test_a_missing_object_is_none_and_deleting_it_no_error(cluster: KubeCluster) -> None:
+async def test_a_missing_object_is_none_and_its_deletion_succeeds(cluster: KubeCluster) -> None:
     assert await cluster.get("v1", "ConfigMap", SYSTEM, "nobody-made-this") is None
     await cluster.delete("v1", "ConfigMap", SYSTEM, "nobody-made-this")
 
 
-async def test_a_deleted_child_is_applied_again(cluster: KubeCluster, name: str) -> None:
+async def test_apply_restores_a_deleted_child(cluster: KubeCluster, name: str) -> None:
     await cluster.apply(config_map(name, "1", a="1"))
     await cluster.delete("v1", "ConfigMap", SYSTEM, name)
     assert await cluster.apply(config_map(name, "1", a="1"))
     assert await cluster.get("v1", "ConfigMap", SYSTEM, name) is not None
 
 
-async def test_names_are_listed_by_label_over_pages(
+async def test_list_names_reads_all_pages_of_a_label(
     cluster: KubeCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "_PAGE", 2)
@@ -147,7 +147,7 @@ async def test_names_are_listed_by_label_over_pages(
     assert await cluster.list_names("v1", "ConfigMap", {"test": "nobody"}) == []
 
 
-async def test_status_is_replaced_only_where_nothing_changed(api: Api, cluster: KubeCluster, name: str) -> None:
+async def test_a_status_write_fails_if_the_object_has_changed(api: Api, cluster: KubeCluster, name: str) -> None:
     made = await topic(api, name)
     version = made["metadata"]["resourceVersion"]
     status = {"observedGeneration": 1, "conditions": []}
@@ -162,15 +162,13 @@ async def test_status_is_replaced_only_where_nothing_changed(api: Api, cluster: 
     assert await cluster.patch_status("demo", "nobody-made-this", status, "1") is None
 
 
-async def test_a_status_that_the_schema_refuses_is_a_bug_not_a_conflict(
-    api: Api, cluster: KubeCluster, name: str
-) -> None:
+async def test_a_status_that_the_schema_rejects_is_no_conflict(api: Api, cluster: KubeCluster, name: str) -> None:
     made = await topic(api, name)
     with pytest.raises(ApiError, match="is invalid"):
         await cluster.patch_status("demo", name, {"observedGeneration": "one"}, made["metadata"]["resourceVersion"])
 
 
-async def test_finalizers_come_and_go(api: Api, cluster: KubeCluster, name: str) -> None:
+async def test_finalizers_are_added_and_removed(api: Api, cluster: KubeCluster, name: str) -> None:
     made = await topic(api, name)
     held = await cluster.set_finalizers("demo", name, [names.FINALIZER], made["metadata"]["resourceVersion"])
     assert held is not None
@@ -184,14 +182,14 @@ async def test_finalizers_come_and_go(api: Api, cluster: KubeCluster, name: str)
     assert await cluster.get(names.API_VERSION, "IcebergTopic", "demo", name) is None
 
 
-async def test_the_same_event_again_raises_its_count(api: Api, cluster: KubeCluster, name: str) -> None:
+async def test_a_repeated_event_raises_its_count(api: Api, cluster: KubeCluster, name: str) -> None:
     made = await topic(api, name)
     uid = made["metadata"]["uid"]
     sending = asyncio.create_task(cluster.run())
 
     async def recorded() -> list[Manifest]:
-        found, _ = await lists.list_all(api, "v1", "Event", "demo", {})
-        return [event for event in found if event["involvedObject"]["uid"] == uid]
+        events, _ = await lists.list_all(api, "v1", "Event", "demo", {})
+        return [event for event in events if event["involvedObject"]["uid"] == uid]
 
     for reason in ("Created", "Created", "Changed", "Created"):
         await cluster.event("demo", name, uid, "IcebergTopic", "Normal", reason, "it happened")
@@ -204,7 +202,7 @@ async def test_the_same_event_again_raises_its_count(api: Api, cluster: KubeClus
     sending.cancel()
 
 
-async def test_stateful_sets_and_pods_come_from_what_was_fed(
+async def test_stateful_sets_and_pods_are_read_from_the_watch_cache(
     cluster: KubeCluster, workloads: Workloads, name: str
 ) -> None:
     template = {
@@ -233,7 +231,7 @@ async def test_stateful_sets_and_pods_come_from_what_was_fed(
     assert await cluster.pods({"app": name}) == []
 
 
-async def test_nobody_listening_is_unavailable(configuration: Configuration) -> None:
+async def test_a_closed_port_is_unavailable(configuration: Configuration) -> None:
     configuration.host = f"https://127.0.0.1:{free_port()}"
     api = Api(configuration, RateLimit(1000, 1000))
     with pytest.raises(UnavailableError, match="Kubernetes API"):
@@ -249,7 +247,7 @@ async def test_a_wrong_token_is_access_denied(configuration: Configuration) -> N
     await api.close()
 
 
-async def test_a_rotated_token_is_taken_up(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_use_a_rotated_token(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kubernetes.aio.config import incluster_config
 
     token, authority = tmp_path / "token", tmp_path / "ca.crt"
@@ -262,18 +260,18 @@ async def test_a_rotated_token_is_taken_up(server: ApiServer, tmp_path: Path, mo
         str(authority),
         environ={**os.environ, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port},
     )
-    found = Configuration()
-    loader.load_and_set(found)
-    api = Api(found, RateLimit(1000, 1000))
+    configuration = Configuration()
+    loader.load_and_set(configuration)
+    api = Api(configuration, RateLimit(1000, 1000))
     with pytest.raises(AccessDeniedError):
         await api.call("GET", path("v1", "ConfigMap", SYSTEM))
     token.write_text(apiserver.TOKEN)
-    loader.token_expires_at = loader.token_expires_at.min  # as if its minute had passed
+    loader.token_expires_at = loader.token_expires_at.min  # as if a minute had passed
     await api.call("GET", path("v1", "ConfigMap", SYSTEM))
     await api.close()
 
 
-async def test_the_live_crd_is_the_one_that_is_needed(api: Api, server: ApiServer) -> None:
+async def test_the_check_accepts_the_live_crd(api: Api, server: ApiServer) -> None:
     await crd.check(api)
 
 
@@ -285,7 +283,7 @@ async def test_the_live_crd_is_the_one_that_is_needed(api: Api, server: ApiServe
         ("retentionpolicies", ("spec",), "orphanFiles"),
     ],
 )
-async def test_a_crd_that_lacks_a_field_is_told(
+async def test_the_check_names_fields_that_a_crd_lacks(
     api: Api, server: ApiServer, plural: str, below: tuple[str, ...], field: str
 ) -> None:
     from firn.model.errors import NotReadyError

@@ -1,4 +1,6 @@
-"""Port `Cluster` as policies use it, the fake and the real API server alike: Jobs, their pods' last words, status of policies."""
+"""Port `Cluster` as policies use it, for the fake and for a real API server.
+
+Covers Jobs, termination messages of their pods, and the status of policies."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -35,13 +37,13 @@ OWNER = Owner(SYSTEM, "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
 
 @dataclass(frozen=True)
 class Subject:
-    """A cluster, and what happens in it beside the operator."""
+    """A cluster and the functions that change it from outside."""
 
     cluster: Cluster
     create: Callable[[Manifest], Any]
-    """kubectl create."""
+    """Creates an object, as kubectl create does."""
     end: Callable[..., Any]
-    """The Job of this name ends: name, message of its pod or None, ``failure``."""
+    """Ends a Job, given its name, the message of its pod or None, and ``failure``."""
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,9 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         yield Subject(fake, fake.create, fake.end_job)
         return
     server: ApiServer = request.getfixturevalue("server")
-    found = Configuration()
-    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=found)
-    api = Api(found, RateLimit(1000, 1000))
+    configuration = Configuration()
+    await kube_config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)
+    api = Api(configuration, RateLimit(1000, 1000))
     workloads = Workloads()
 
     def create(manifest: Manifest) -> None:
@@ -112,7 +114,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 def run_of(name: str) -> tuple[Manifest, Manifest]:
-    """ConfigMap and Job of a run for one table."""
+    """Return ConfigMap and Job of a run for one table."""
     config = gen.config()
     policy = policy_entry(gen.policy(name, schedule={"cron": "0 3 * * *"}), config)
     observed = gen.observed()
@@ -123,7 +125,7 @@ def run_of(name: str) -> tuple[Manifest, Manifest]:
     return plan.config_map(policy, run, OWNER), plan.job(policy, batch, run, config, OWNER)
 
 
-async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subject) -> None:
+async def test_an_applied_job_is_visible_at_once_and_created_once(subject: Subject) -> None:
     contract, job = run_of("made")
     before = datetime.now(UTC) - timedelta(seconds=60)
     labels = plan.run_labels("CompactionPolicy", "demo", "made")
@@ -133,7 +135,7 @@ async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subjec
     (state,) = await subject.cluster.jobs(labels)
     assert (state.name, state.finished, state.succeeded, state.failure) == (job["metadata"]["name"], None, False, "")
     assert state.created >= before or isinstance(subject.cluster, FakeCluster)
-    assert not await subject.cluster.apply(job), "the same again is no change"
+    assert not await subject.cluster.apply(job), "an equal object is not written again"
     run = runs.read_run(state, ())
     assert run is not None
     assert run.active
@@ -145,7 +147,7 @@ async def test_a_job_that_was_made_is_seen_at_once_and_made_once(subject: Subjec
     )
 
 
-async def test_a_job_that_ended_well_has_its_report(subject: Subject) -> None:
+async def test_a_succeeded_job_has_its_report(subject: Subject) -> None:
     _, job = run_of("well")
     await subject.cluster.apply(job)
     name = job["metadata"]["name"]
@@ -161,7 +163,7 @@ async def test_a_job_that_ended_well_has_its_report(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("message", [None, "Traceback\nMemoryError"])
-async def test_a_job_that_failed_says_why(subject: Subject, message: str | None) -> None:
+async def test_a_failed_job_has_its_cause(subject: Subject, message: str | None) -> None:
     _, job = run_of(f"failed-{'loud' if message else 'still'}")
     await subject.cluster.apply(job)
     name = job["metadata"]["name"]
@@ -177,7 +179,7 @@ async def test_a_job_that_failed_says_why(subject: Subject, message: str | None)
 
 
 @pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])
-async def test_the_status_of_a_policy_is_replaced_only_where_nothing_changed(subject: Subject, kind: str) -> None:
+async def test_a_status_write_fails_if_the_policy_has_changed(subject: Subject, kind: str) -> None:
     subject.create(
         gen.policy("status", kind=kind, snapshots={"maxAge": "7d"})
         if kind == "RetentionPolicy"

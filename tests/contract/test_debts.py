@@ -1,4 +1,4 @@
-"""Port `Debts`: the suite on the fake and on real catalogs, and what only the adapter has: caches, bounds, tables that move."""
+"""Port `Debts`: the suite on the fake and on real catalogs, and the caches and bounds of the adapter."""
 
 import asyncio
 import gzip
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 class Later:
-    """The system's clock turned forward, or one that stands still."""
+    """The system clock turned forward, or a clock that stands still."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -100,7 +100,7 @@ class TestFakeDebts(DebtsContract):
 
 
 class TestCatalogDebts(DebtsContract):
-    """On all of the catalogs."""
+    """Run the test with each of the catalogs."""
 
 
 async def test_manifests_are_read_once(debts: CatalogDebts, writers: CatalogWriters, target: TableTarget) -> None:
@@ -113,7 +113,7 @@ async def test_manifests_are_read_once(debts: CatalogDebts, writers: CatalogWrit
     assert debts.manifests.read == 3
 
 
-async def test_nothing_is_read_where_nothing_was_committed(
+async def test_an_unchanged_table_is_not_read_again(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writers.create(target)
@@ -127,38 +127,38 @@ async def test_nothing_is_read_where_nothing_was_committed(
     assert await debts.measure(target, AT_ONCE) == first
 
 
-async def test_files_come_of_age_without_a_commit(
+async def test_files_become_due_without_a_commit(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
 ) -> None:
     work = CompactionWork(open_grace_ms=3_600_000)
     writers.create(target)
     writers.append(target, [MIB] * 5)
     writers.append(target, [600 * MIB])
-    found = await debts.measure(target, work)
-    assert found is not None
-    assert found.due_files == 0
+    debt = await debts.measure(target, work)
+    assert debt is not None
+    assert debt.due_files == 0
     clock.ahead = timedelta(minutes=61)
-    found = await debts.measure(target, work)
-    assert found is not None
-    assert found.due_files == 5
+    debt = await debts.measure(target, work)
+    assert debt is not None
+    assert debt.due_files == 5
 
 
-async def test_a_partition_that_goes_quiet_is_seen(
+async def test_files_of_a_quiet_partition_become_due(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
 ) -> None:
-    """Sizes that the size rule leaves alone until the partition is closed."""
+    """The size rule leaves files of these sizes alone until the partition is quiet."""
     writers.create(target)
     writers.append(target, [MIB, 4 * MIB, 16 * MIB, 64 * MIB])
-    found = await debts.measure(target, AT_ONCE)
-    assert found is not None
-    assert (found.small_files, found.due_files) == (4, 0)
+    debt = await debts.measure(target, AT_ONCE)
+    assert debt is not None
+    assert (debt.small_files, debt.due_files) == (4, 0)
     clock.ahead = timedelta(milliseconds=compaction.QUIET_MS + 60_000)
-    found = await debts.measure(target, AT_ONCE)
-    assert found is not None
-    assert found.due_files == 4
+    debt = await debts.measure(target, AT_ONCE)
+    assert debt is not None
+    assert debt.due_files == 4
 
 
-async def test_a_partition_is_not_quiet_while_large_files_come(
+async def test_large_files_keep_a_partition_active(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, clock: Later
 ) -> None:
     """A large file needs no rewrite, but it shows that the partition is still written."""
@@ -167,17 +167,17 @@ async def test_a_partition_is_not_quiet_while_large_files_come(
     writers.append(target, [MIB, 4 * MIB, 16 * MIB, 64 * MIB])
     committed = writers.load(target).metadata.snapshots[-1].timestamp_ms
     clock.fixed = datetime.fromtimestamp((committed + compaction.QUIET_MS) / 1000, UTC)
-    found = await debts.measure(target, work)
-    assert found is not None
-    assert found.due_files == 4
+    debt = await debts.measure(target, work)
+    assert debt is not None
+    assert debt.due_files == 4
     writers.append(target, [MIB * 100])
     assert writers.load(target).metadata.snapshots[-1].timestamp_ms > committed
-    found = await debts.measure(target, work)
-    assert found is not None
-    assert found.due_files == 0
+    debt = await debts.measure(target, work)
+    assert debt is not None
+    assert debt.due_files == 0
 
 
-async def test_files_are_no_older_than_the_oldest_snapshot_that_is_known(
+async def test_a_file_is_at_most_as_old_as_the_oldest_snapshot(
     connection: CatalogConnection, debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
 ) -> None:
     if connection.type == "rest":
@@ -185,21 +185,21 @@ async def test_files_are_no_older_than_the_oldest_snapshot_that_is_known(
     writers.create(target)
     for _ in range(5):
         writers.append(target, [MIB])
-    known = await debts.measure(target, AT_ONCE)
+    before = await debts.measure(target, AT_ONCE)
     table = writers.load(target)
     gone = [snapshot.snapshot_id for snapshot in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
     last = table.refresh().metadata.snapshots[-1].timestamp_ms
-    found = await debts.measure(target, AT_ONCE)
-    assert found is not None
-    assert (found.snapshots, found.data_files, found.due_files) == (1, 5, 5)
-    assert found.oldest_due == datetime.fromtimestamp(last / 1000, UTC)
-    assert known is not None
-    assert known.oldest_due is not None
-    assert known.oldest_due < found.oldest_due, "what a run knows no more is not remembered either"
+    after = await debts.measure(target, AT_ONCE)
+    assert after is not None
+    assert (after.snapshots, after.data_files, after.due_files) == (1, 5, 5)
+    assert after.oldest_due == datetime.fromtimestamp(last / 1000, UTC)
+    assert before is not None
+    assert before.oldest_due is not None
+    assert before.oldest_due < after.oldest_due, "a run no longer sees the older snapshots, and neither does the cache"
 
 
-async def test_what_is_kept_of_manifests_is_bounded(
+async def test_the_cache_of_manifests_is_bounded(
     connection: CatalogConnection, writers: CatalogWriters, target: TableTarget
 ) -> None:
     writers.create(target)
@@ -208,25 +208,27 @@ async def test_what_is_kept_of_manifests_is_bounded(
     port = CatalogDebts({CATALOG: connection}, SystemClock(), kept_files=250)
     try:
         for settings in (AT_ONCE, AT_ONCE.model_copy(update={"open_grace_ms": 1})):
-            found = await port.measure(target, settings)
-            assert found is not None
-            assert found.due_files == 300
-        assert port.manifests.read > 6, "not all of them fit"
+            debt = await port.measure(target, settings)
+            assert debt is not None
+            assert debt.due_files == 300
+        assert port.manifests.read > 6, "the cache does not hold all of them"
         assert port.manifests.weight <= 250
     finally:
         port.close()
 
 
-async def test_many_tables_at_once(debts: CatalogDebts, writers: CatalogWriters, target: TableTarget) -> None:
+async def test_many_tables_are_measured_concurrently(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
+) -> None:
     targets = [target.model_copy(update={"name": f"{target.name}_{n}"}) for n in range(30)]
-    for number, one in enumerate(targets):
-        writers.create(one)
-        writers.append(one, [MIB] * number or [MIB])
-    found = await asyncio.gather(*(debts.measure(one, AT_ONCE) for one in targets))
-    assert [one.data_files for one in found if one is not None] == [1, *range(1, 30)]
+    for number, table in enumerate(targets):
+        writers.create(table)
+        writers.append(table, [MIB] * number or [MIB])
+    measured = await asyncio.gather(*(debts.measure(table, AT_ONCE) for table in targets))
+    assert [debt.data_files for debt in measured if debt is not None] == [1, *range(1, 30)]
 
 
-async def test_a_manifest_that_is_gone_is_said(
+async def test_an_error_names_the_table_of_a_missing_manifest(
     debts: CatalogDebts, writers: CatalogWriters, target: TableTarget
 ) -> None:
     writers.create(target)
@@ -240,7 +242,7 @@ async def test_a_manifest_that_is_gone_is_said(
         await debts.measure(target, AT_ONCE)
 
 
-async def test_compressed_metadata(
+async def test_compressed_metadata_is_read(
     database: Postgres, storage: S3, tmp_path_factory: pytest.TempPathFactory, target: TableTarget
 ) -> None:
     connection = sql_on_s3(database, storage, tmp_path_factory)
@@ -262,14 +264,14 @@ async def test_compressed_metadata(
         )
     port = CatalogDebts({CATALOG: connection}, SystemClock())
     try:
-        found = await port.measure(target, AT_ONCE)
+        debt = await port.measure(target, AT_ONCE)
     finally:
         port.close()
-    assert found is not None
-    assert found.due_files == 4
+    assert debt is not None
+    assert debt.due_files == 4
 
 
-async def test_a_catalog_that_does_not_answer_is_said_with_the_table(tmp_path: Path, target: TableTarget) -> None:
+async def test_an_error_of_the_catalog_names_the_table(tmp_path: Path, target: TableTarget) -> None:
     port = free_port()
     connection = CatalogConnection(
         type="sql", uri=f"postgresql://127.0.0.1:{port}/firn", warehouse=f"file://{tmp_path}"

@@ -39,7 +39,7 @@ def job(uid: str, **changes: object) -> IngestJob:
 
 
 class Writer(Protocol):
-    """The operator's side of the contract."""
+    """Changes contracts as the operator does."""
 
     def write(self, uid: str, text: str, group: str) -> None: ...
 
@@ -49,7 +49,7 @@ class Writer(Protocol):
 
 
 class JobSourcesContract:
-    """The suite. The writer is a fixture of the class that inherits it."""
+    """The suite. A class that inherits it has a fixture for the writer."""
 
     @pytest.fixture
     def source(self, writer: Writer) -> Iterator[JobSource]:
@@ -57,50 +57,50 @@ class JobSourcesContract:
         yield source
         source.stop()
 
-    def test_before_the_first_list_nothing_is_said(self, source: JobSource) -> None:
+    def test_the_source_has_no_jobs_before_the_first_list(self, source: JobSource) -> None:
         assert source.current() is None
 
-    def test_no_jobs_are_an_answer_too(self, source: JobSource) -> None:
+    def test_an_empty_list_is_an_answer(self, source: JobSource) -> None:
         source.start()
-        await_true("a first list", lambda: source.current() == {})
+        await_true("the first list", lambda: source.current() == {})
 
-    def test_jobs_come_change_and_go(self, writer: Writer, source: JobSource) -> None:
-        one, two = job("one"), job("two")
-        writer.write("one", one.model_dump_json(), "default")
+    def test_jobs_are_added_changed_and_removed(self, writer: Writer, source: JobSource) -> None:
+        first, second = job("one"), job("two")
+        writer.write("one", first.model_dump_json(), "default")
         source.start()
-        await_true("one", lambda: source.current() == {"one": one})
-        writer.write("two", two.model_dump_json(), "default")
-        await_true("two", lambda: source.current() == {"one": one, "two": two})
-        changed = one.model_copy(update={"generation": 2, "suspended": True})
+        await_true("one", lambda: source.current() == {"one": first})
+        writer.write("two", second.model_dump_json(), "default")
+        await_true("two", lambda: source.current() == {"one": first, "two": second})
+        changed = first.model_copy(update={"generation": 2, "suspended": True})
         writer.write("one", changed.model_dump_json(), "default")
-        await_true("the change", lambda: source.current() == {"one": changed, "two": two})
+        await_true("the change", lambda: source.current() == {"one": changed, "two": second})
         writer.remove("one")
-        await_true("one gone", lambda: source.current() == {"two": two})
+        await_true("job one is removed", lambda: source.current() == {"two": second})
 
-    def test_a_job_of_another_group_is_not_ours(self, writer: Writer, source: JobSource) -> None:
+    def test_jobs_of_other_groups_are_ignored(self, writer: Writer, source: JobSource) -> None:
         writer.write("mine", job("mine").model_dump_json(), "default")
         writer.write("theirs", job("theirs", group="other").model_dump_json(), "other")
         source.start()
-        await_true("mine", lambda: set(source.current() or ()) == {"mine"})
+        await_true("job mine", lambda: set(source.current() or ()) == {"mine"})
         writer.write("mine", job("mine", group="other").model_dump_json(), "other")
-        await_true("mine gone to another group", lambda: source.current() == {})
+        await_true("job mine moves to another group", lambda: source.current() == {})
 
-    def test_a_document_that_cannot_be_read_leaves_what_was_known(self, writer: Writer, source: JobSource) -> None:
-        one, two = job("one"), job("two")
-        writer.write("one", one.model_dump_json(), "default")
+    def test_an_invalid_document_keeps_the_last_valid_one(self, writer: Writer, source: JobSource) -> None:
+        first, second = job("one"), job("two")
+        writer.write("one", first.model_dump_json(), "default")
         writer.write("never", '{"uid": ', "default")
         source.start()
-        await_true("one", lambda: source.current() == {"one": one})
+        await_true("one", lambda: source.current() == {"one": first})
         writer.write("one", "nonsense", "default")
-        writer.write("two", two.model_dump_json(), "default")
+        writer.write("two", second.model_dump_json(), "default")
         await_true("two", lambda: "two" in (source.current() or {}))
-        assert source.current() == {"one": one, "two": two}
+        assert source.current() == {"one": first, "two": second}
 
     def test_keys_of_a_newer_operator_are_ignored(self, writer: Writer, source: JobSource) -> None:
-        one = job("one")
-        writer.write("one", one.model_dump_json().replace("{", '{"invented": 1, ', 1), "default")
+        written = job("one")
+        writer.write("one", written.model_dump_json().replace("{", '{"invented": 1, ', 1), "default")
         source.start()
-        await_true("one", lambda: source.current() == {"one": one})
+        await_true("one", lambda: source.current() == {"one": written})
 
 
 class DirectoryWriter:
@@ -163,7 +163,7 @@ class TestKubernetesJobs(JobSourcesContract):
     def writer(self, server: ApiServer) -> KubernetesWriter:
         return KubernetesWriter(server)
 
-    def test_a_watch_that_ended_is_taken_up_by_a_new_list(self, server: ApiServer) -> None:
+    def test_a_closed_watch_restarts_with_a_new_list(self, server: ApiServer) -> None:
         writer = KubernetesWriter(server, resync=1.0)
         source = writer.source("default")
         source.start()
@@ -172,6 +172,6 @@ class TestKubernetesJobs(JobSourcesContract):
                 writer.write(f"uid-{number}", job(f"uid-{number}").model_dump_json(), "default")
                 await_true(f"uid-{number}", lambda number=number: f"uid-{number}" in (source.current() or {}))  # type: ignore[misc]
                 writer.remove(f"uid-{number}")
-                await_true("it gone", lambda: source.current() == {})
+                await_true("the job disappears", lambda: source.current() == {})
         finally:
             source.stop()

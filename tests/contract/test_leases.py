@@ -26,7 +26,7 @@ class StoreContract:
     def test_a_missing_lease_is_none(self, store: Store, name: str) -> None:
         assert store.read(name) is None
 
-    def test_what_was_written_is_read(self, store: Store, name: str) -> None:
+    def test_a_record_reads_back_as_it_was_written(self, store: Store, name: str) -> None:
         written = store.write(name, Record("me", 1_700_000_000.25, 30), None)
         assert written is not None
         assert written.version
@@ -43,7 +43,7 @@ class StoreContract:
         assert store.write(name, Record("a", 3.0, 30), first.version) is None
         assert store.read(name) == second
 
-    def test_a_lease_that_is_gone_is_not_written_over(self, store: Store, name: str) -> None:
+    def test_a_deleted_lease_is_not_overwritten(self, store: Store, name: str) -> None:
         first = store.write(name, Record("a", 1.0, 30), None)
         assert first is not None
         store.remove(name, first.version)
@@ -53,7 +53,7 @@ class StoreContract:
         assert again is not None
         assert store.write(name, Record("a", 2.0, 30), first.version) is None
 
-    def test_only_the_version_that_was_meant_is_removed(self, store: Store, name: str) -> None:
+    def test_only_the_expected_version_is_removed(self, store: Store, name: str) -> None:
         first = store.write(name, Record("a", 1.0, 30), None)
         assert first is not None
         second = store.write(name, Record("b", 1.0, 30), first.version)
@@ -64,7 +64,7 @@ class StoreContract:
         store.remove(name, second.version)
         assert store.read(name) is None
 
-    def test_of_many_that_want_it_at_once_one_has_it(self, store: Store, name: str) -> None:
+    def test_one_of_many_concurrent_takers_gets_the_lease(self, store: Store, name: str) -> None:
         gate = threading.Barrier(8)
         taken: list[Lease] = []
 
@@ -95,12 +95,12 @@ class StoreContract:
         assert theirs is not None
         theirs.release()
 
-    def test_one_that_ran_out_is_taken_and_its_holder_hears_of_it(self, store: Store, name: str) -> None:
+    def test_an_expired_lease_is_taken_and_its_old_holder_is_fenced(self, store: Store, name: str) -> None:
         old = store.write(name, Record("dead", time.time() - 61, 60), None)
         assert old is not None
         lease = Leases(store, "next", 60).acquire(name)
         assert lease is not None
-        # The one that was thought dead wakes up.
+        # The holder whose lease expired continues.
         dead = Lease(store, name, old, time.monotonic(), time.monotonic)
         dead.check()
         dead.renew()
@@ -109,20 +109,18 @@ class StoreContract:
         lease.check()
         lease.release()
 
-    def test_it_is_renewed_by_itself(self, store: Store, name: str) -> None:
+    def test_a_held_lease_is_renewed_periodically(self, store: Store, name: str) -> None:
         lease = Leases(store, "me", 1).acquire(name)
         assert lease is not None
         first = store.read(name)
         assert first is not None
         renewed = first.renewed
-        await_true("two renewals", lambda: (found := store.read(name)) is not None and found.renewed > renewed + 1)
+        await_true("two renewals", lambda: (stored := store.read(name)) is not None and stored.renewed > renewed + 1)
         assert Leases(store, "other", 1).acquire(name) is None
         lease.check()
         lease.release()
 
-    def test_one_that_could_not_be_renewed_in_time_is_lost_before_others_may_have_it(
-        self, store: Store, name: str
-    ) -> None:
+    def test_a_late_renewal_fences_the_holder_before_expiry(self, store: Store, name: str) -> None:
         clock = FakeClock()
         lease = Leases(store, "me", 60, clock.monotonic).acquire(name)
         assert lease is not None
@@ -135,7 +133,7 @@ class StoreContract:
         lease.check()
         lease.release()
 
-    def test_a_renewal_without_an_answer_is_made_again_soon(
+    def test_a_renewal_without_an_answer_is_retried_soon(
         self, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = FakeClock()
@@ -149,9 +147,9 @@ class StoreContract:
 
         clock.advance(20)
         monkeypatch.setattr(store, "write", unanswered)
-        assert lease.renew() is False, "it is not known"
+        assert lease.renew() is False, "the outcome is unknown"
         monkeypatch.setattr(store, "write", write)
-        assert lease.renew() is False, "it is ours, and nobody knows for how long"
+        assert lease.renew() is False, "the holder has the lease and does not know how long"
         clock.advance(2)
         assert lease.renew() is True
         clock.advance(39)
@@ -183,7 +181,7 @@ class TestKubernetes(StoreContract):
     def name(self) -> str:
         return f"firn-table-{next(_numbers)}"
 
-    def test_a_refusal_says_what_is_missing(self, api: client.CoordinationV1Api) -> None:
+    def test_an_error_of_kubernetes_names_the_service_account(self, api: client.CoordinationV1Api) -> None:
         with pytest.raises(UnavailableError, match="service account"):
             KubernetesLeases(api, "no-such-namespace").write("l", Record("me", 1.0, 30), None)
 

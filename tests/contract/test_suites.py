@@ -1,4 +1,4 @@
-"""The contract suites, on the fakes that unit tests rely on and on the real thing."""
+"""Run the contract suites on the fakes of unit tests and on real servers."""
 
 import itertools
 from collections.abc import Iterator

@@ -83,17 +83,17 @@ def target() -> TableTarget:
 
 
 def changed(schema: RecordSchema, *columns: Column, without: str = "") -> RecordSchema:
-    """The schema with these columns put in place of those of the same name, or added."""
+    """Return the schema with these columns added, or in place of columns with the same name."""
     kept = [next((new for new in columns if new.name == old.name), old) for old in schema.fields if old.name != without]
-    known = {old.name for old in schema.fields}
-    return schema.model_copy(update={"fields": (*kept, *(new for new in columns if new.name not in known))})
+    old_names = {old.name for old in schema.fields}
+    return schema.model_copy(update={"fields": (*kept, *(new for new in columns if new.name not in old_names))})
 
 
-async def test_the_catalog_answers(tables: CatalogTables) -> None:
+async def test_the_check_of_the_catalog_passes(tables: CatalogTables) -> None:
     await tables.check("lake")
 
 
-async def test_a_table_is_created_as_wanted(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+async def test_a_table_is_created_from_the_target(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
     wanted = target.model_copy(
         update={
             "partition_by": ("month(at)", "bucket(8, carrier)"),
@@ -124,7 +124,7 @@ async def test_a_table_is_created_as_wanted(tables: CatalogTables, catalog: Cata
     assert table.properties[OWNER] == "uid-1"
 
 
-async def test_a_table_partitioned_by_a_nested_column(
+async def test_a_table_may_be_partitioned_by_a_nested_column(
     tables: CatalogTables, connection: CatalogConnection, catalog: Catalog, target: TableTarget
 ) -> None:
     if connection.type == "rest":
@@ -134,7 +134,9 @@ async def test_a_table_partitioned_by_a_nested_column(
     assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("_kafka.timestamp_day", "day")]
 
 
-async def test_a_raw_table_with_flat_metadata(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+async def test_a_raw_table_may_have_flat_metadata_columns(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
     flat = target.model_copy(update={"metadata_columns": "Flat", "partition_by": ("_kafka_partition",)})
     await tables.ensure(flat, RecordSchema(format="Raw"), "uid-1")
     table = catalog.load_table((target.namespace, target.name))
@@ -142,7 +144,7 @@ async def test_a_raw_table_with_flat_metadata(tables: CatalogTables, catalog: Ca
     assert [field.name for field in table.spec().fields] == ["_kafka_partition"]
 
 
-async def test_nothing_is_written_where_nothing_differs(
+async def test_an_equal_table_is_not_written(
     tables: CatalogTables, connection: CatalogConnection, catalog: Catalog, target: TableTarget
 ) -> None:
     wanted = target.model_copy(update={"partition_by": ("carrier",), "properties": {"a": "1"}})
@@ -156,7 +158,7 @@ async def test_nothing_is_written_where_nothing_differs(
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
 
 
-async def test_many_at_once_create_one_table(
+async def test_concurrent_creators_create_one_table(
     connection: CatalogConnection, catalog: Catalog, target: TableTarget
 ) -> None:
     ports = [CatalogTables({"lake": connection}) for _ in range(3)]
@@ -207,7 +209,7 @@ async def test_columns_are_added_widened_and_made_optional(
         (Column(name="Carrier", type="string"), "Carrier.*case"),
     ],
 )
-async def test_other_changes_of_our_table_are_refused(
+async def test_incompatible_changes_of_an_owned_table_are_rejected(
     tables: CatalogTables, target: TableTarget, column: Column, problem: str
 ) -> None:
     await tables.ensure(target, JSON, "uid-1")
@@ -235,7 +237,7 @@ async def test_partitioning_and_sort_order_evolve(tables: CatalogTables, catalog
         assert state.changed == ()
 
 
-async def test_a_column_and_a_partition_by_it_in_one_step(
+async def test_one_commit_adds_a_column_and_partitions_by_it(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     await tables.ensure(target, JSON, "uid-1")
@@ -256,7 +258,7 @@ async def test_a_column_and_a_partition_by_it_in_one_step(
         (("carrier", "carrier"), Reason.BAD_TRANSFORM, "repeats"),
     ],
 )
-async def test_impossible_partitioning_is_refused_and_makes_no_table(
+async def test_impossible_partitioning_is_rejected_and_creates_no_table(
     tables: CatalogTables,
     catalog: Catalog,
     target: TableTarget,
@@ -270,7 +272,7 @@ async def test_impossible_partitioning_is_refused_and_makes_no_table(
     assert not catalog.table_exists((target.namespace, target.name))
 
 
-async def test_properties_are_set_put_back_and_taken_away(
+async def test_properties_are_set_repaired_and_removed(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     wanted = target.model_copy(update={"properties": {"a": "1", "b": "2"}})
@@ -283,7 +285,7 @@ async def test_properties_are_set_put_back_and_taken_away(
     assert (properties["a"], properties["theirs"], properties.get("b")) == ("1", "kept", None)
 
 
-async def test_offsets_in_the_properties_are_no_difference(
+async def test_offsets_in_the_properties_are_ignored(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     await tables.ensure(target, JSON, "uid-1")
@@ -297,7 +299,7 @@ async def test_offsets_in_the_properties_are_no_difference(
     assert catalog.load_table((target.namespace, target.name)).properties["firn.offsets"] == '{"0":5}'
 
 
-async def test_a_column_dropped_by_somebody_comes_back(
+async def test_a_column_dropped_by_another_client_is_restored(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     await tables.ensure(target, JSON, "uid-1")
@@ -309,7 +311,7 @@ async def test_a_column_dropped_by_somebody_comes_back(
     assert state.changed
 
 
-async def test_a_table_dropped_by_somebody_is_made_again(
+async def test_a_table_dropped_by_another_client_is_recreated(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     first = await tables.ensure(target, JSON, "uid-1")
@@ -322,7 +324,7 @@ async def test_a_table_dropped_by_somebody_is_made_again(
     assert second.uuid != first.uuid
 
 
-async def test_a_table_found_is_adopted_with_what_it_lacks(
+async def test_an_existing_table_is_adopted_and_gets_missing_columns(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     catalog.create_namespace(target.namespace)
@@ -350,7 +352,7 @@ async def test_a_table_found_is_adopted_with_what_it_lacks(
         (NestedField(1, "theirs", LongType(), required=True), "theirs.*required"),
     ],
 )
-async def test_a_table_found_that_cannot_hold_the_records_is_left_alone(
+async def test_an_incompatible_existing_table_is_not_changed(
     tables: CatalogTables, catalog: Catalog, target: TableTarget, field: NestedField, problem: str
 ) -> None:
     catalog.create_namespace(target.namespace)
@@ -362,7 +364,7 @@ async def test_a_table_found_that_cannot_hold_the_records_is_left_alone(
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
 
 
-async def test_a_table_of_version_3_is_left_to_the_driver(
+async def test_ensure_leaves_tables_of_version_3_to_the_driver(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     newer = target.model_copy(update={"format_version": 3})
@@ -377,7 +379,7 @@ async def test_a_table_of_version_3_is_left_to_the_driver(
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
 
 
-async def test_an_existing_table_of_version_3_is_looked_at_and_not_written(
+async def test_an_existing_table_of_version_3_is_read_and_not_written(
     tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
 ) -> None:
     if connection.type == "rest":
@@ -400,7 +402,7 @@ async def test_an_existing_table_of_version_3_is_looked_at_and_not_written(
     assert catalog.load_table((target.namespace, target.name)).metadata_location == place
 
 
-async def test_dropping_takes_table_dead_letters_and_files(
+async def test_drop_deletes_table_dead_letters_and_files(
     tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
 ) -> None:
     state = await tables.ensure(target, JSON, "uid-1")
@@ -417,7 +419,7 @@ async def test_dropping_takes_table_dead_letters_and_files(
     await tables.drop(target, "uid-1")
 
 
-async def test_dead_letters_of_an_earlier_owner_go_with_the_table_and_a_strange_table_of_their_name_stays(
+async def test_drop_deletes_dead_letters_of_any_owner_but_no_other_table(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     dead = target.model_copy(update={"name": f"{target.name}__dlq"})
@@ -441,12 +443,12 @@ async def test_a_table_that_was_never_adopted_is_not_dropped(
     assert catalog.table_exists((target.namespace, target.name))
 
 
-async def test_a_reserved_property_is_refused(tables: CatalogTables, target: TableTarget) -> None:
+async def test_a_reserved_property_is_rejected(tables: CatalogTables, target: TableTarget) -> None:
     with pytest.raises(InvalidSpecError, match=r"firn\.offsets"):
         await tables.ensure(target.model_copy(update={"properties": {"firn.offsets": "{}"}}), JSON, "uid-1")
 
 
-async def test_a_database_that_is_down_is_unavailable(tmp_path: Path, target: TableTarget) -> None:
+async def test_a_stopped_database_is_unavailable(tmp_path: Path, target: TableTarget) -> None:
     port = CatalogTables({"lake": sql_connection(Postgres(free_port()), f"file://{tmp_path}", tmp_path)})
     with pytest.raises(UnavailableError, match="refused") as down:
         await port.check("lake")
@@ -454,7 +456,7 @@ async def test_a_database_that_is_down_is_unavailable(tmp_path: Path, target: Ta
     assert down.value.reason == Reason.CATALOG_UNREACHABLE
 
 
-async def test_a_rest_server_that_is_down_is_unavailable(tmp_path: Path) -> None:
+async def test_a_stopped_rest_server_is_unavailable(tmp_path: Path) -> None:
     connection = CatalogConnection(type="rest", uri=f"http://127.0.0.1:{free_port()}/", warehouse="w")
     port = CatalogTables({"lake": connection})
     with pytest.raises(UnavailableError):
@@ -462,7 +464,7 @@ async def test_a_rest_server_that_is_down_is_unavailable(tmp_path: Path) -> None
     port.close()
 
 
-async def test_a_wrong_password_is_access_denied_until_its_file_changes(database: Postgres, tmp_path: Path) -> None:
+async def test_a_wrong_password_is_denied_until_its_file_changes(database: Postgres, tmp_path: Path) -> None:
     connection = sql_connection(database, f"file://{tmp_path}", tmp_path)
     password = tmp_path / "database-password"
     password.write_text("wrong")
@@ -486,7 +488,7 @@ async def test_wrong_storage_credentials_are_access_denied(
     port.close()
 
 
-async def test_storage_that_is_down_is_told_in_the_same_words_each_time(
+async def test_an_error_of_stopped_storage_has_a_stable_text(
     database: Postgres, tmp_path: Path, target: TableTarget
 ) -> None:
     properties = {

@@ -40,7 +40,7 @@ class _DeleteManifest(ManifestWriterV2):
 
 
 class _Deletes(_FastAppendFiles):
-    """A commit of delete files, which PyIceberg itself cannot write."""
+    """Add a commit of delete files, which PyIceberg cannot write."""
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
         return _DeleteManifest(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)

@@ -1,4 +1,5 @@
-"""A fleet of brokers under watch: pods as the API server shows them, partitions as Kafka does, and a producer that does not stop."""
+"""Watch a fleet of brokers: pods as the API server shows them, partitions as Kafka shows them, and clients that do
+not stop."""
 
 import json
 import subprocess
@@ -13,7 +14,7 @@ from hack import quickstart
 from hack.quickstart import SYSTEM, Manifest, T, get
 
 PATIENCE = 480
-"""Seconds: four brokers, Spark and the cluster itself share a machine that may be small and busy."""
+"""Time limit in seconds. Four brokers, Spark and the cluster share one machine, which may be small and busy."""
 
 PRODUCE = """
 import json, select, sys, time
@@ -54,14 +55,14 @@ bootstrap, topic = sys.argv[1:3]
 settings = {"group.id": f"{topic}-readers", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 1000}
 consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
 consumer.subscribe([topic])
-seen, records, told = set(), 0, 0.0
+seen, records, reported = set(), 0, 0.0
 while not select.select([sys.stdin], [], [], 0)[0]:
     for message in consumer.consume(500, 0.5):
         if message.error() is None:
             records += 1
             seen.add(int(message.key()))
-    if time.monotonic() - told > 1:
-        told = time.monotonic()
+    if time.monotonic() - reported > 1:
+        reported = time.monotonic()
         print(json.dumps({"records": records, "distinct": len(seen)}), flush=True)
 consumer.close()
 """
@@ -77,23 +78,24 @@ while not select.select([sys.stdin], [], [], 0.4)[0]:
     except KafkaException as error:
         print(json.dumps({"error": str(error)}), flush=True)
         continue
-    partitions = [it for topic in seen.topics.values() for it in topic.partitions.values()]
+    partitions = [partition for topic in seen.topics.values() for partition in topic.partitions.values()]
     print(json.dumps({
         "brokers": len(seen.brokers),
-        "offline": sum(it.leader < 0 for it in partitions),
-        "too_few_in_sync": sum(len(it.isrs) < 2 for it in partitions if len(it.replicas) >= 3),
-        "lagging": sum(len(it.isrs) < len(it.replicas) for it in partitions),
+        "offline": sum(partition.leader < 0 for partition in partitions),
+        "too_few_in_sync": sum(len(partition.isrs) < 2 for partition in partitions if len(partition.replicas) >= 3),
+        "lagging": sum(len(partition.isrs) < len(partition.replicas) for partition in partitions),
     }), flush=True)
 """
 
 
 def await_until(what: str, look: Callable[[], T | None], every: float = 1) -> T:
-    """`quickstart.await_until` with the patience that a fleet needs."""
+    """Call `quickstart.await_until` with a time limit that suits a fleet."""
     return quickstart.await_until(what, look, PATIENCE, every)
 
 
-class _Talking(AbstractContextManager["_Talking"]):
-    """A command whose lines, each a JSON document, are taken in while it runs; it ends when its standard input does."""
+class _JsonCommand(AbstractContextManager["_JsonCommand"]):
+    """A command that prints JSON documents, one a line. They are read while it runs. It ends when its standard input
+    closes."""
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
@@ -126,7 +128,7 @@ class _Talking(AbstractContextManager["_Talking"]):
         raise NotImplementedError
 
 
-class Producing(_Talking):
+class Producing(_JsonCommand):
     """Produce numbered records with ``acks=all``, about 400 a second, until `stop`."""
 
     def __init__(self, topic: Manifest, client: str) -> None:
@@ -142,12 +144,12 @@ class Producing(_Talking):
             self.end = document
 
     def await_more(self, count: int = 1000) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until ``count`` more records are acknowledged."""
         aim = self.acknowledged + count
         await_until(f"{aim} records are acknowledged", lambda: self.acknowledged >= aim)
 
     def finish(self) -> int:
-        """Stop; the number of records, all of which were acknowledged."""
+        """Stop, and return the number of records, all of which were acknowledged."""
         self.stop()
         quickstart.say(f"producer: {self.end}")
         assert self.end, "the producer died"
@@ -156,7 +158,7 @@ class Producing(_Talking):
         return int(self.end["sent"])
 
 
-class Consuming(_Talking):
+class Consuming(_JsonCommand):
     """Read a topic from its beginning in a group of one member, and commit, until `stop`."""
 
     def __init__(self, topic: Manifest, client: str) -> None:
@@ -170,17 +172,17 @@ class Consuming(_Talking):
         self.records, self.distinct = document["records"], document["distinct"]
 
     def await_more(self, count: int) -> None:
-        """Wait until so many more records are read."""
+        """Wait until ``count`` more records are read."""
         aim = self.records + count
         await_until(f"{aim} records are consumed", lambda: self.records >= aim)
 
     def await_distinct(self, count: int) -> None:
-        """Wait until so many different records have been read; there are no others."""
+        """Wait until this many different records have been read. No others exist."""
         await_until(f"{count} different records are consumed", lambda: self.distinct >= count)
         assert self.distinct == count
 
 
-class Partitions(_Talking):
+class Partitions(_JsonCommand):
     """Sample Kafka's description of brokers and partitions about twice a second."""
 
     def __init__(self, bootstrap: str, client: str) -> None:
@@ -191,20 +193,21 @@ class Partitions(_Talking):
         self.samples.append(document)
 
     def await_newest(self, what: str, **values: int) -> None:
-        """Wait for a sample from now on with these values."""
+        """Wait for a new sample with these values."""
         begin = len(self.samples)
 
-        def look() -> bool:
+        def sampled() -> bool:
             return any(values.items() <= sample.items() for sample in self.samples[begin:])
 
-        await_until(what, look)
+        await_until(what, sampled)
 
     def await_in_sync(self) -> None:
         """Wait until three brokers have all replicas in sync."""
         self.await_newest("all replicas are in sync", brokers=3, lagging=0)
 
     def assert_always_available(self) -> None:
-        """At no time was a partition without leader, or with fewer replicas in sync than a write needs, or a second broker gone."""
+        """Fail if a partition ever had no leader, too few in-sync replicas for a write, or if a second broker was
+        down."""
         seen = [sample for sample in self.samples if "error" not in sample]
         assert len(seen) > 10, self.samples[-3:]
         assert not [
@@ -212,8 +215,8 @@ class Partitions(_Talking):
         ]
 
 
-class Pods(_Talking):
-    """Every change of a fleet's pods that the API server shows."""
+class Pods(_JsonCommand):
+    """Watch every change of the pods of a fleet through the API server."""
 
     def __init__(self, selector: str, count: int) -> None:
         super().__init__(
@@ -223,7 +226,7 @@ class Pods(_Talking):
         self._up: dict[str, bool] = {}
         self._uids: dict[str, str] = {}
         self.replaced: list[str] = []
-        """Names of the pods that were replaced, in order."""
+        """Names of the replaced pods, in order."""
         self.most_down = 0
 
     def stop(self) -> None:
@@ -234,12 +237,15 @@ class Pods(_Talking):
         pod = document["object"]
         meta = pod["metadata"]
         name, uid = meta["name"], meta["uid"]
-        known = self._uids.get(name)
-        if document["type"] != "DELETED" and known != uid:
+        old_uid = self._uids.get(name)
+        if document["type"] != "DELETED" and old_uid != uid:
             self._uids[name] = uid
-            if known is not None:
+            if old_uid is not None:
                 self.replaced.append(name)
-        ready = any(it["type"] == "Ready" and it["status"] == "True" for it in pod["status"].get("conditions", []))
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in pod["status"].get("conditions", [])
+        )
         self._up[name] = document["type"] != "DELETED" and ready and "deletionTimestamp" not in meta
         if len(self._up) == self._count:
             self.most_down = max(self.most_down, sum(not up for up in self._up.values()))
@@ -249,9 +255,10 @@ class Pods(_Talking):
 
 
 def await_rolled(name: str, replicas: int) -> Manifest:
-    """The StatefulSet once all its pods are of the newest template and ready, and the operator has let all of them go."""
+    """Return the StatefulSet after all its pods run the newest template and are ready, and the operator has lowered
+    the partition to 0."""
 
-    def look() -> Manifest | None:
+    def rolled() -> Manifest | None:
         live = get("statefulset", name)
         if live is None or live["status"].get("observedGeneration") != live["metadata"]["generation"]:
             return None
@@ -260,17 +267,17 @@ def await_rolled(name: str, replicas: int) -> Manifest:
         settled = status["currentRevision"] == status["updateRevision"] and counts == (replicas, replicas, 0)
         return live if settled else None
 
-    return await_until(f"{name} runs its newest template", look, every=2)
+    return await_until(f"{name} runs its newest template", rolled, every=2)
 
 
 def uids(selector: str) -> dict[str, str]:
-    """Pods with this label by name."""
+    """Return the uid of each pod with this label, by name."""
     items = json.loads(quickstart.read(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={quote(selector)}")[1])["items"]
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in items}
 
 
 def kill(pod: str) -> None:
-    """SIGKILL for all of a StatefulSet's pod; back when it is another one, which need not be ready."""
+    """Send SIGKILL to a pod of a StatefulSet, and return when another pod exists, ready or not."""
 
     def uid() -> str:
         live = get("pod", pod)
@@ -283,14 +290,14 @@ def kill(pod: str) -> None:
 
 
 def metric(line: str) -> float:
-    """A figure of the operator's; -1 while it does not answer."""
+    """Return a metric of the operator, or -1 while it does not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
-    found = [it for it in quickstart.read(path)[1].decode().splitlines() if it.startswith(line + " ")]
-    return float(found[0].split()[-1]) if found else -1.0
+    lines = [text for text in quickstart.read(path)[1].decode().splitlines() if text.startswith(line + " ")]
+    return float(lines[0].split()[-1]) if lines else -1.0
 
 
 def events(reason: str) -> list[str]:
-    """Messages of Events with this reason on the object that owns the fleets."""
+    """Return the messages of Events with this reason on the object that owns the fleets."""
     fields = f"involvedObject.name=firn-config,reason={reason}"
     items = json.loads(quickstart.read(f"/api/v1/namespaces/{SYSTEM}/events?fieldSelector={quote(fields)}")[1])["items"]
     return [item["message"] for item in items]

@@ -1,4 +1,4 @@
-"""The cluster with a quick-start release on it, shared by every story; each test gets a namespace of its own."""
+"""Install a quick-start release that all end-to-end tests share. Each test gets its own namespace."""
 
 import json
 import uuid
@@ -17,8 +17,10 @@ RESIDENT = "e2e-resident"
 
 @pytest.fixture(scope="session")
 def release() -> Iterator[None]:
-    """The chart, installed from this checkout with the profiles and groups that the stories need. A topic of its own keeps the driver of
-    group ``default``, which ends with its last topic and takes long to start, from story to story."""
+    """Install the chart from this checkout, with the profiles and groups of the tests.
+
+    One topic keeps the driver of group ``default`` alive across tests. The driver would end with its last topic, and
+    it takes long to start."""
     quickstart.cluster_up()
     secure_kafka.prepare()
     quickstart.install(VALUES)
@@ -31,7 +33,7 @@ def release() -> Iterator[None]:
 
 @pytest.fixture
 def namespace(release: None) -> Iterator[str]:
-    """A namespace under PodSecurity ``restricted``."""
+    """Create a namespace under PodSecurity ``restricted``."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
@@ -62,7 +64,7 @@ sys.exit(f"{left} unsent, {failed[:3]}" if left or failed else 0)
 
 @pytest.fixture(scope="session")
 def client(release: None) -> Iterator[str]:
-    """A pod with an ordinary Kafka client, in a namespace of its own."""
+    """Run a pod with an ordinary Kafka client in its own namespace."""
     name = "e2e-clients"
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     quickstart.apply(quickstart.client_pod("client", name))
@@ -73,7 +75,9 @@ def client(release: None) -> Iterator[str]:
 
 @pytest.fixture
 def produce(client: str) -> Produce:
-    """Produce records (keyword arguments of a Kafka client's produce) from the client pod; returns when all are acknowledged."""
+    """Produce records from the client pod, and return when all are acknowledged.
+
+    A record is the keyword arguments of the client's ``produce``."""
 
     def send(topic: Manifest, records: list[dict[str, Any]], **settings: Any) -> None:
         status = topic["status"]

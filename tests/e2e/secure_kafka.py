@@ -1,4 +1,4 @@
-"""A Kafka that exists already and asks for TLS and SCRAM, as a pod of its own beside the release."""
+"""Run an existing Kafka with TLS and SCRAM in its own pod beside the release."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ exec /opt/kafka/bin/kafka-server-start.sh /tmp/server.properties
 
 
 def prepare() -> None:
-    """The Secret that the profile ``secure`` refers to, made once, before the release is installed."""
+    """Create the Secret of profile ``secure`` before the release is installed."""
     if quickstart.read(f"/api/v1/namespaces/{SYSTEM}")[0] == 404:
         apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -106,12 +106,12 @@ def start() -> None:
 
 
 def stop() -> None:
-    """End the broker; the Secrets stay for the release."""
+    """Stop the broker. The Secrets stay for the release."""
     kubectl("-n", NAMESPACE, "delete", "pod", "secure-kafka", "--grace-period=1", "--wait=false")
 
 
 def client_settings() -> dict[str, str]:
-    """Settings of a librdkafka client that may write to it."""
+    """Return settings of a librdkafka client that may write to the broker."""
     secret = quickstart.get("secret", SECRET, NAMESPACE)
     assert secret is not None
     value = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}

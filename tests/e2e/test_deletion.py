@@ -1,4 +1,4 @@
-"""Deleting keeps data unless the manifest says otherwise, and never hangs without a word."""
+"""A deletion keeps data unless the manifest wants it deleted, and a condition reports a blocked deletion."""
 
 import pytest
 
@@ -7,9 +7,7 @@ from hack.quickstart import apply, await_until, conditions, get, kubectl
 from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
-def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(
-    namespace: str, produce: Produce
-) -> None:
+def test_a_retained_topic_is_adopted_and_continues_at_its_offsets(namespace: str, produce: Produce) -> None:
     manifest = topic_manifest("kept", namespace)
     apply(manifest)
     topic = await_ready("kept", namespace)
@@ -18,7 +16,7 @@ def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(
     await_rows(table, 50)
     kubectl("-n", namespace, "delete", "icebergtopic", "kept", "--timeout=60s")
     uid = topic["metadata"]["uid"]
-    await_until("the job contract is gone", lambda: get("configmap", f"firn-job-{uid}") is None)
+    await_until("the job contract is deleted", lambda: get("configmap", f"firn-job-{uid}") is None)
     produce(topic, numbered(50, 50))
     apply(manifest)
     again = await_condition("kept", namespace, "TableReady", "True", "Adopted")
@@ -27,7 +25,7 @@ def test_a_retained_topic_is_adopted_again_and_goes_on_from_the_tables_offsets(
     assert rows(f"select count(distinct id) as n from {table}") == [{"n": 100}]
 
 
-def test_delete_policy_removes_topic_and_table(namespace: str, produce: Produce) -> None:
+def test_the_delete_policy_removes_topic_and_table(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("gone", namespace, deletionPolicy={"topic": "Delete", "table": "Delete"}))
     topic = await_ready("gone", namespace)
     produce(topic, numbered(0, 5))
@@ -41,15 +39,15 @@ def test_delete_policy_removes_topic_and_table(namespace: str, produce: Produce)
     assert fresh["status"]["topicId"] != topic["status"]["topicId"]
 
 
-def test_deletion_with_the_broker_gone_says_so_and_can_be_forced(namespace: str) -> None:
+def test_a_deletion_without_brokers_is_blocked_and_can_be_forced(namespace: str) -> None:
     apply(topic_manifest("stuck", namespace, profile="nobody", deletionPolicy={"topic": "Delete", "table": "Retain"}))
     await_condition("stuck", namespace, "TopicReady", "False", "BrokerUnreachable")
     kubectl("-n", namespace, "delete", "icebergtopic", "stuck", "--wait=false")
     blocked = await_until(
-        "deletion is said to be blocked",
+        "a condition reports the blocked deletion",
         lambda: conditions(get("icebergtopic", "stuck", namespace)).get("DeletionBlocked"),
     )
     assert blocked["reason"] == "BrokerUnreachable"
     assert "firn.dev/allow-forced-deletion" in blocked["message"]
     kubectl("-n", namespace, "annotate", "icebergtopic", "stuck", "firn.dev/allow-forced-deletion=true")
-    await_until("the resource is gone", lambda: get("icebergtopic", "stuck", namespace) is None)
+    await_until("the resource is deleted", lambda: get("icebergtopic", "stuck", namespace) is None)

@@ -1,4 +1,5 @@
-"""Diskless brokers: topics on them land as tables, and brokers that are killed, replaced, added and taken away lose and double nothing."""
+"""Topics on diskless brokers become tables. Brokers that are killed, replaced, added and removed lose and duplicate
+no record."""
 
 import json
 from collections.abc import Iterator
@@ -33,14 +34,16 @@ SELECTOR = f"firn.dev/profile={PROFILE},app.kubernetes.io/component=broker"
 
 @pytest.fixture
 def topic(namespace: str) -> Manifest:
-    """A topic on diskless brokers, ready."""
+    """Create a topic on diskless brokers and wait until it is ready."""
     apply(topic_manifest("numbers", namespace, profile=PROFILE, partitions=3))
     return await_ready("numbers", namespace, timeout=PATIENCE)
 
 
 @contextmanager
 def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Consuming]]:
-    """An idempotent producer and a consumer group; at the end every acknowledged record is in the table exactly once, and was consumed."""
+    """Run an idempotent producer and a consumer group.
+
+    At the end every acknowledged record was consumed, and is in the table exactly once."""
     with Consuming(topic, client) as consuming:
         with Producing(topic, client) as producing:
             producing.await_more(500)
@@ -58,14 +61,16 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Consuming
 
 
 def install(**profile: Any) -> None:
-    """The release, with these keys of the profile."""
+    """Install the release with these keys of the profile."""
     say(f"helm upgrade: {profile}")
-    quickstart.install(VALUES, overrides={f"quickStart.diskless.profile.{key}": str(it) for key, it in profile.items()})
+    quickstart.install(
+        VALUES, overrides={f"quickStart.diskless.profile.{key}": str(value) for key, value in profile.items()}
+    )
 
 
 @pytest.fixture(scope="module")
 def two_brokers(release: None) -> Iterator[None]:
-    """Two brokers for the stories from here on, one again afterwards."""
+    """Run two brokers for the following tests, and one again afterwards."""
     install(replicas=2)
     await_rolled(BROKERS, 2)
     yield
@@ -84,7 +89,7 @@ def test_flights_on_diskless_brokers_become_rows_and_pass_the_audit(release: Non
     quickstart.firn("audit", "demo/departures")
 
 
-def test_profiles_live_side_by_side(namespace: str, produce: Produce) -> None:
+def test_kafka_and_diskless_profiles_run_side_by_side(namespace: str, produce: Produce) -> None:
     for name, profile in (("with-disks", "classic"), ("without", PROFILE)):
         apply(topic_manifest(name, namespace, profile=profile))
     for name in ("with-disks", "without"):
@@ -93,7 +98,7 @@ def test_profiles_live_side_by_side(namespace: str, produce: Produce) -> None:
         await_rows(topic["status"]["table"]["identifier"], 300, timeout=PATIENCE)
 
 
-def test_a_topic_grows_is_configured_and_goes_with_its_data(namespace: str, produce: Produce) -> None:
+def test_a_topic_is_grown_configured_and_deleted_with_its_data(namespace: str, produce: Produce) -> None:
     deletion = {"topic": "Delete", "table": "Delete"}
     manifest = topic_manifest("changing", namespace, profile=PROFILE, partitions=2, deletionPolicy=deletion)
     apply(manifest)
@@ -108,15 +113,15 @@ def test_a_topic_grows_is_configured_and_goes_with_its_data(namespace: str, prod
     kubectl("-n", namespace, "delete", "icebergtopic", "changing", "--timeout=120s")
 
 
-def test_a_broker_keeps_nothing(release: None) -> None:
+def test_a_diskless_broker_has_no_volume_claim(release: None) -> None:
     await_rolled(BROKERS, 1)
     pod = get("pod", f"{BROKERS}-0")
     assert pod is not None
-    assert not [it for it in pod["spec"]["volumes"] if "persistentVolumeClaim" in it]
+    assert not [volume for volume in pod["spec"]["volumes"] if "persistentVolumeClaim" in volume]
 
 
 @pytest.mark.parametrize("store", ["firn-postgres", "firn-s3"])
-def test_a_store_killed_under_load_loses_and_doubles_nothing(topic: Manifest, client: str, store: str) -> None:
+def test_a_killed_store_loses_and_duplicates_no_record(topic: Manifest, client: str, store: str) -> None:
     with traffic(topic, client) as (producing, consuming):
         for _ in range(2 if LONG else 1):
             kill(f"{store}-0")
@@ -125,14 +130,14 @@ def test_a_store_killed_under_load_loses_and_doubles_nothing(topic: Manifest, cl
             consuming.await_more(500)
 
 
-def test_the_only_broker_killed_loses_and_doubles_nothing(topic: Manifest, client: str) -> None:
+def test_killing_the_only_broker_loses_and_duplicates_no_record(topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, _):
         kill(f"{BROKERS}-0")
         await_rolled(BROKERS, 1)
         producing.await_more()
 
 
-def test_scaling_up_and_down_with_clients_connected(topic: Manifest, client: str) -> None:
+def test_scaling_interrupts_no_connected_client(topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, consuming):
         first = uids(SELECTOR)[f"{BROKERS}-0"]
         install(replicas=2)
@@ -151,7 +156,7 @@ def test_scaling_up_and_down_with_clients_connected(topic: Manifest, client: str
 def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None:
     outside: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:30020"}
     seen = AdminClient(outside).list_topics(timeout=60).brokers.values()
-    assert sorted((str(it.host), it.port) for it in seen) == [("127.0.0.1", 30021), ("127.0.0.1", 30022)]
+    assert sorted((str(broker.host), broker.port) for broker in seen) == [("127.0.0.1", 30021), ("127.0.0.1", 30022)]
     name, count = topic["status"]["topicName"], 300
     producer = Producer(outside)
     for record in numbered(0, count):
@@ -160,20 +165,20 @@ def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None
     consumer = Consumer({**outside, "group.id": name, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([name])
-        found: list[bytes] = []
+        values: list[bytes] = []
 
-        def look() -> bool:
-            found.extend(it.value() or b"" for it in consumer.consume(count, 1) if it.error() is None)
-            return len(found) >= count
+        def all_read() -> bool:
+            values.extend(message.value() or b"" for message in consumer.consume(count, 1) if message.error() is None)
+            return len(values) >= count
 
-        await_until("all records are consumed", look)
+        await_until("all records are consumed", all_read)
     finally:
         consumer.close()
-    assert sorted(json.loads(it)["id"] for it in found) == list(range(count))
+    assert sorted(json.loads(value)["id"] for value in values) == list(range(count))
 
 
 @pytest.mark.usefixtures("two_brokers")
-def test_killed_brokers_lose_and_double_nothing(topic: Manifest, client: str) -> None:
+def test_killed_brokers_lose_and_duplicate_no_record(topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, _):
         for number in (0, 1, 1, 0) if LONG else (0, 1):
             kill(f"{BROKERS}-{number}")
@@ -182,13 +187,11 @@ def test_killed_brokers_lose_and_double_nothing(topic: Manifest, client: str) ->
 
 
 @pytest.mark.usefixtures("two_brokers")
-def test_a_changed_setting_replaces_one_broker_after_the_other_with_clients_connected(
-    topic: Manifest, client: str
-) -> None:
+def test_a_changed_setting_rolls_the_brokers_under_connected_clients(topic: Manifest, client: str) -> None:
     before = uids(SELECTOR)
     with traffic(topic, client) as (producing, consuming):
         install(replicas=2, flushInterval="200ms")
-        await_until("all brokers are others", lambda: not before.items() & uids(SELECTOR).items())
+        await_until("all brokers are replaced", lambda: not before.items() & uids(SELECTOR).items())
         await_rolled(BROKERS, 2)
         producing.await_more(1000)
         consuming.await_more(1000)

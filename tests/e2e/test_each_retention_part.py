@@ -1,4 +1,5 @@
-"""Each part of a RetentionPolicy on the cluster: what a dry run says of it, and what is gone once it is enforced."""
+"""Each part of a RetentionPolicy on the cluster: the report of a dry run, and the deletion when the policy is
+enforced."""
 
 from hack.quickstart import SYSTEM, apply, await_until, kubectl
 from tests.e2e.policies import RETENTION, await_run, policy, run_now
@@ -18,7 +19,7 @@ def storage(command: str) -> str:
     return kubectl("-n", SYSTEM, "exec", "firn-s3-0", "--", "sh", "-c", command)
 
 
-def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) -> None:
+def test_each_part_reports_in_a_dry_run_and_then_deletes(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("parts", namespace, partitions=1))
     topic = await_ready("parts", namespace)
     table = topic["status"]["table"]["identifier"]
@@ -35,7 +36,7 @@ def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) ->
     def metadata_files() -> int:
         return int(storage(f"ls {place}/metadata/*.metadata.json | wc -l"))
 
-    def told(reason: str) -> bool:
+    def has_event(reason: str) -> bool:
         text = kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
         return reason in text.split()
 
@@ -54,7 +55,7 @@ def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) ->
     assert dry["orphanFiles"]["files"] == 1
     assert "stray" in dry["orphanFiles"]["sample"][0]
     assert dry["metadataFiles"]["files"] >= 1
-    await_until("an Event says what would go", lambda: told("WouldDelete"))
+    await_until("an Event reports the planned deletion", lambda: has_event("WouldDelete"))
     assert rows(f"select count(*) as n from {table}") == [{"n": 30}]
     assert storage(f"cat '{stray}'") == "nothing\n"
     assert metadata_files() >= before
@@ -62,7 +63,7 @@ def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) ->
 
     apply(policy(RETENTION, "parts", namespace, selector={}, mode="Enforce", **PARTS))
     run_now("icebergtopic", "parts", namespace, "2")
-    done = await_run("parts", namespace, RETENTION, lambda it: it["name"] != dry["name"])
+    done = await_run("parts", namespace, RETENTION, lambda last: last["name"] != dry["name"])
     assert (done["result"], done["mode"]) == ("Succeeded", "Enforce"), done
     assert done["rows"]["items"] == 15
     assert done["orphanFiles"]["files"] >= 1
@@ -71,6 +72,6 @@ def test_each_part_says_first_and_then_does(namespace: str, produce: Produce) ->
     assert metadata_files() < before
     assert f"retention.ms={9 * 86_400_000} " in configs()
 
-    # Ingestion goes on from where it was.
+    # Ingestion continues at its offsets.
     produce(topic, numbered(30, 10))
     await_rows(table, 25)

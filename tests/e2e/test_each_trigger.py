@@ -1,4 +1,4 @@
-"""Each trigger on the cluster, alone: it makes a table due, in its window, and nothing else does."""
+"""Each trigger alone makes a table due on the cluster, within its window."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Things are killed while a producer writes; at the end every acknowledged record is in the table exactly once."""
+"""Kill pods while a producer writes. At the end every acknowledged record is in the table exactly once."""
 
 import os
 import random
@@ -14,14 +14,14 @@ FAULTS = 7 if LONG else 4
 
 
 def kill(pod: str) -> None:
-    """Kill a pod without grace and wait until its replacement is another one."""
+    """Kill a pod without grace and wait for its replacement."""
     old = get("pod", pod)
     kubectl("-n", SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force", check=False)
     uid = old["metadata"]["uid"] if old else None
     await_until(f"{pod} is replaced", lambda: (get("pod", pod) or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid)
 
 
-def test_killed_drivers_brokers_and_operators_lose_and_double_nothing(namespace: str, produce: Produce) -> None:
+def test_killed_processes_lose_and_duplicate_no_record(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("numbered", namespace, partitions=3))
     topic = await_ready("numbered", namespace)
     problems: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Policies on the cluster: compaction merges small files, and retention deletes old rows only where it is enforced."""
+"""Policies on the cluster: compaction merges small files, and retention deletes old rows only in mode Enforce."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ TABLES_PER_RUN = 4
 """As values.yaml sets it."""
 
 
-def test_small_files_are_merged_by_a_trigger_and_every_row_stays(namespace: str, produce: Produce) -> None:
+def test_a_trigger_merges_small_files_and_every_row_stays(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("flights", namespace, partitions=1))
     topic = await_ready("flights", namespace)
     table = topic["status"]["table"]["identifier"]
@@ -23,7 +23,7 @@ def test_small_files_are_merged_by_a_trigger_and_every_row_stays(namespace: str,
     apply(
         policy(COMPACTION, "merge", namespace, selector={}, triggers={"smallFiles": 4, "minInterval": "1s"}, **AT_ONCE)
     )
-    run = await_run("flights", namespace, COMPACTION, lambda it: bool(it.get("commits")))
+    run = await_run("flights", namespace, COMPACTION, lambda last: bool(last.get("commits")))
     assert run["result"] == "Succeeded"
     assert run["filesBefore"] >= 6
     assert run["filesAfter"] < run["filesBefore"]
@@ -37,10 +37,8 @@ def test_small_files_are_merged_by_a_trigger_and_every_row_stays(namespace: str,
     assert {"RunStarted", "Compacted"} <= set(events)
 
 
-@pytest.mark.long  # test_each_retention_part proves the same order of events; this is a table that becomes empty
-def test_retention_says_first_what_it_would_delete_and_deletes_when_it_is_told_to(
-    namespace: str, produce: Produce
-) -> None:
+@pytest.mark.long  # test_each_retention_part proves the same order of events; this table becomes empty
+def test_retention_reports_in_a_dry_run_and_deletes_when_enforced(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("logs", namespace, partitions=1))
     topic = await_ready("logs", namespace)
     table = topic["status"]["table"]["identifier"]
@@ -55,7 +53,7 @@ def test_retention_says_first_what_it_would_delete_and_deletes_when_it_is_told_t
     assert rows(f"select count(*) as n from {table}") == [{"n": 200}]
     apply(policy(RETENTION, "legal", namespace, selector={}, mode="Enforce", **old))
     run_now("icebergtopic", "logs", namespace, "2")
-    done = await_run("logs", namespace, RETENTION, lambda it: it["name"] != dry["name"])
+    done = await_run("logs", namespace, RETENTION, lambda last: last["name"] != dry["name"])
     assert (done["result"], done["mode"]) == ("Succeeded", "Enforce")
     assert rows(f"select count(*) as n from {table}") == [{"n": 0}]
     kubectl("-n", namespace, "delete", "retentionpolicy", "legal")
@@ -75,12 +73,12 @@ def test_many_topics_under_one_policy_share_a_few_runs(namespace: str) -> None:
     for name in names:
         assert await_run(name, namespace, RETENTION)["result"] == "Succeeded"
     assert len(runs_of("all", namespace)) == math.ceil(len(names) / TABLES_PER_RUN)
-    found = get("retentionpolicy", "all", namespace)
-    assert found is not None
-    assert found["status"]["topics"] == len(names)
+    retention_policy = get("retentionpolicy", "all", namespace)
+    assert retention_policy is not None
+    assert retention_policy["status"]["topics"] == len(names)
 
 
-def test_who_governs_is_told_and_a_suspended_or_bad_policy_starts_nothing(namespace: str) -> None:
+def test_statuses_name_the_policy_and_only_a_valid_one_starts_runs(namespace: str) -> None:
     apply(topic_manifest("ships", namespace, partitions=1))
     snapshots = {"snapshots": {"maxAge": "1d"}}
     apply(policy(RETENTION, "everyone", namespace, selector={}, suspend=True, **snapshots))
@@ -88,14 +86,14 @@ def test_who_governs_is_told_and_a_suspended_or_bad_policy_starts_nothing(namesp
     await_ready("ships", namespace)
 
     def governor() -> tuple[str, str] | None:
-        found = (get("icebergtopic", "ships", namespace) or {})["status"].get("maintenance", {}).get("retention")
-        return (found["policy"], found["because"]) if found else None
+        section = (get("icebergtopic", "ships", namespace) or {})["status"].get("maintenance", {}).get("retention")
+        return (section["policy"], section["because"]) if section else None
 
-    await_until("the higher priority governs", lambda: governor() == ("first", "Selected"))
+    await_until("the policy of higher priority governs", lambda: governor() == ("first", "Selected"))
     apply(topic_manifest("ships", namespace, partitions=1, retentionPolicyRef={"name": "nobody"}))
     await_condition("ships", namespace, "PoliciesResolved", "False", "PolicyNotFound")
     apply(topic_manifest("ships", namespace, partitions=1, retentionPolicyRef={"name": "everyone"}))
-    await_until("the one that is named governs", lambda: governor() == ("everyone", "NamedByTopic"))
+    await_until("the named policy governs", lambda: governor() == ("everyone", "NamedByTopic"))
     await_condition("ships", namespace, "PoliciesResolved", "True", "Resolved")
     run_now("icebergtopic", "ships", namespace, "1")
     bad = {"cron": "0 25 * * *"}

@@ -21,14 +21,14 @@ def test_flights_become_typed_rows_and_pass_the_audit(release: None) -> None:
     quickstart.firn("audit", "demo/flights")
 
 
-def test_a_topic_is_a_table_before_the_first_record(namespace: str) -> None:
+def test_a_topic_has_a_table_before_the_first_record(namespace: str) -> None:
     apply(topic_manifest("empty", namespace))
     topic = await_ready("empty", namespace)
     assert rows(f"select count(*) as n from {topic['status']['table']['identifier']}") == [{"n": 0}]
     await_condition("empty", namespace, "Fresh", "Unknown", "NoRecords")
 
 
-def test_bad_records_become_dead_letters_with_their_bytes_and_reason(namespace: str, produce: Produce) -> None:
+def test_bad_records_become_dead_letters_with_bytes_and_reason(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("mixed", namespace))
     topic = await_ready("mixed", namespace)
     bad = [
@@ -52,7 +52,7 @@ def test_bad_records_become_dead_letters_with_their_bytes_and_reason(namespace: 
     quickstart.firn("audit", f"{namespace}/mixed")
 
 
-def test_a_halted_topic_names_the_record_and_goes_on_when_told(namespace: str, produce: Produce) -> None:
+def test_a_halted_topic_names_the_record_and_resumes_on_request(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("strict", namespace, partitions=1, ingestion={"freshness": "5s", "onBadRecord": "Halt"}))
     topic = await_ready("strict", namespace)
     produce(topic, [*numbered(0, 10), {"value": "garbage"}, *numbered(10, 10)])

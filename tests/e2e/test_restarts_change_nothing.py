@@ -1,4 +1,4 @@
-"""An operator that dies, is upgraded with the same values or looks again writes nothing that was right already."""
+"""An operator that restarts, is upgraded with the same values, or reconciles again changes nothing."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,8 @@ BROKER = "firn.dev/profile=classic,app.kubernetes.io/component=broker"
 
 
 def versions(namespace: str) -> dict[str, str]:
-    """resourceVersion of the topics, and generation or uid of every workload, pod and contract of the system namespace."""
+    """Return the resourceVersion of the topics, and generation or uid of every workload, pod and contract of the
+    system namespace."""
     seen = {}
     for item in json.loads(kubectl("-n", namespace, "get", "icebergtopics", "-o", "json"))["items"]:
         seen[f"topic/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
@@ -35,7 +36,8 @@ def operator_pod() -> str:
 
 
 def reconciles() -> tuple[float, float]:
-    """When the operator's process began, and how often it has reconciled topics since; zeros while it does not answer."""
+    """Return the start time of the operator process and the number of topic reconciles since. Zeros while it does
+    not answer."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/firn-operator:metrics/proxy/metrics"
     lines = quickstart.read(path)[1].decode().splitlines()
 
@@ -46,7 +48,7 @@ def reconciles() -> tuple[float, float]:
 
 
 def settled(before: dict[str, str], reconciled: tuple[float, float], namespace: str) -> None:
-    """Every topic has been reconciled again since, and nothing differs."""
+    """Wait until every topic was reconciled again, and check that no version changed."""
     topics = len(kubectl("get", "icebergtopics", "-A", "-o", "name").split())
     began, count = reconciled
 
@@ -58,7 +60,7 @@ def settled(before: dict[str, str], reconciled: tuple[float, float], namespace: 
     assert versions(namespace) == before
 
 
-def test_a_killed_operator_comes_back_and_changes_nothing(namespace: str) -> None:
+def test_a_killed_operator_restarts_and_changes_nothing(namespace: str) -> None:
     apply(topic_manifest("steady", namespace))
     await_ready("steady", namespace)
     before, reconciled = await_stable(namespace), reconciles()
@@ -75,22 +77,20 @@ def test_an_upgrade_with_the_same_values_restarts_no_workload(namespace: str) ->
 
 
 def await_stable(namespace: str) -> dict[str, str]:
-    """Versions once two looks, some reconciles apart, agree."""
+    """Return the versions after two reads, some reconciles apart, agree."""
     last: dict[str, str] = {}
 
-    def look() -> dict[str, str] | None:
+    def stable_versions() -> dict[str, str] | None:
         nonlocal last
         now = versions(namespace)
         same, last = now == last, now
         return now if same else None
 
-    return await_until("two looks agree", look, timeout=60, every=6)
+    return await_until("two reads agree", stable_versions, timeout=60, every=6)
 
 
 @pytest.mark.long
-def test_a_changed_setting_of_the_brokers_replaces_them_and_nothing_else(
-    namespace: str, produce: Produce, tmp_path: Path
-) -> None:
+def test_a_changed_broker_setting_restarts_only_the_brokers(namespace: str, produce: Produce, tmp_path: Path) -> None:
     apply(topic_manifest("steady", namespace))
     topic = await_ready("steady", namespace)
     produce(topic, numbered(0, 100))

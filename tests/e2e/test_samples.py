@@ -1,4 +1,4 @@
-"""Published samples work as they stand."""
+"""The published samples work unchanged."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.e2e.topics import await_ready
 
 SAMPLES = sorted(path.stem for path in (ROOT / "crds" / "samples").glob("*.yaml"))
 NEEDS_A_TOPIC = {"existing-topic"}
-"""Samples about a topic that is there already: Firn makes it here, which is the other way in."""
+"""Samples for a topic that exists already. Here the operator creates that topic."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -1,4 +1,5 @@
-"""A release of its own in another namespace, with rights to that namespace only: installed, upgraded, uninstalled, installed again."""
+"""A second release in another namespace, with rights to that namespace only, is installed, upgraded, uninstalled and
+reinstalled."""
 
 import base64
 import json
@@ -16,7 +17,7 @@ OF_EVERY_NAMESPACE = {"kube-root-ca.crt", "default"}
 
 @pytest.fixture
 def second(release: None) -> Iterator[None]:
-    """An empty namespace under PodSecurity ``restricted``; gone afterwards."""
+    """Create an empty namespace under PodSecurity ``restricted``, and delete it afterwards."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     yield
@@ -36,8 +37,8 @@ def install() -> None:
 
 
 def broker_is_ready() -> bool:
-    found = quickstart.get("statefulset", "firn-broker-classic", NAMESPACE)
-    return found is not None and found["status"].get("readyReplicas") == 1
+    stateful_set = quickstart.get("statefulset", "firn-broker-classic", NAMESPACE)
+    return stateful_set is not None and stateful_set["status"].get("readyReplicas") == 1
 
 
 def objects(kinds: str) -> list[Manifest]:
@@ -57,7 +58,7 @@ def passwords() -> dict[str, Manifest]:
     }
 
 
-def test_a_release_lives_beside_another_and_leaves_its_data(second: None) -> None:
+def test_a_second_release_keeps_the_data_of_the_first(second: None) -> None:
     crd = kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}")
 
     install()
@@ -72,20 +73,20 @@ def test_a_release_lives_beside_another_and_leaves_its_data(second: None) -> Non
     assert passwords() == secrets
 
     run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
-    await_until("everything but the data is gone", lambda: not objects(OURS), timeout=120)
+    await_until("only the data is left", lambda: not objects(OURS), timeout=120)
     assert passwords() == secrets
     assert uids("persistentvolumeclaims") == claims
     assert kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}") == crd
 
 
 @pytest.mark.long
-def test_installed_again_the_stores_find_their_volumes_and_passwords(second: None) -> None:
+def test_a_reinstalled_release_reuses_volumes_and_passwords(second: None) -> None:
     install()
     write = "create table kept (value int); insert into kept values (7)"
     sql(write)
     claims = uids("persistentvolumeclaims")
     run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
-    await_until("everything but the data is gone", lambda: not objects(OURS), timeout=120)
+    await_until("only the data is left", lambda: not objects(OURS), timeout=120)
 
     install()
     assert uids("persistentvolumeclaims") == claims
@@ -93,6 +94,6 @@ def test_installed_again_the_stores_find_their_volumes_and_passwords(second: Non
 
 
 def sql(statement: str) -> str:
-    """The answer of PostgreSQL, asked over the network with the generated password."""
+    """Return the answer of PostgreSQL over the network, with the generated password."""
     command = f'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" psql -h firn-postgres -U firn -d firn -tAc "{statement}"'
     return kubectl("-n", NAMESPACE, "exec", "firn-postgres-0", "--", "sh", "-c", command).strip()

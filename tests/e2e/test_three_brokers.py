@@ -1,7 +1,7 @@
-"""A fleet of three brokers, as production has it: evicted, killed, changed, broken and upgraded while records are produced and land.
+"""A fleet of three brokers is drained, killed, changed, broken and upgraded while records are produced and land.
 
-At no time do two brokers go away at once, no partition is without its leader, and every acknowledged record is in the table exactly once.
-"""
+Two brokers are never down together, every partition keeps a leader, and every acknowledged record is in the table
+exactly once."""
 
 import json
 import subprocess
@@ -27,11 +27,11 @@ BOOTSTRAP = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
 OLDER = "4.1.1"
 DEGRADED = f'firn_fleet_degraded{{profile="{PROFILE}"}}'
 HELD = "held"
-"""A topic of the test's own, one of whose replicas is kept from catching up."""
+"""A topic of the test, one replica of which the test keeps from catching up."""
 
 
 class Fleet:
-    """The profile, changed by `helm upgrade`."""
+    """The profile, which the tests change by `helm upgrade`."""
 
     def __init__(self, directory: Path, image: str) -> None:
         self._file = directory / "values.yaml"
@@ -53,7 +53,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Three brokers of the older Kafka; profile, brokers and volumes are gone afterwards."""
+    """Run three brokers of the older Kafka, and delete profile, brokers and volumes afterwards."""
     build = quickstart.ROOT / "hack" / "images" / "build"
     subprocess.run([build, "--load", f"firn-kafka@{OLDER}"], check=True, env=quickstart.environment())
     three = Fleet(tmp_path_factory.mktemp("three"), quickstart.images()[f"firn-kafka@{OLDER}"])
@@ -70,14 +70,16 @@ def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 
 @pytest.fixture
 def topic(fleet: Fleet, namespace: str) -> Manifest:
-    """A topic on the three brokers, ready."""
+    """Create a topic on the three brokers and wait until it is ready."""
     apply(topic_manifest("numbers", namespace, profile=PROFILE, partitions=3))
     return await_ready("numbers", namespace, timeout=PATIENCE)
 
 
 @contextmanager
 def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partitions, Pods]]:
-    """A producer, Kafka and pods under watch; at the end every acknowledged record is in the table exactly once."""
+    """Run a producer, and watch Kafka and the pods.
+
+    At the end every acknowledged record is in the table exactly once."""
     driver = uids("firn.dev/group=default")
     with Producing(topic, client) as producing, Partitions(BOOTSTRAP, client) as partitions, Pods(SELECTOR, 3) as pods:
         pods.await_all_seen()
@@ -94,7 +96,7 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partition
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
     quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
     await_ready(meta["name"], meta["namespace"], timeout=PATIENCE)
-    assert uids("firn.dev/group=default") == driver, "ingestion went on in the same pod"
+    assert uids("firn.dev/group=default") == driver, "ingestion continued in the same pod"
 
 
 def in_broker(number: int, *command: str) -> str:
@@ -103,7 +105,7 @@ def in_broker(number: int, *command: str) -> str:
 
 
 def features() -> dict[str, str]:
-    """Finalised level of each feature."""
+    """Return the finalised level of each feature."""
     tool = ["/opt/kafka/bin/kafka-features.sh", "--bootstrap-server", "localhost:9092", "describe"]
     lines = [line.split("\t") for line in in_broker(0, *tool).splitlines() if line.startswith("Feature:")]
     return {line[0].split()[1]: line[3].split()[1] for line in lines}
@@ -122,7 +124,7 @@ def allowed() -> int:
 
 @contextmanager
 def no_room() -> Iterator[None]:
-    """No node takes a new pod."""
+    """Let no node take a new pod."""
     nodes = kubectl("get", "nodes", "-o", "name").split()
     for node in nodes:
         kubectl("cordon", node)
@@ -133,7 +135,7 @@ def no_room() -> Iterator[None]:
             kubectl("uncordon", node)
 
 
-def test_topics_have_three_replicas_and_one_broker_may_be_drained(
+def test_topics_have_three_replicas_and_one_broker_may_drain(
     fleet: Fleet, topic: Manifest, namespace: str, client: str
 ) -> None:
     described = in_broker(
@@ -149,7 +151,10 @@ def test_topics_have_three_replicas_and_one_broker_may_be_drained(
             with pytest.raises(RuntimeError, match="disruption budget"):
                 evict(f"{BROKERS}-1")
             told = f"no node can take pod {BROKERS}-2"
-            await_until("that it finds no node is told", lambda: any(told in message for message in events("Degraded")))
+            await_until(
+                "a condition reports that no node accepts the pod",
+                lambda: any(told in message for message in events("Degraded")),
+            )
             assert metric(DEGRADED) == 1
             with pytest.raises(RuntimeError, match="disruption budget"):
                 evict(f"{BROKERS}-0")
@@ -157,19 +162,19 @@ def test_topics_have_three_replicas_and_one_broker_may_be_drained(
             assert conditions(get("icebergtopic", "numbers", namespace))["Ready"]["status"] == "True"
         await_rolled(BROKERS, 3)
         await_until("the budget allows one disruption again", lambda: allowed() == 1)
-        await_until("all is well again", lambda: metric(DEGRADED) == 0)
+        await_until("the topic is healthy again", lambda: metric(DEGRADED) == 0)
         partitions.await_in_sync()
     assert (pods.replaced, pods.most_down) == ([f"{BROKERS}-2"], 1)
     partitions.assert_always_available()
 
 
-def test_a_killed_broker_loses_nothing(fleet: Fleet, topic: Manifest, client: str) -> None:
+def test_a_killed_broker_loses_no_record(fleet: Fleet, topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, partitions, pods):
         for number in (0, 1, 2):
             old = uids(SELECTOR)[f"{BROKERS}-{number}"]
             kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-{number}", "--grace-period=0", "--force")
             await_until(
-                "it is another pod",
+                "the pod is replaced",
                 lambda n=number, u=old: uids(SELECTOR).get(f"{BROKERS}-{n}", u) != u,  # type: ignore[misc]
                 every=1,
             )
@@ -182,7 +187,7 @@ def test_a_killed_broker_loses_nothing(fleet: Fleet, topic: Manifest, client: st
 
 @contextmanager
 def a_replica_that_cannot_catch_up(client: str) -> Iterator[None]:
-    """Broker 2 is to hold a third replica of a topic, and may read it with one byte a second only."""
+    """Give broker 2 a third replica of a topic, which it may read with one byte a second only."""
     make = """
 import os, sys
 from confluent_kafka import Producer
@@ -207,7 +212,7 @@ assert producer.flush(120) == 0
     in_broker(0, *delete.split())
 
 
-def test_a_changed_setting_replaces_one_broker_after_the_other_and_none_while_replicas_lag(
+def test_a_changed_setting_rolls_brokers_only_while_replicas_are_in_sync(
     fleet: Fleet, topic: Manifest, client: str
 ) -> None:
     with traffic(topic, client) as (producing, partitions, pods):
@@ -226,8 +231,8 @@ def test_a_changed_setting_replaces_one_broker_after_the_other_and_none_while_re
     partitions.assert_always_available()
     for number in range(3):
         assert setting("num.io.threads", number) == "5"
-    await_until("only the configuration in force is left", lambda: len(configurations()) == 1)
-    await_until("the roll is over", lambda: metric(f'firn_fleet_rolling{{profile="{PROFILE}"}}') == 0)
+    await_until("only the current configuration is left", lambda: len(configurations()) == 1)
+    await_until("the roll is complete", lambda: metric(f'firn_fleet_rolling{{profile="{PROFILE}"}}') == 0)
 
 
 def operator_log() -> str:
@@ -235,7 +240,7 @@ def operator_log() -> str:
 
 
 def setting(key: str, number: int) -> str:
-    """The value of a setting that a broker started with."""
+    """Return the value of a setting that a broker started with."""
     return in_broker(number, "sh", "-c", f"sed -n 's/^{key}=//p' /tmp/server.properties").strip()
 
 
@@ -243,23 +248,23 @@ def configurations() -> list[str]:
     return kubectl("-n", SYSTEM, "get", "configmaps", "-l", SELECTOR, "-o", "name").split()
 
 
-def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corrected(
+def test_a_rejected_setting_stops_the_roll_until_it_is_corrected(
     fleet: Fleet, topic: Manifest, namespace: str, client: str
 ) -> None:
     with traffic(topic, client) as (producing, partitions, pods):
         before, threads = uids(SELECTOR), setting("num.io.threads", 0)
         fleet.upgrade(config={"num.io.threads": "6", "num.network.threads": "none"})
 
-        def told() -> str | None:
-            found = conditions(get("icebergtopic", "numbers", namespace))
-            message = str(found.get("Reconciling", {}).get("message", ""))
+        def waiting_message() -> str | None:
+            by_type = conditions(get("icebergtopic", "numbers", namespace))
+            message = str(by_type.get("Reconciling", {}).get("message", ""))
             return (
                 message
-                if f"pod {BROKERS}-2 keeps terminating" in message and found["Ready"]["status"] == "True"
+                if f"pod {BROKERS}-2 keeps terminating" in message and by_type["Ready"]["status"] == "True"
                 else None
             )
 
-        message = await_until("the topic is Ready and tells what holds up the roll", told)
+        message = await_until("the topic is Ready and reports why the roll waits", waiting_message)
         assert message in events("Degraded")
         assert metric(DEGRADED) == 1
         producing.await_more(2000)
@@ -268,10 +273,10 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
         assert pods.most_down == 1
         partitions.assert_always_available()
 
-        # One of the others restarts meanwhile: it comes back as it was, not with the setting that breaks it.
+        # Another broker restarts meanwhile. It starts with its old setting, not with the invalid one.
         kubectl("-n", SYSTEM, "delete", "pod", f"{BROKERS}-0", "--grace-period=0", "--force")
         await_until(
-            "it is another pod",
+            "the pod is replaced",
             lambda: uids(SELECTOR).get(f"{BROKERS}-0", before[f"{BROKERS}-0"]) != before[f"{BROKERS}-0"],
         )
         kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKERS}-0", "--timeout=480s")
@@ -285,12 +290,12 @@ def test_a_setting_that_kafka_refuses_stops_at_the_first_broker_until_it_is_corr
     assert [setting("num.io.threads", number) for number in range(3)] == ["6"] * 3
     topic = await_ready("numbers", namespace, timeout=PATIENCE)
     await_until(
-        "nothing is held up", lambda: "Reconciling" not in conditions(get("icebergtopic", "numbers", namespace))
+        "the roll continues", lambda: "Reconciling" not in conditions(get("icebergtopic", "numbers", namespace))
     )
-    await_until("all is well again", lambda: metric(DEGRADED) == 0)
+    await_until("the topic is healthy again", lambda: metric(DEGRADED) == 0)
 
 
-def test_a_newer_kafka_reaches_the_brokers_one_by_one_and_then_its_metadata_version_is_finalised(
+def test_an_upgrade_rolls_the_brokers_and_then_finalises_the_version(
     fleet: Fleet, topic: Manifest, client: str
 ) -> None:
     assert features()["metadata.version"].startswith("4.1")
@@ -300,46 +305,46 @@ def test_a_newer_kafka_reaches_the_brokers_one_by_one_and_then_its_metadata_vers
         await_rolled(BROKERS, 3)
         assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
         live = await_until("the metadata version is finalised", finalised("4.2"))
-    assert (len(pods.replaced), pods.most_down) == (3, 1), "finalising restarts nothing"
+    assert (len(pods.replaced), pods.most_down) == (3, 1), "finalising restarts no broker"
     partitions.assert_always_available()
-    found = features()
-    assert found["metadata.version"].startswith("4.2")
-    assert found["share.version"] == "1"
-    assert found["kraft.version"] == "0"
+    levels = features()
+    assert levels["metadata.version"].startswith("4.2")
+    assert levels["share.version"] == "1"
+    assert levels["kraft.version"] == "0"
     assert live["spec"]["template"]["spec"]["containers"][0]["image"] == newer
     (job,) = json.loads(kubectl("-n", SYSTEM, "get", "jobs", "-l", f"firn.dev/profile={PROFILE}", "-o", "json"))[
         "items"
     ]
     ready = [
-        it["lastTransitionTime"]
+        condition["lastTransitionTime"]
         for pod in json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", SELECTOR, "-o", "json"))["items"]
-        for it in pod["status"]["conditions"]
-        if it["type"] == "Ready"
+        for condition in pod["status"]["conditions"]
+        if condition["type"] == "Ready"
     ]
     assert job["metadata"]["creationTimestamp"] >= max(ready), "not before all brokers were new"
     assert any("metadata version 4.2" in message for message in events("MetadataVersionFinalised"))
 
 
 def finalised(version: str) -> Any:
-    def look() -> Manifest | None:
+    def stateful_set() -> Manifest | None:
         live = get("statefulset", BROKERS)
         assert live is not None
         return live if live["metadata"]["annotations"].get("firn.dev/metadata-version") == version else None
 
-    return look
+    return stateful_set
 
 
-def test_a_metadata_version_that_kafka_does_not_know_is_told_and_harms_nothing(
+def test_an_unknown_metadata_version_is_reported_and_changes_nothing(
     fleet: Fleet, topic: Manifest, namespace: str
 ) -> None:
     version = fleet.profile.get("metadataVersion")
     before = uids(SELECTOR)
     fleet.upgrade(metadataVersion="9.9")
-    await_until("the failure is told", lambda: metric(DEGRADED) == 1, every=2)
-    (message,) = [it for it in events("Degraded") if "metadata version 9.9" in it]
+    await_until("the failure is reported", lambda: metric(DEGRADED) == 1, every=2)
+    (message,) = [text for text in events("Degraded") if "metadata version 9.9" in text]
     name = message.partition("logs job/")[2].partition(";")[0]
     assert "9.9" in kubectl("-n", SYSTEM, "logs", f"job/{name}")
     assert conditions(get("icebergtopic", "numbers", namespace))["Ready"]["status"] == "True"
     fleet.upgrade(metadataVersion=version)
-    await_until("all is well again", lambda: metric(DEGRADED) == 0)
+    await_until("the topic is healthy again", lambda: metric(DEGRADED) == 0)
     assert uids(SELECTOR) == before

@@ -1,4 +1,4 @@
-"""IcebergTopics as the stories use them: manifests, records, and waiting for conditions and rows."""
+"""Manifests of IcebergTopics, records, and waiting for conditions and rows."""
 
 import json
 import os
@@ -16,7 +16,7 @@ LONG = "FIRN_LONG" in os.environ
 
 
 def topic_manifest(name: str, namespace: str, **spec: Any) -> Manifest:
-    """An IcebergTopic of three plain columns whose names are unique to the namespace; ``spec`` overrides."""
+    """Return an IcebergTopic of three plain columns, with names unique to the namespace. ``spec`` overrides fields."""
     base: dict[str, Any] = {
         "topicName": f"{namespace}.{name}",
         "partitions": 2,
@@ -41,17 +41,23 @@ def topic_manifest(name: str, namespace: str, **spec: Any) -> Manifest:
 def await_condition(
     name: str, namespace: str, type_: str, status: str, reason: str | None = None, timeout: float = 120
 ) -> Manifest:
-    """The topic once its condition says so for the current generation; fails with all conditions it has instead."""
+    """Return the topic after its condition has this status for the current generation. Fails with all its
+    conditions."""
 
-    def look() -> Manifest | None:
+    def matching_topic() -> Manifest | None:
         topic = get("icebergtopic", name, namespace)
-        found = conditions(topic).get(type_)
-        if topic is None or found is None or found["status"] != status or reason not in (None, found["reason"]):
+        condition = conditions(topic).get(type_)
+        if (
+            topic is None
+            or condition is None
+            or condition["status"] != status
+            or reason not in (None, condition["reason"])
+        ):
             return None
-        return topic if found["observedGeneration"] == topic["metadata"]["generation"] else None
+        return topic if condition["observedGeneration"] == topic["metadata"]["generation"] else None
 
     try:
-        return await_until(f"{namespace}/{name}: {type_}={status}/{reason}", look, timeout)
+        return await_until(f"{namespace}/{name}: {type_}={status}/{reason}", matching_topic, timeout)
     except TimeoutError as error:
         seen = {
             kind: (item["status"], item["reason"], item["message"])
@@ -61,12 +67,12 @@ def await_condition(
 
 
 def await_ready(name: str, namespace: str, timeout: float = 240) -> Manifest:
-    """The topic once it is Ready."""
+    """Return the topic after it is Ready."""
     return await_condition(name, namespace, "Ready", "True", timeout=timeout)
 
 
 def numbered(start: int, count: int) -> list[dict[str, Any]]:
-    """Good records with ids from ``start``."""
+    """Return valid records with ids from ``start``."""
     return [
         {"key": str(number), "value": json.dumps({"id": number, "note": f"n{number}"})}
         for number in range(start, start + count)
@@ -74,7 +80,7 @@ def numbered(start: int, count: int) -> list[dict[str, Any]]:
 
 
 def rows(sql: str) -> list[dict[str, Any]]:
-    """Rows of a query by ``firn sql``."""
+    """Return the rows of a query by ``firn sql``."""
     return list(json.loads(quickstart.firn("sql", "--output", "json", sql)))
 
 
@@ -92,13 +98,13 @@ def landing(table: str) -> bool:
 
 
 def await_rows(table: str, count: int, timeout: float = 120) -> None:
-    """Wait until the table has exactly ``count`` rows; more is a failure at once."""
+    """Wait until the table has exactly ``count`` rows. Fail at once if it has more."""
 
-    def look() -> bool:
+    def has_rows() -> bool:
         if landing(table):
             return False
-        found = rows(f"select count(*) as n from {table}")[0]["n"]
-        assert found <= count, f"{table} has {found} rows, more than the {count} produced"
-        return bool(found == count)
+        actual = rows(f"select count(*) as n from {table}")[0]["n"]
+        assert actual <= count, f"{table} has {actual} rows, more than the {count} produced"
+        return bool(actual == count)
 
-    await_until(f"{table} has {count} rows", look, timeout, every=1)
+    await_until(f"{table} has {count} rows", has_rows, timeout, every=1)

@@ -32,10 +32,10 @@ class FakeCluster:
         self.events: list[tuple[str, str, str]] = []
         self.watch: list[Callable[[str, Manifest], None]] = []
         self.broken_images: set[str] = set()
-        """Pods made from a template with one of these never become ready: their container ends again and again."""
+        """Pods of a template with one of these images never become ready: their container fails repeatedly."""
         self._version = 100
         self._rolled_out: dict[str, str] = {}
-        """StatefulSet -> hash of the template that all its pods were made from and ready with last."""
+        """StatefulSet -> hash of the last template with which all its pods were ready."""
 
     # The port
 
@@ -72,22 +72,24 @@ class FakeCluster:
             self.faults.log.append(f"delete {kind} {name}")
             if kind == "Job":
                 self.drop_job(live)
-            for it in [it for it in self.pod_states.values() if it.name.rsplit("-", 1)[0] == name]:
-                self.pod_states[it.name] = replace(it, deleting=True)
+            for state in [state for state in self.pod_states.values() if state.name.rsplit("-", 1)[0] == name]:
+                self.pod_states[state.name] = replace(state, deleting=True)
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
-        live = next((it for place, it in self.objects.items() if place[1] == "StatefulSet" and place[3] == name), None)
+        live = next(
+            (live for place, live in self.objects.items() if place[1] == "StatefulSet" and place[3] == name), None
+        )
         if live is None:
             return None
         spec = live["spec"]
-        pods = [it for it in self.pod_states.values() if it.name.rsplit("-", 1)[0] == name]
+        pods = [state for state in self.pod_states.values() if state.name.rsplit("-", 1)[0] == name]
         hash_ = _template_hash(live)
         return StatefulSetState(
             name=name,
             template_hash=hash_,
             replicas=spec["replicas"],
-            ready=sum(it.ready for it in pods),
-            updated=sum(it.template_hash == hash_ for it in pods),
+            ready=sum(state.ready for state in pods),
+            updated=sum(state.template_hash == hash_ for state in pods),
             current_revision=self._rolled_out.get(name, hash_),
             update_revision=hash_,
             partition=spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0),
@@ -96,17 +98,17 @@ class FakeCluster:
         )
 
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
-        return [it for it in self.pod_states.values() if labels.items() <= it.labels.items()]
+        return [state for state in self.pod_states.values() if labels.items() <= state.labels.items()]
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
-        found = [live for place, live in sorted(self.objects.items()) if place[1] == "Job"]
-        return [job_state(it) for it in found if labels.items() <= it["metadata"]["labels"].items()]
+        jobs = [live for place, live in sorted(self.objects.items()) if place[1] == "Job"]
+        return [job_state(job) for job in jobs if labels.items() <= job["metadata"]["labels"].items()]
 
     async def list_names(self, api_version: str, kind: str, labels: Mapping[str, str]) -> Sequence[str]:
         return [
             place[3]
-            for place, it in self.objects.items()
-            if place[:2] == (api_version, kind) and labels.items() <= (it["metadata"].get("labels") or {}).items()
+            for place, live in self.objects.items()
+            if place[:2] == (api_version, kind) and labels.items() <= (live["metadata"].get("labels") or {}).items()
         ]
 
     @effect
@@ -142,7 +144,7 @@ class FakeCluster:
     # What users do
 
     def create(self, manifest: Manifest) -> None:
-        """kubectl create."""
+        """Create an object, as kubectl create does."""
         live = copy.deepcopy(manifest)
         self.objects[_place(live)] = live
         self._changed(live)
@@ -156,7 +158,7 @@ class FakeCluster:
         spec: bool = True,
         kind: str = KIND,
     ) -> None:
-        """kubectl edit (or annotate: ``spec=False``)."""
+        """Edit an object, as kubectl edit does, or kubectl annotate with ``spec=False``."""
         live = self.resource(kind, name, namespace)
         change(live)
         if spec:
@@ -164,7 +166,7 @@ class FakeCluster:
         self._changed(live)
 
     def remove(self, name: str, namespace: str = "demo", kind: str = KIND) -> None:
-        """kubectl delete."""
+        """Delete an object, as kubectl delete does."""
         live = self.resource(kind, name, namespace)
         if live["metadata"].get("finalizers"):
             live["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
@@ -174,25 +176,27 @@ class FakeCluster:
             self._remove(live)
 
     def resource(self, kind: str, name: str, namespace: str = "demo") -> Manifest:
-        """A live resource itself."""
+        """Return a live resource, not a copy."""
         return self.objects[(names.API_VERSION, kind, namespace, name)]
 
     def topic(self, name: str, namespace: str = "demo") -> Manifest:
-        """The live IcebergTopic itself."""
+        """Return the live IcebergTopic, not a copy."""
         return self.resource(KIND, name, namespace)
 
     def all(self, kind: str) -> list[Manifest]:
-        """All live objects of a kind, as a list call gives them."""
-        return [copy.deepcopy(it) for place, it in self.objects.items() if place[1] == kind]
+        """Return copies of all live objects of a kind."""
+        return [copy.deepcopy(live) for place, live in self.objects.items() if place[1] == kind]
 
     def topics(self) -> list[Manifest]:
-        """All live IcebergTopics, as a list call gives them."""
+        """Return copies of all live IcebergTopics."""
         return self.all(KIND)
 
     def contracts(self) -> dict[str, Manifest]:
-        """Job contracts by uid."""
+        """Return the job contracts by uid."""
         prefix = names.job("")
-        return {place[3].removeprefix(prefix): it for place, it in self.objects.items() if place[3].startswith(prefix)}
+        return {
+            place[3].removeprefix(prefix): live for place, live in self.objects.items() if place[3].startswith(prefix)
+        }
 
     # What Kubernetes does
 
@@ -200,7 +204,7 @@ class FakeCluster:
         """Do one step of the StatefulSet controller and the kubelet.
 
         Missing pods start and are ready at once, one pod of an old template is replaced, and deleted pods end."""
-        for ending in [it.name for it in self.pod_states.values() if it.deleting]:
+        for ending in [state.name for state in self.pod_states.values() if state.deleting]:
             del self.pod_states[ending]
         for place, live in list(self.objects.items()):
             if place[1] != "StatefulSet":
@@ -209,7 +213,11 @@ class FakeCluster:
             labels, hash_ = spec["template"]["metadata"]["labels"], _template_hash(live)
             partition = spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0)
             wanted = {f"{name}-{number}" for number in range(spec["replicas"])}
-            for gone in [it for it in self.pod_states if it.rsplit("-", 1)[0] == name and it not in wanted]:
+            for gone in [
+                pod_name
+                for pod_name in self.pod_states
+                if pod_name.rsplit("-", 1)[0] == name and pod_name not in wanted
+            ]:
                 del self.pod_states[gone]
             for number in range(spec["replicas"]):
                 self.pod_states.setdefault(f"{name}-{number}", self._made(f"{name}-{number}", labels, live))
@@ -218,8 +226,8 @@ class FakeCluster:
                 if old.template_hash != hash_:
                     self.pod_states[old.name] = self._made(old.name, labels, live)
                     break
-            mine = [self.pod_states[it] for it in wanted]
-            if all(it.ready and it.template_hash == hash_ for it in mine):
+            mine = [self.pod_states[pod_name] for pod_name in wanted]
+            if all(state.ready and state.template_hash == hash_ for state in mine):
                 self._rolled_out[name] = hash_
 
     def _made(self, name: str, labels: Mapping[str, str], live: Manifest) -> PodState:
@@ -233,8 +241,9 @@ class FakeCluster:
     def end_job(
         self, name: str, message: str | None = "", *, failure: str = "", exit_code: int = 0, attempt: int = 0
     ) -> None:
-        """The Job's pod ends with this termination message (None: the pod is gone), and so does the Job; ``failure``: why it failed."""
-        live = next(it for place, it in self.objects.items() if place[1] == "Job" and place[3] == name)
+        """End a Job and its pod with this termination message (None: the pod is gone). ``failure`` is why the Job
+        failed."""
+        live = next(job for place, job in self.objects.items() if place[1] == "Job" and place[3] == name)
         now = self.clock.now()
         if message is not None:
             labels = live["spec"]["template"]["metadata"]["labels"]
@@ -257,10 +266,10 @@ class FakeCluster:
         self._changed(live)
 
     def drop_job(self, live: Manifest) -> None:
-        """A Job is gone, and its pods with it, as the watch shows."""
+        """Remove a Job and its pods, and report it to the watch."""
         name = live["metadata"]["name"]
         self.objects.pop(_place(live), None)
-        for gone in [it for it in self.pod_states.values() if it.labels.get(names.LABEL_RUN) == name]:
+        for gone in [state for state in self.pod_states.values() if state.labels.get(names.LABEL_RUN) == name]:
             del self.pod_states[gone.name]
         for told in self.watch:
             told("gone", copy.deepcopy(live))
@@ -293,10 +302,10 @@ def _place(manifest: Manifest) -> Place:
 
 
 def time_text(moment: datetime) -> str:
-    """As Kubernetes writes times."""
+    """Return a time as Kubernetes writes it."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _template_hash(live: Manifest) -> str:
-    found: str = live["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
-    return found
+    text: str = live["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
+    return text

@@ -1,4 +1,4 @@
-"""Port `Debts` in memory, with the other writers of its tables. Behaves as tests/contract/suites.py says, like the adapter."""
+"""Port `Debts` in memory, with other writers of its tables. It passes tests/contract/suites.py like the adapter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from firn_controllers.ports import TableDebt
 
 @dataclass
 class Contents:
-    """A table, as its metadata shows it."""
+    """A table as its metadata shows it."""
 
     uuid: str
     files: list[DataFile] = field(default_factory=list)
@@ -28,15 +28,15 @@ class Contents:
 
 
 class FakeDebts:
-    """The port, and (`create` to `drop`) what others do to the tables."""
+    """The port, and the changes by other processes (`create` to `drop`)."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.tables: dict[str, Contents] = {}
         self.problem: dict[str, FirnError] = {}
-        """Catalog -> what every call raises."""
+        """Catalog -> the error of every call."""
         self.asked: list[str] = []
-        """Identifiers, in the order in which they were asked for."""
+        """Identifiers in the order of the calls."""
         self._ids = count(1)
 
     async def measure(self, target: TableTarget, work: CompactionWork) -> TableDebt | None:
@@ -71,7 +71,7 @@ class FakeDebts:
             due_files=len(due),
             due_bytes=sum(file.bytes for file in due),
             due_for_deletes=sum(len(group.files) for group in groups if group.reason == "Deletes"),
-            oldest_due=datetime.fromtimestamp(min(it.owed_ms for it in groups) / 1000, UTC) if due else None,
+            oldest_due=datetime.fromtimestamp(min(group.owed_ms for group in groups) / 1000, UTC) if due else None,
         )
 
     def forget(self, target: TableTarget) -> None:
@@ -109,6 +109,6 @@ class FakeDebts:
         del self.tables[target.identifier]
 
     def age(self, target: TableTarget, milliseconds: int) -> None:
-        """Have all files of a table committed so much earlier."""
+        """Move the commits of all files into the past."""
         table = self.tables[target.identifier]
         table.files = [replace(file, added_ms=file.added_ms - milliseconds) for file in table.files]

@@ -1,4 +1,4 @@
-"""Ends the process that is being tested at its n-th call to the outside, before or after the call has had its effect."""
+"""End the tested process at its n-th call to the outside, before or after the effect of the call."""
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """Not an Exception: nothing that is being tested may catch it, as nothing catches a kill."""
+    """Not an Exception, because the tested code must not catch it: no process catches SIGKILL."""
 
 
 class Faults:
-    """Counts calls that change something; ``kill_at`` names the one that is the last."""
+    """Count calls that change the outside. ``kill_at`` is the number of the last call."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -26,7 +26,7 @@ class Faults:
 
 
 def effect(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Marks a port's method that changes the outside: counted, logged, and a place to be killed at."""
+    """Mark a method of a port that changes the outside. Each call is counted and logged, and may end the process."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:

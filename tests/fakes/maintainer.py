@@ -1,4 +1,4 @@
-"""Maintenance runs without Spark: each Job ends with a report that follows its ConfigMap or the test."""
+"""Maintenance runs without Spark. Each Job ends with a report that follows from its ConfigMap or from the test."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +11,8 @@ from tests.fakes.cluster import FakeCluster
 
 
 class FakeMaintainer:
-    """``hold``: runs begin and do not end. ``says``: what a report has of a table, by uid. ``failure``: how Jobs fail, without a word."""
+    """``hold``: runs start and do not end. ``says``: fields of the table report, by uid. ``failure``: the failure of
+    Jobs without a report."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
@@ -20,11 +21,11 @@ class FakeMaintainer:
         self.last_words = ""
         self.says: dict[str, dict[str, Any]] = {}
         self.done: list[MaintenanceRun] = []
-        """Runs that ended, in this order."""
+        """The ended runs in order."""
         self.ended: Callable[[MaintenanceRun], None] = lambda run: None
 
     def run(self) -> None:
-        """Every run at work ends; one that ended long ago is removed, as its time to live says."""
+        """End every active run. Remove runs that ended longer ago than their time to live."""
         for manifest in self._cluster.all("Job"):
             if names.LABEL_RUN not in manifest["metadata"]["labels"]:
                 continue
@@ -49,8 +50,10 @@ class FakeMaintainer:
 
     def contract(self, name: str) -> MaintenanceRun:
         """Return the contract of a run."""
-        (found,) = (it for it in self._cluster.all("ConfigMap") if it["metadata"]["name"] == name)
-        return MaintenanceRun.model_validate_json(found["data"]["run.json"])
+        (contract,) = (
+            config_map for config_map in self._cluster.all("ConfigMap") if config_map["metadata"]["name"] == name
+        )
+        return MaintenanceRun.model_validate_json(contract["data"]["run.json"])
 
     def _report(self, table: TableWork) -> TableReport:
         said: dict[str, Any] = {"uid": table.uid, "outcome": "Done", **self.says.get(table.uid, {})}

@@ -1,4 +1,4 @@
-"""Port `Progress` in memory, and a driver that does what its contracts say, without records."""
+"""Port `Progress` in memory, and a driver that follows its contracts without records."""
 
 from datetime import datetime
 
@@ -17,7 +17,7 @@ class FakeProgress:
 
 
 class FakeDriver:
-    """Progress reports of the drivers of all groups, made from the contracts. ``says`` overrides them for a uid."""
+    """Progress reports of the drivers of all groups, derived from the contracts. ``says`` overrides fields of a uid."""
 
     def __init__(self, progress: FakeProgress, tables: FakeTables, clock: Clock) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""Port `Tables` in memory. Behaves as tests/contract/suites.py says, like the adapter."""
+"""Port `Tables` in memory. It passes tests/contract/suites.py like the adapter."""
 
 from dataclasses import dataclass
 
@@ -25,9 +25,9 @@ class FakeTables:
         self.faults = faults or Faults()
         self.tables: dict[str, Stored] = {}
         self.problem: dict[str, FirnError] = {}
-        """Catalog -> what every call raises."""
+        """Catalog -> the error of every call."""
         self.store_problem: FirnError | None = None
-        """The error of every call for a table, while the catalog itself answers."""
+        """The error of every call for a table, while the catalog itself works."""
         self._ids = 0
 
     @effect
@@ -77,7 +77,7 @@ class FakeTables:
         self._answer(catalog)
 
     def put(self, target: TableTarget, schema: RecordSchema, owner: str | None) -> Stored:
-        """A table that is simply there."""
+        """Add a table that exists without an owner."""
         self._ids += 1
         self.tables[target.identifier] = Stored(f"table-{self._ids}", target, schema, owner)
         return self.tables[target.identifier]

@@ -1,4 +1,4 @@
-"""Port `Topics` in memory. Behaves as tests/contract/suites.py says, like the adapter."""
+"""Port `Topics` in memory. It passes tests/contract/suites.py like the adapter."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class FakeTopics:
         self.faults = faults or Faults()
         self.topics: dict[tuple[str, str], TopicState] = {}
         self.problem: dict[str, FirnError] = {}
-        """Profile -> what every call raises."""
+        """Profile -> the error of every call."""
         self.under_replicated = 0
         self.brokers = 3
         self._ids = 0

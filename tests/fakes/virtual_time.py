@@ -1,4 +1,7 @@
-"""An event loop whose time goes on only when nothing else is to do: hours pass in no time, and always the same. No sockets, no threads."""
+"""An event loop in virtual time: time advances when no task can run. Hours take no real time, and every run is the
+same.
+
+There are no sockets and no threads."""
 
 import asyncio
 import selectors
@@ -12,12 +15,12 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
-    """Never waits, and never looks, as nothing comes from outside: where asyncio would wait, time is moved on."""
+    """A selector that neither waits nor looks at sockets. It advances the time instead of waiting."""
 
     ahead = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "nothing will ever happen any more"
+        assert timeout is not None, "no task can ever run again"
         if timeout > 0:
             self.ahead += timeout
         return []
@@ -33,7 +36,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The running virtual loop's time, as `firn.model.clock.Clock`. Wall clocks may be wrong, by ``skew`` seconds."""
+    """The time of the running virtual loop, as `firn.model.clock.Clock`. The wall clock may be wrong by ``skew``
+    seconds."""
 
     def __init__(self) -> None:
         self.skew = 0.0
@@ -49,6 +53,6 @@ class LoopClock:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """``work`` in virtual time."""
+    """Run ``work`` in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

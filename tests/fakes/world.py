@@ -1,4 +1,4 @@
-"""A whole world in memory: what the ports lead to, and an operator process on it that can be killed and started again."""
+"""A world in memory: all that the ports reach, and an operator process that can be killed and restarted."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ QUIET_ROUNDS = 4
 
 
 class World:
-    """Everything outside the operator. ``start`` begins a new operator process, with the memory of none before it."""
+    """All systems outside the operator. ``start`` begins a new operator process without the memory of earlier ones."""
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or gen.config()
@@ -39,7 +39,7 @@ class World:
         self.start()
 
     def start(self, config: Config | None = None) -> None:
-        """A new operator process: everything is listed, then watched."""
+        """Start a new operator process: it lists everything, and then watches."""
         self.config = config or self.config
         ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.clock)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5)
@@ -52,7 +52,7 @@ class World:
         self.operator.begin()
 
     async def settle(self, seconds: float = 3600.0, restart: bool = True) -> None:
-        """Let everything run until nothing is written any more, or so long. A killed operator starts again (``restart``)."""
+        """Run until no process writes any more, or until the time limit. ``restart`` restarts a killed operator."""
         until = self.clock.monotonic() + seconds
         quiet = 0
         while quiet < QUIET_ROUNDS and self.clock.monotonic() < until:
@@ -69,16 +69,19 @@ class World:
             self.clock.advance(5.0)
 
     async def step(self) -> None:
-        """The operator works off what waits; then pods and drivers move once."""
+        """Let the operator reconcile all waiting keys; then pods and drivers move once."""
         await self.operator_only()
         if self.pods_run:
             self.cluster.run_pods()
         running = {
-            it.labels[names.LABEL_GROUP]
-            for it in self.cluster.pod_states.values()
-            if it.running and names.LABEL_GROUP in it.labels
+            state.labels[names.LABEL_GROUP]
+            for state in self.cluster.pod_states.values()
+            if state.running and names.LABEL_GROUP in state.labels
         }
-        jobs = [IngestJob.model_validate_json(it["data"]["job.json"]) for it in self.cluster.contracts().values()]
+        jobs = [
+            IngestJob.model_validate_json(contract["data"]["job.json"])
+            for contract in self.cluster.contracts().values()
+        ]
         self.driver.run(running, jobs)
         self.maintainer.run()
         for namespace, name in self.debts:
@@ -86,14 +89,14 @@ class World:
                 self._measure(namespace, name)
 
     async def operator_only(self) -> None:
-        """The operator works off what waits, while nothing else moves."""
+        """Let the operator reconcile all waiting keys while nothing else moves."""
         schedule = self.operator.queue.schedule
         schedule.release()
         while (key := schedule.start_next()) is not None:
             schedule.done(key, await self.operator.reconcile(key))
 
     def owes(self, name: str = "flights", namespace: str = "demo", **debt: Any) -> None:
-        """The table of a topic waits for this much maintenance."""
+        """Give the table of a topic this much debt."""
         uuid = self.cluster.topic(name, namespace)["status"]["table"]["uuid"]
         self.debts[namespace, name] = TableDebt(table_uuid=uuid, **debt)
         self._measure(namespace, name)
@@ -105,29 +108,29 @@ class World:
     def conditions(
         self, name: str = "flights", namespace: str = "demo", kind: str = "IcebergTopic"
     ) -> dict[str, tuple[str, str]]:
-        """Status and reason by condition type."""
+        """Return status and reason by condition type."""
         status = self.cluster.resource(kind, name, namespace)["status"]
-        return {it["type"]: (it["status"], it["reason"]) for it in status["conditions"]}
+        return {condition["type"]: (condition["status"], condition["reason"]) for condition in status["conditions"]}
 
     def message(self, kind: str, name: str = "flights", of: str = "IcebergTopic") -> str:
-        """A condition's message."""
+        """Return the message of a condition."""
         status = self.cluster.resource(of, name)["status"]
-        found: str = next(it["message"] for it in status["conditions"] if it["type"] == kind)
-        return found
+        text: str = next(condition["message"] for condition in status["conditions"] if condition["type"] == kind)
+        return text
 
     def job(self, uid: str = "uid-demo-flights") -> IngestJob:
-        """A job contract in force."""
+        """Return a job contract in force."""
         return IngestJob.model_validate_json(self.cluster.contracts()[uid]["data"]["job.json"])
 
     def state(self) -> dict[str, Any]:
-        """All that is there, without what may differ between two histories that come out the same."""
-        found: dict[str, Any] = {}
+        """Return the state of everything, without fields in which two equivalent histories may differ."""
+        state: dict[str, Any] = {}
         for place, live in self.cluster.objects.items():
             text = json.dumps(_stable(live), sort_keys=True).replace("Adopted", "Created")
-            found["/".join(place)] = json.loads(text)
-        found["topics"] = {key: (it.partitions, dict(it.configs)) for key, it in self.topics.topics.items()}
-        found["tables"] = {key: (it.schema, it.owner) for key, it in self.tables.tables.items()}
-        return found
+            state["/".join(place)] = json.loads(text)
+        state["topics"] = {key: (topic.partitions, dict(topic.configs)) for key, topic in self.topics.topics.items()}
+        state["tables"] = {key: (table.schema, table.owner) for key, table in self.tables.tables.items()}
+        return state
 
     def _watched(self, what: str, manifest: Manifest) -> None:
         match manifest["kind"], what:
@@ -146,7 +149,7 @@ class World:
 def _stable(value: Any) -> Any:
     if isinstance(value, dict):
         dropped = {"resourceVersion", "lastTransitionTime", names.TEMPLATE_HASH}
-        return {key: _stable(it) for key, it in value.items() if key not in dropped}
+        return {key: _stable(item) for key, item in value.items() if key not in dropped}
     if isinstance(value, list):
-        return [_stable(it) for it in value]
+        return [_stable(item) for item in value]
     return value

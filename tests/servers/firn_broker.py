@@ -1,4 +1,4 @@
-"""Our own broker as a process on loopback."""
+"""Run firn-broker as a process on loopback."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class FirnBroker:
         await_true("broker ready", up)
 
     def stop(self) -> int:
-        """Ask it to end; its exit code."""
+        """Send SIGTERM and return the exit code."""
         assert self.process is not None
         stop(self.process)
         code: int = self.process.returncode
@@ -61,7 +61,7 @@ class FirnBroker:
 
 @contextmanager
 def embedded(directory: Path, **environment: str) -> Iterator[FirnBroker]:
-    """A broker on its own, with its data in ``directory``."""
+    """Run one broker with its data in ``directory``."""
     broker = FirnBroker(["--data-dir", str(directory)], free_port(), directory.with_suffix(".log"), environment)
     broker.start()
     try:
@@ -78,7 +78,8 @@ def of_fleet(directory: Path, name: str, settings: Mapping[str, Any]) -> FirnBro
 
 
 def fleet_settings(directory: Path, database: Postgres, storage: S3, name: str = "fleet") -> dict[str, Any]:
-    """Settings of brokers of one fleet, which has its own schema and its own part of the bucket; secrets lie in ``directory``."""
+    """Return settings of brokers of a fleet with its own schema and its own part of the bucket. Secrets are in
+    ``directory``."""
     password, secret = directory / "password", directory / "secret"
     password.write_text(database.password)
     secret.write_text(storage.secret_key)

@@ -1,4 +1,4 @@
-"""Apache Kafka (KRaft, one node) on loopback, from the published server jars; plain, or with TLS and SASL."""
+"""Run Apache Kafka (KRaft, one node) on loopback from the published server jars, with or without TLS and SASL."""
 
 import shutil
 import subprocess
@@ -12,12 +12,12 @@ from tests.servers.process import cache, free_port, listens, running
 
 USER, PASSWORD = "firn", "firn-secret"
 STRANGER, STRANGER_PASSWORD = "stranger", "stranger-secret"
-"""A user that may log in and may do nothing."""
+"""A user that may log in and has no rights."""
 
 
 @dataclass(frozen=True)
 class Kafka:
-    """A broker: how to reach it plainly, and with TLS and SASL or a certificate where it was started so."""
+    """A broker and its listeners: plain, and if started so with TLS and SASL or with client certificates."""
 
     bootstrap: str
     secure: str | None = None
@@ -26,13 +26,14 @@ class Kafka:
 
     @property
     def connection(self) -> KafkaConnection:
-        """The plain listener."""
+        """Return the connection to the plain listener."""
         return KafkaConnection(bootstrap_servers=self.bootstrap)
 
     def secure_connection(
         self, username: str = USER, password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512", ca: Path | None = None
     ) -> KafkaConnection:
-        """The listener with TLS and SASL; the password goes through a file, as a mounted Secret does."""
+        """Return the connection to the listener with TLS and SASL. The password is in a file, as in a mounted
+        Secret."""
         assert self.secure is not None
         file = self.directory / f"password-{username}-{mechanism}"
         file.write_text(password + "\n")
@@ -46,7 +47,8 @@ class Kafka:
         )
 
     def mutual_connection(self, certificate: str | None = "client") -> KafkaConnection:
-        """The listener that asks for a certificate; ``certificate`` names the one that is shown."""
+        """Return the connection to the listener with client certificates. ``certificate`` names the one of the
+        client."""
         assert self.mutual is not None
         tls = self.directory / "tls"
         return KafkaConnection(
@@ -59,7 +61,7 @@ class Kafka:
 
 
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Flags of a JVM that starts fast and stays small."""
+"""Return flags of a JVM that starts fast and stays small."""
 STOCK = (
     "-Xms1g",
     "-Xmx1g",
@@ -69,11 +71,11 @@ STOCK = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-"""Flags as Kafka's own start script sets them: for what is measured."""
+"""Return the JVM flags of Kafka's own start script, for benchmarks."""
 
 
 def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str = "kafka") -> list[str]:
-    """The command of a program in the published jars: the server's own, or those that ``jars`` names."""
+    """Return the command of a program in the published jars: those of the server, or those that ``jars`` names."""
     directory = cache() / "jars" / jars
     assert directory.is_dir(), f"{directory} is missing: run make setup"
     return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
@@ -83,8 +85,9 @@ def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str 
 def kafka(
     directory: Path, *, secure: bool = False, port: int | None = None, java: Sequence[str] = SMALL, **settings: str
 ) -> Iterator[Kafka]:
-    """A broker with its log in ``directory`` (made, or gone on with). ``java``: flags of its JVM; ``settings``: server properties,
-    dots written as ``__``."""
+    """Run a broker with its log in ``directory``, new or existing.
+
+    ``java`` are flags of its JVM. ``settings`` are server properties, with ``__`` for dots."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = directory / "ports"
     if ports.exists():
@@ -114,7 +117,7 @@ def kafka(
         "auto.create.topics.enable": "false",
         "log.cleaner.dedupe.buffer.size": "10485760",
         "offsets.topic.num.partitions": "1",
-        # Tests give records any timestamp: those of years ago are not to go at the first look of retention.
+        # Some records of tests have timestamps years ago, and the first round of retention must not delete them.
         "log.retention.ms": "-1",
         "transaction.state.log.num.partitions": "1",
         **({} if not secure else _security(directory)),
@@ -159,8 +162,9 @@ def _security(directory: Path) -> dict[str, str]:
 def certificates(directory: Path, host: str) -> None:
     """Write certificates for tests into a directory.
 
-    ``ca.crt`` is a CA. ``server.pem`` has key and certificate of ``host``. The client `USER` has a key and a certificate.
-    ``other-ca.crt`` is a CA that signed neither of them, with a client certificate of its own that no server trusts."""
+    ``ca.crt`` is a CA. ``server.pem`` has key and certificate of ``host``. The client `USER` has a key and a
+    certificate. ``other-ca.crt`` is a CA that signed neither of them. Its client certificate is trusted by no
+    server."""
     openssl = shutil.which("openssl")
     assert openssl, "openssl is missing"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""Nessie on loopback: a real Iceberg REST catalog, from its runner jar, its warehouse in an S3 server."""
+"""Run Nessie on loopback: a real Iceberg REST catalog from its runner jar, with its warehouse in an S3 server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class Nessie:
 
     @property
     def connection(self) -> CatalogConnection:
-        """As a driver or the operator connects to it."""
+        """Return the connection as a driver or the operator has it."""
         return CatalogConnection(
             type="rest",
             uri=f"http://127.0.0.1:{self.port}/iceberg/",
@@ -34,7 +34,7 @@ class Nessie:
 
 @contextmanager
 def nessie(directory: Path, s3: S3) -> Iterator[Nessie]:
-    """A server without persistence; its one warehouse is the bucket of ``s3``."""
+    """Run a server without persistence. Its only warehouse is the bucket of ``s3``."""
     directory.mkdir(parents=True, exist_ok=True)
     (jar,) = (cache() / "jars" / "nessie").glob("nessie-quarkus-*-runner.jar")
     port, management = free_port(), free_port()
@@ -49,13 +49,13 @@ def nessie(directory: Path, s3: S3) -> Iterator[Nessie]:
         "nessie.catalog.service.s3.default-options.region": "us-east-1",
         "nessie.catalog.service.s3.default-options.path-style-access": "true",
         "nessie.catalog.service.s3.default-options.endpoint": s3.endpoint,
-        # Clients have keys of their own; this version's way of signing is not the one that Iceberg 1.12 asks for.
+        # Clients have their own keys, because this version signs requests in another way than Iceberg 1.12 expects.
         "nessie.catalog.service.s3.default-options.request-signing-enabled": "false",
         "nessie.catalog.service.s3.default-options.access-key": "urn:nessie-secret:quarkus:firn.s3",
         "firn.s3.name": s3.access_key,
         "firn.s3.secret": s3.secret_key,
     }
-    # The server needs Java 21; the package brings one, whatever Java the machine has.
+    # The server needs Java 21, which the package contains.
     command = [str(JAVA), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += [f"-D{key}={value}" for key, value in settings.items()] + ["-jar", str(jar)]
 

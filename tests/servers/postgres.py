@@ -1,4 +1,4 @@
-"""PostgreSQL on loopback, from the machine's own package."""
+"""Run PostgreSQL on loopback from the package of the machine."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ from tests.servers.process import free_port, listens, running
 
 @dataclass(frozen=True)
 class Postgres:
-    """A server that asks for a password."""
+    """A server that requires a password."""
 
     port: int
     user: str = "firn"
@@ -26,19 +26,19 @@ class Postgres:
 
     @property
     def uri(self) -> str:
-        """As the configuration writes it: without credentials."""
+        """Return the URI without credentials, as the configuration has it."""
         return f"postgresql://127.0.0.1:{self.port}/postgres"
 
 
 def _binary(name: str) -> str:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
-    path = str(found[0]) if found else shutil.which(name)
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    path = str(installed[0]) if installed else shutil.which(name)
     assert path, f"{name} is missing: install the package postgresql"
     return path
 
 
 def _answers(server: Postgres) -> bool:
-    """A server that listens may still be starting up, or recovering."""
+    """Return True if the server is ready. A server that listens may still be starting or recovering."""
     if not listens(server.port):
         return False
     try:
@@ -57,7 +57,7 @@ def _answers(server: Postgres) -> bool:
 
 @contextmanager
 def directory_for_postgres() -> Iterator[Path]:
-    """A temporary directory that another user can reach."""
+    """Create a temporary directory that another user can access."""
     with tempfile.TemporaryDirectory(prefix="firn-postgres-") as name:
         Path(name).chmod(0o755)
         yield Path(name) / "server"
@@ -65,8 +65,10 @@ def directory_for_postgres() -> Iterator[Path]:
 
 @contextmanager
 def postgres(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[Postgres]:
-    """A server with its data in ``directory`` (made, or gone on with). Where we are root, which initdb refuses, it runs as user postgres,
-    to whom pytest's own temporary directories are closed: use `directory_for_postgres`. Only a ``durable`` one flushes what it commits."""
+    """Run a server with its data in ``directory``, new or existing.
+
+    As root it runs as user postgres, because initdb rejects root. That user cannot access the temporary directories
+    of pytest: use `directory_for_postgres`. Only a ``durable`` server flushes its commits."""
     server = Postgres(port or free_port())
     user = "postgres" if os.geteuid() == 0 else None
     data = directory / "data"
@@ -92,4 +94,4 @@ def postgres(directory: Path, port: int | None = None, *, durable: bool = False)
     log = directory.parent / f"{directory.name}.log"
     with running(command, lambda: _answers(server), log, user=user) as process:
         yield server
-        process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
+        process.send_signal(signal.SIGINT)  # fast shutdown, which does not wait for clients

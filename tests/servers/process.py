@@ -1,4 +1,4 @@
-"""Real servers for tests: started on loopback, awaited by what they answer, ended by process id."""
+"""Real servers for tests: started on loopback, awaited by their answers, stopped by process id."""
 
 import os
 import signal
@@ -26,7 +26,9 @@ def listens(port: int) -> bool:
 
 
 def await_true(what: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Wait until ``check`` says so; fail naming ``what``. The bound is generous: it ends a test that hangs, and decides nothing else."""
+    """Wait until ``check`` returns True; fail with ``what``.
+
+    The time limit is generous. It ends tests that hang, and decides nothing else."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
@@ -43,7 +45,8 @@ def running(
     environment: Mapping[str, str] | None = None,
     user: str | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """``command`` as a process that is ``ready`` inside the with block and gone after it; its output goes to ``log``."""
+    """Run ``command`` until the end of the with block. It is ``ready`` inside the block, and its output is in
+    ``log``."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -67,7 +70,7 @@ def running(
 
 
 def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
-    """End the process, and kill it if it does not end in time."""
+    """Stop the process, and kill it if it does not exit in time."""
     if process.poll() is not None:
         return
     process.send_signal(how)
@@ -79,7 +82,7 @@ def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM)
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The end of a log file."""
+    """Return the end of a log file."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 

@@ -1,5 +1,6 @@
-"""A TCP proxy on loopback that can lose an answer: the request arrives and is carried out, the one who asked never hears. It can also hold
-everything up, and be cut off."""
+"""A TCP proxy on loopback that can lose a reply: the server executes the request, and the client receives no answer.
+
+It can also hold all traffic, or cut it."""
 
 import socket
 import threading
@@ -9,7 +10,8 @@ from tests.servers.process import free_port
 
 
 class Proxy(AbstractContextManager["Proxy"]):
-    """Forwards to 127.0.0.1:``target``. While armed, the first connection whose request contains the words loses everything that comes back."""
+    """Forward to 127.0.0.1:``target``. While armed, the first connection with these words in a request loses all
+    replies."""
 
     def __init__(self, target: int) -> None:
         self.port = free_port()
@@ -27,30 +29,31 @@ class Proxy(AbstractContextManager["Proxy"]):
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_answer_to(self, words: bytes, after: int = 0) -> None:
-        """The next request with ``words`` in it, once ``after`` others have passed, is carried out and not answered."""
+        """Lose the reply to the next request with ``words``, after ``after`` others. The server executes the
+        request."""
         with self._lock:
             self._words, self._after = words, after
 
     def hold(self) -> None:
-        """Nothing gets through, and nothing is lost, until `release`."""
+        """Hold all traffic, and lose nothing, until `release`."""
         self._flowing.clear()
 
     def release(self) -> None:
-        """Ends a `hold`."""
+        """End a `hold`."""
         self._flowing.set()
 
     def cut(self) -> None:
-        """Connections break, new ones too, until `mend`."""
+        """Break all connections, and new ones, until `mend`."""
         self._cut = True
         for end in tuple(self._ends):
             _close(end)
 
     def mend(self) -> None:
-        """Ends a `cut`."""
+        """End a `cut`."""
         self._cut = False
 
     def silence(self) -> None:
-        """Nothing gets through the connections that there are any more, and they do not break: their server's machine is gone."""
+        """Drop all traffic of the open connections without closing them: the machine of their server is gone."""
         self._silent |= self._ends
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +98,7 @@ class Proxy(AbstractContextManager["Proxy"]):
         try:
             while data := server.recv(65536):
                 if mute.is_set():
-                    # The answer is here, so the request was carried out; now the line goes dead.
+                    # The reply has arrived, so the server executed the request. From here on the line is silent.
                     self.lost += 1
                     break
                 self._flowing.wait()

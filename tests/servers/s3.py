@@ -1,4 +1,4 @@
-"""An S3 server on loopback: versitygw over a directory."""
+"""Run an S3 server on loopback: versitygw over a directory."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tests.servers.process import cache, free_port, listens, running
 
 @dataclass(frozen=True)
 class S3:
-    """A server with one bucket; the secret key also in a file, as a mounted Secret has it."""
+    """A server with one bucket. The secret key is also in a file, as in a mounted Secret."""
 
     endpoint: str
     bucket: str
@@ -22,7 +22,7 @@ class S3:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Iceberg's properties as Java writes them, without the secret."""
+        """Return Iceberg's properties as Java writes them, without the secret key."""
         return {
             "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
             "s3.endpoint": self.endpoint,
@@ -33,7 +33,7 @@ class S3:
 
     @property
     def secret_properties(self) -> dict[str, str]:
-        """The rest, by file."""
+        """Return the secret properties by file."""
         file = self.directory / "secret-key"
         file.write_text(self.secret_key)
         return {"s3.secret-access-key": str(file)}
@@ -42,14 +42,14 @@ class S3:
 def _binary() -> str:
     built = sorted((cache() / "tools" / "versitygw").glob("*/versitygw"), key=lambda path: path.stat().st_mtime)
     candidates = [os.environ.get("FIRN_VERSITYGW"), *map(str, reversed(built)), shutil.which("versitygw")]
-    found = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
-    assert found, "versitygw is missing: run make setup"
-    return found
+    binary = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+    assert binary, "versitygw is missing: run make setup"
+    return binary
 
 
 @contextmanager
 def s3(directory: Path) -> Iterator[S3]:
-    """A server over ``directory`` with a bucket called firn."""
+    """Run a server over ``directory`` with a bucket called firn."""
     buckets = directory / "buckets"
     (buckets / "firn").mkdir(parents=True, exist_ok=True)
     port = free_port()

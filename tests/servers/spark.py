@@ -8,7 +8,7 @@ from firn_spark import session
 from tests.servers.process import cache
 
 ARCHIVE = Path(sys.prefix) / "classes.jsa"
-"""What `make setup` writes with hack/images/spark/class_archive.py for these jars; without it sessions only start slower."""
+"""The archive that `make setup` writes for these jars with hack/images/spark/class_archive.py. Sessions start slower without it."""
 
 
 def class_path() -> list[str]:

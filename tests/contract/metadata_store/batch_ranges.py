@@ -34,23 +34,23 @@ class BatchRangeContract(StoreContract):
         (batch_range,) = result.ranges
         assert (batch_range.base_offset, batch_range.last_offset, batch_range.max_timestamp) == (0, 2, 9000)
         assert (batch_range.place.key, batch_range.place.position, batch_range.place.length) == (key, 32, 200)
-        assert [it.place.position for it in other.ranges] == [232]
+        assert [batch_range.place.position for batch_range in other.ranges] == [232]
 
     async def test_a_range_ends_at_a_rejected_batch_and_at_the_size_limit(self, log: Log) -> None:
         await log.commit(batch(), produced(0, epoch=1), produced(9, epoch=0), batch())
         (result,) = await log.store.log.find([Lookup(FIRST, 0, 1000)])
-        assert [(it.base_offset, it.last_offset) for it in result.ranges] == [(0, 1), (2, 2)]
+        assert [(batch_range.base_offset, batch_range.last_offset) for batch_range in result.ranges] == [(0, 1), (2, 2)]
         await log.commit(batch(SECOND, length=RANGE_BYTES - 1), batch(SECOND, length=1), batch(SECOND, length=1))
         (result,) = await log.store.log.find([Lookup(SECOND, 0, 2 * RANGE_BYTES)])
-        assert [it.last_offset for it in result.ranges] == [1, 2]
+        assert [batch_range.last_offset for batch_range in result.ranges] == [1, 2]
 
     async def test_a_lookup_inside_a_range_finds_that_range(self, log: Log) -> None:
         await log.commit(batch(records=5))
         await log.commit(batch(records=5))
         (result,) = await log.store.log.find([Lookup(FIRST, 3, 1000)])
-        assert [it.base_offset for it in result.ranges] == [0, 5]
+        assert [batch_range.base_offset for batch_range in result.ranges] == [0, 5]
         (result,) = await log.store.log.find([Lookup(FIRST, 9, 1000)])
-        assert [it.base_offset for it in result.ranges] == [5]
+        assert [batch_range.base_offset for batch_range in result.ranges] == [5]
 
     async def test_a_lookup_returns_ranges_up_to_its_bytes_and_at_least_one(self, log: Log) -> None:
         for _ in range(5):
@@ -63,12 +63,12 @@ class BatchRangeContract(StoreContract):
         for _ in range(3):
             await log.commit(batch(), batch(SECOND))
         results = await log.store.log.find([Lookup(FIRST, 1, 10_000), Lookup(SECOND, 0, 101)], 1)
-        assert [[it.base_offset for it in result.ranges] for result in results] == [[1], [0]]
+        assert [[batch_range.base_offset for batch_range in result.ranges] for result in results] == [[1], [0]]
 
     async def test_a_lookup_at_the_end_is_empty_and_beyond_it_an_error(self, log: Log) -> None:
         await log.commit(batch())
         results = await log.store.log.find([Lookup(FIRST, 1, 10), Lookup(FIRST, 2, 10), Lookup(FIRST, -1, 10)])
-        assert [(it.error, it.high_watermark, list(it.ranges)) for it in results] == [
+        assert [(result.error, result.high_watermark, list(result.ranges)) for result in results] == [
             (ErrorCode.none, 1, []), (ErrorCode.offset_out_of_range, 1, []), (ErrorCode.offset_out_of_range, 1, []),
         ]  # fmt: skip
 
@@ -77,7 +77,7 @@ class BatchRangeContract(StoreContract):
         (result,) = await log.store.log.find([Lookup(unknown, 0, 10)])
         assert result.error is ErrorCode.unknown_topic_or_partition
         assert await log.store.log.states([unknown, FIRST, unknown])
-        assert [it is None for it in await log.store.log.states([unknown, FIRST, unknown])] == [True, False, True]
+        assert [state is None for state in await log.store.log.states([unknown, FIRST, unknown])] == [True, False, True]
 
     async def test_ranges_are_found_by_time(self, log: Log) -> None:
         for time in (1000, 3000, 2000):
@@ -196,9 +196,9 @@ class BatchRangeContract(StoreContract):
             log.store.log.rewrite(rewrite), *(log.commit(batch(), batch(SECOND), key=key) for key in keys)
         )
         assert swapped
-        assert sorted(it[0].base_offset for it in appended) == list(range(1, 11))  # type: ignore[index]
+        assert sorted(outcomes[0].base_offset for outcomes in appended) == list(range(1, 11))  # type: ignore[index]
         (result,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
-        assert [it.base_offset for it in result.ranges] == list(range(11))
+        assert [batch_range.base_offset for batch_range in result.ranges] == list(range(11))
 
     async def test_rewritten_ranges_expire(self, log: Log) -> None:
         await log.commit(batch())

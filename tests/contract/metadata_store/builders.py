@@ -68,7 +68,7 @@ def produced(
 
 
 def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
-    return [it.base_offset for it in outcomes]
+    return [outcome.base_offset for outcome in outcomes]
 
 
 async def rewritten(log: Log, *, count: int = 1 << 30) -> Rewrite:

@@ -72,16 +72,16 @@ class CommitContract(StoreContract):
         assert 0 < first.append_ms < second.append_ms
         ranges = (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges
         assert (
-            [it.append_ms for it in ranges]
-            == [it.max_timestamp for it in ranges]
+            [batch_range.append_ms for batch_range in ranges]
+            == [batch_range.max_timestamp for batch_range in ranges]
             == [first.append_ms, second.append_ms]
         )
 
     async def test_concurrent_commits_share_no_offset(self, log: Log) -> None:
         keys = [await log.key() for _ in range(20)]
         outcomes = await asyncio.gather(*(log.commit(batch(records=2), batch(SECOND, 3), key=key) for key in keys))
-        assert sorted(it[0].base_offset for it in outcomes) == list(range(0, 40, 2))
-        assert sorted(it[1].base_offset for it in outcomes) == list(range(0, 60, 3))
+        assert sorted(pair[0].base_offset for pair in outcomes) == list(range(0, 40, 2))
+        assert sorted(pair[1].base_offset for pair in outcomes) == list(range(0, 60, 3))
 
     async def test_an_unknown_producer_may_begin_at_any_sequence(self, log: Log) -> None:
         (outcome,) = await log.commit(produced(17))
@@ -89,7 +89,7 @@ class CommitContract(StoreContract):
 
     async def test_a_gap_between_sequences_is_rejected(self, log: Log) -> None:
         outcomes = await log.commit(produced(0, 3), produced(3, 2), produced(6), produced(5))
-        assert [it.error for it in outcomes] == [
+        assert [outcome.error for outcome in outcomes] == [
             ErrorCode.none, ErrorCode.none, ErrorCode.out_of_order_sequence_number, ErrorCode.none,
         ]  # fmt: skip
         assert offsets(outcomes) == [0, 3, -1, 5]
@@ -107,7 +107,7 @@ class CommitContract(StoreContract):
         first = await log.commit(produced(0, 2), produced(2, 2))
         again = await log.commit(produced(0, 2), produced(2, 2))
         assert offsets(again) == offsets(first) == [4, 6]
-        assert all(it.duplicate and not it.error for it in again)
+        assert all(outcome.duplicate and not outcome.error for outcome in again)
         (state,) = await log.store.log.states([FIRST])
         assert state is not None
         assert state.high_watermark == 8
@@ -129,7 +129,7 @@ class CommitContract(StoreContract):
         outcomes = await log.commit(
             produced(1, epoch=0), produced(1, epoch=2), produced(0, epoch=2), produced(1, epoch=2), produced(1, epoch=1)
         )
-        assert [it.error for it in outcomes] == [
+        assert [outcome.error for outcome in outcomes] == [
             ErrorCode.invalid_producer_epoch, ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none,
             ErrorCode.invalid_producer_epoch,
         ]  # fmt: skip
@@ -139,10 +139,10 @@ class CommitContract(StoreContract):
             produced(0, producer=1), produced(0, producer=2), produced(1, producer=1), produced(1, producer=2),
             produced(0, producer=1, partition=SECOND),
         )  # fmt: skip
-        assert [it.error for it in outcomes] == [ErrorCode.none] * 5
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.none] * 5
         again = await log.commit(
             produced(1, producer=1), produced(2, producer=2), produced(1, producer=1, partition=SECOND)
         )
-        assert [(it.error, it.duplicate) for it in again] == [
+        assert [(outcome.error, outcome.duplicate) for outcome in again] == [
             (ErrorCode.none, True), (ErrorCode.none, False), (ErrorCode.none, False),
         ]  # fmt: skip

@@ -30,7 +30,7 @@ class GroupContract(StoreContract):
         await log.store.groups.save_group(held, 2, StoredGroup("b", 1, "{}"))
         await log.store.groups.save_group(held, 1, StoredGroup("a", 1, '{"x": "late"}'))
         assert list(await log.store.groups.load_groups(1)) == [StoredGroup("a", 2, '{"x": 2}')]
-        assert [it.name for it in await log.store.groups.load_groups()] == ["a", "b"]
+        assert [group.name for group in await log.store.groups.load_groups()] == ["a", "b"]
 
     async def test_offsets_are_saved_with_their_metadata(self, log: Log) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)

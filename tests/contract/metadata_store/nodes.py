@@ -18,9 +18,9 @@ class NodeContract(StoreContract):
         self, store: MetadataStore, advance: Advance
     ) -> None:
         first, _ = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 1000 * TTL)
-        assert [it.id for it in await store.nodes.renew(first, TTL)] == [0, 1]
+        assert [node.id for node in await store.nodes.renew(first, TTL)] == [0, 1]
         await advance(TTL / 1000 + 1)
-        assert [it.id for it in await store.nodes.renew(first, TTL)] == [0]
+        assert [node.id for node in await store.nodes.renew(first, TTL)] == [0]
 
     async def test_nodes_get_the_lowest_free_id(self, store: MetadataStore, advance: Advance) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 2 * TTL)
@@ -35,21 +35,21 @@ class NodeContract(StoreContract):
         await advance(6)
         await store.nodes.renew(first, TTL)
         await advance(6)
-        assert [it.id for it in await store.nodes.renew(first, TTL)] == [0]
+        assert [node.id for node in await store.nodes.renew(first, TTL)] == [0]
         nodes = await store.nodes.renew(second, TTL)
-        assert [it.id for it in await store.nodes.renew(first, TTL)] == [0, 1], (
+        assert [node.id for node in await store.nodes.renew(first, TTL)] == [0, 1], (
             "no other node has its id, so it may return"
         )
-        assert [it.id for it in nodes][:1] == [0]
+        assert [node.id for node in nodes][:1] == [0]
         assert (await store.nodes.renew(first, TTL))[1].address == NodeAddress("b", 2, "z")
 
     async def test_a_node_has_an_external_address(self, store: MetadataStore) -> None:
         outside = NodeAddress("a", 1, "z", Endpoint("a.example", 31000))
         lease = await store.nodes.join(outside, TTL, 3)
-        assert [it.address for it in await store.nodes.renew(lease, TTL)] == [outside]
+        assert [node.address for node in await store.nodes.renew(lease, TTL)] == [outside]
         lease = await store.nodes.join(NodeAddress("a", 1, "z"), TTL, 3)
-        assert [it.address.external for it in await store.nodes.renew(lease, TTL)] == [None], (
-            "the node has no external listener any more"
+        assert [node.address.external for node in await store.nodes.renew(lease, TTL)] == [None], (
+            "the node no longer has an external listener"
         )
 
     async def test_joining_with_a_node_id_fences_its_holder(self, store: MetadataStore) -> None:
@@ -62,7 +62,7 @@ class NodeContract(StoreContract):
     async def test_a_node_that_leaves_is_not_live_at_once(self, store: MetadataStore) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
         await store.nodes.leave(second)
-        assert [it.id for it in await store.nodes.renew(first, TTL)] == [0]
+        assert [node.id for node in await store.nodes.renew(first, TTL)] == [0]
 
     async def test_a_lease_has_one_holder(self, store: MetadataStore, advance: Advance) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 3 * TTL)

@@ -80,7 +80,7 @@ class RetentionContract(StoreContract):
         await advance(3)
         assert await log.store.retention.forget_producers(10_000, 10) == 1
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
-        assert [it.error for it in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
 
     async def test_silent_producers_are_examined_in_bounded_steps(self, log: Log, advance: Advance) -> None:
         await log.commit(*(produced(0, producer=number) for number in range(5)))
@@ -98,7 +98,7 @@ class RetentionContract(StoreContract):
         await log.store.log.advance_start(FIRST, 3)
         assert await log.store.retention.drop_ranges(10) == 1
         (result,) = await log.store.log.find([Lookup(FIRST, 3, 10)])
-        assert [it.base_offset for it in result.ranges] == [2], "the range with the log start stays"
+        assert [batch_range.base_offset for batch_range in result.ranges] == [2], "the range with the log start stays"
         assert (await log.store.log.find([Lookup(FIRST, 2, 10)]))[0].error is ErrorCode.offset_out_of_range
         assert await log.store.retention.dead_objects(0, 10) == []
         await log.store.log.advance_start(SECOND, 1)
@@ -147,14 +147,14 @@ class RetentionContract(StoreContract):
             await log.commit(batch(), batch(SECOND))
         for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5]), (0, [5, 5])):
             assert await log.store.retention.expire(TOPIC, 0, -1, 4) == passed
-            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+            assert [state and state.log_start for state in await log.store.log.states([FIRST, SECOND])] == starts
 
     async def test_expiry_by_size_is_bounded(self, log: Log) -> None:
         for _ in range(5):
             await log.commit(batch(), batch(SECOND))
         for passed, starts in ((4, [4, 0]), (4, [5, 3]), (2, [5, 5])):
             assert await log.store.retention.expire(TOPIC, -1, 0, 4) == passed
-            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+            assert [state and state.log_start for state in await log.store.log.states([FIRST, SECOND])] == starts
             while await log.store.retention.drop_ranges(4):
                 pass
 
@@ -175,7 +175,7 @@ class RetentionContract(StoreContract):
         await log.store.log.advance_start(FIRST, 3)
         for passed, starts in ((0, [3, 0]), (3, [4, 2])):
             assert await log.store.retention.expire(TOPIC, -1, 0, 3) == passed
-            assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == starts
+            assert [state and state.log_start for state in await log.store.log.states([FIRST, SECOND])] == starts
             assert await log.store.retention.drop_ranges(1) == 1
 
     async def test_one_call_expires_all_partitions_of_a_topic(self, log: Log) -> None:
@@ -183,7 +183,7 @@ class RetentionContract(StoreContract):
             for _ in range(3):
                 await log.commit(batch(partition))
         assert await log.store.retention.expire(TOPIC, 0, -1, 10) == 6
-        assert [it and it.log_start for it in await log.store.log.states([FIRST, SECOND])] == [3, 3]
+        assert [state and state.log_start for state in await log.store.log.states([FIRST, SECOND])] == [3, 3]
 
     async def test_objects_are_listed_with_their_ranges(self, log: Log) -> None:
         key, unused = await log.key(), await log.key()

@@ -78,7 +78,7 @@ class TestPostgres(MetadataStoreContract):
     async def test_all_connections_are_replaced_when_one_gets_no_reply(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:
-        """A machine is gone, and another server has taken over its address."""
+        """The machine of the server is gone, and another server has taken over its address."""
         async with behind(database, settings) as (proxy, store):
             lease = await store.nodes.join(ADDRESS, 2_000)
             await asyncio.gather(*(store.topics.load_topics() for _ in range(settings.connections)))

@@ -18,36 +18,36 @@ _numbers = itertools.count()
 class ObjectsContract:
     """Fixture: ``store``, empty."""
 
-    async def test_what_is_put_is_read(self, store: ObjectStore) -> None:
+    async def test_an_object_reads_back_as_it_was_put(self, store: ObjectStore) -> None:
         await store.put("wal/ab/1", memoryview(bytearray(b"0123456789")))
-        found = await store.get_ranges("wal/ab/1", [(0, 10), (3, 5), (9, 10)])
-        assert [bytes(it) for it in found] == [b"0123456789", b"34", b"9"]
+        parts = await store.get_ranges("wal/ab/1", [(0, 10), (3, 5), (9, 10)])
+        assert [bytes(part) for part in parts] == [b"0123456789", b"34", b"9"]
 
-    async def test_putting_again_is_the_same(self, store: ObjectStore) -> None:
+    async def test_a_repeated_put_changes_nothing(self, store: ObjectStore) -> None:
         for _ in range(2):
             await store.put("wal/ab/1", memoryview(b"abc"))
         assert await store.list("wal/") == [("wal/ab/1", 3)]
 
-    async def test_what_is_not_there_is_a_key_error(self, store: ObjectStore) -> None:
+    async def test_a_missing_object_raises_key_error(self, store: ObjectStore) -> None:
         with pytest.raises(KeyError):
             await store.get_ranges("wal/ab/1", [(0, 1)])
 
-    async def test_deleting_is_idempotent(self, store: ObjectStore) -> None:
+    async def test_a_repeated_delete_succeeds(self, store: ObjectStore) -> None:
         await store.put("wal/ab/1", memoryview(b"abc"))
         assert sorted(await store.delete(["wal/ab/1", "wal/ab/2"])) == ["wal/ab/1", "wal/ab/2"]
         assert await store.list("wal/") == []
 
-    async def test_a_list_knows_its_prefix(self, store: ObjectStore) -> None:
+    async def test_a_list_has_only_keys_with_its_prefix(self, store: ObjectStore) -> None:
         for key in ("wal/b/2", "wal/a/1", "data/1"):
             await store.put(key, memoryview(b"x"))
         assert await store.list("wal/") == [("wal/a/1", 1), ("wal/b/2", 1)]
 
-    async def test_a_large_object_is_one_object(self, store: ObjectStore) -> None:
+    async def test_a_large_object_is_stored_as_one(self, store: ObjectStore) -> None:
         data = bytes(range(256)) * 4096 * 12
         await store.put("wal/ab/1", memoryview(data))
         assert await store.list("") == [("wal/ab/1", len(data))]
-        (found,) = await store.get_ranges("wal/ab/1", [(1_000_001, 9_000_001)])
-        assert bytes(found) == data[1_000_001:9_000_001]
+        (part,) = await store.get_ranges("wal/ab/1", [(1_000_001, 9_000_001)])
+        assert bytes(part) == data[1_000_001:9_000_001]
 
 
 class TestMemory(ObjectsContract):
@@ -69,7 +69,7 @@ class TestBucket(ObjectsContract):
     def store(self, storage: S3) -> BucketObjects:
         return bucket(storage.endpoint, storage)
 
-    async def test_a_server_that_is_away_is_unavailable(self, storage: S3) -> None:
+    async def test_an_unreachable_server_is_unavailable(self, storage: S3) -> None:
         store = bucket(f"http://127.0.0.1:{free_port()}", storage)
         for ask in (store.put("wal/1", memoryview(b"x")), store.get_ranges("wal/1", [(0, 1)]), store.list("")):
             with pytest.raises(UnavailableError):

@@ -1,4 +1,5 @@
-"""The local provider for real: a second cluster beside the one of this checkout, with pods on it, and nothing left after `down`."""
+"""Test the local provider: a second cluster beside the one of this checkout, with pods, and no process left after
+`down`."""
 
 import json
 import os
@@ -20,13 +21,13 @@ from hack.support.process import Process
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 20261121
 NODE_PORTS = range(31700, 31704)
-"""Others than those of this checkout's own cluster."""
+"""Ports that the cluster of this checkout does not use."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the local provider needs root")
 
 
 class Cluster:
-    """A cluster in a directory of its own, driven as a user drives it."""
+    """A cluster in its own directory, used through its commands."""
 
     def __init__(self, directory: Path) -> None:
         self.layout = Layout(directory)
@@ -38,7 +39,7 @@ class Cluster:
         }
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """`hack/cluster WORDS` as a running process, in a process group of its own."""
+        """Start `hack/cluster WORDS` in its own process group."""
         command = [str(ROOT / "hack" / "cluster"), *words]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -46,21 +47,21 @@ class Cluster:
         )
 
     def run(self, *words: str) -> str:
-        """`hack/cluster WORDS` to its end; what it printed on stderr."""
+        """Run `hack/cluster WORDS` to its end and return what it printed on stderr."""
         process = self.start(*words)
         _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         return errors
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """kubectl of this cluster; its output."""
+        """Run kubectl against this cluster and return its output."""
         command = [str(self.layout.binaries / "kubectl"), *words]
         done = subprocess.run(command, env=self._environment, input=stdin, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def processes(self) -> dict[int, str]:
-        """Return the cluster's processes: id and command line."""
+        """Return process id and command line of each process of the cluster."""
         return processes_of(self.layout.control_group, str(self.layout.directory))
 
 
@@ -71,7 +72,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.run("down", "--provider", "local")
 
 
-def test_pods_have_network_names_services_volumes_and_nothing_is_left_after_down(cluster: Cluster) -> None:
+def test_pods_have_network_and_volumes_and_down_removes_all(cluster: Cluster) -> None:
     before = Footprint.now()
     cluster.run("up", "--provider", "local")
     node = Process.read(cluster.layout.process)[-1]
@@ -92,7 +93,7 @@ def test_pods_have_network_names_services_volumes_and_nothing_is_left_after_down
     assert group == "4711", "fsGroup does not reach the volume"
     assert name.split()[1] == "server.default.svc.cluster.local"
     assert user == "65532"
-    # To its own Service and back: translated on both ways.
+    # From the pod to its own Service and back: both directions are translated.
     request = "exec 3<>/dev/tcp/server/7070; printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3"
     assert "200 OK" in cluster.kubectl("exec", "server", "--", "bash", "-c", request)
     assert "/healthz" in cluster.kubectl("logs", "server")
@@ -109,7 +110,7 @@ def test_pods_have_network_names_services_volumes_and_nothing_is_left_after_down
     assert len(directories) == 1
     cluster.kubectl("delete", "pod/server", "--grace-period=1")
     cluster.kubectl("delete", "pvc/data")
-    await_true("the volume's directory is gone", lambda: not directories[0].exists())
+    await_true("the directory of the volume is deleted", lambda: not directories[0].exists())
 
     assert cluster.processes()
     cluster.run("down")
@@ -118,12 +119,12 @@ def test_pods_have_network_names_services_volumes_and_nothing_is_left_after_down
     assert sorted(path.name for path in cluster.layout.directory.iterdir()) == ["lock", "node.lock"]
 
 
-def test_up_that_was_killed_at_any_moment_can_be_repeated(cluster: Cluster) -> None:
+def test_a_killed_up_can_be_repeated(cluster: Cluster) -> None:
     before = Footprint.now()
     moments = random.Random(SEED)
     for _ in range(6 if os.environ.get("FIRN_LONG") is None else 40):
         process = cluster.start("up", "--provider", "local")
-        time.sleep(moments.uniform(0.05, 5.0))  # the moment of the kill is the test's input
+        time.sleep(moments.uniform(0.05, 5.0))  # the time of the kill is the input of the test
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if moments.random() < 0.3:
@@ -140,7 +141,7 @@ def test_up_that_was_killed_at_any_moment_can_be_repeated(cluster: Cluster) -> N
     assert Footprint.now().beyond(before) == {}
 
 
-def test_a_node_whose_processes_were_killed_is_made_anew(cluster: Cluster) -> None:
+def test_up_recreates_a_node_after_its_processes_were_killed(cluster: Cluster) -> None:
     cluster.run("up", "--provider", "local")
     for process in Process.read(cluster.layout.process):
         process.end()
@@ -164,7 +165,7 @@ def await_true(what: str, check: Any, seconds: float = 90) -> None:
 
 
 def objects(image: str, node_port: int) -> list[dict[str, Any]]:
-    """A server with a volume and a Service, under the restrictions of PodSecurity `restricted`."""
+    """Return a server with a volume and a Service, under the restrictions of PodSecurity `restricted`."""
     security = {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 4711, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {
         "name": "server",

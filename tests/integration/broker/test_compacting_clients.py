@@ -1,6 +1,6 @@
 """Clients that store their state in compacted topics: Kafka Streams with a changelog, and distributed Kafka Connect.
 
-The broker compacts the topics all the time, and the tests kill it in between."""
+The broker compacts the topics all the time, and the tests kill it meanwhile."""
 
 import asyncio
 import itertools
@@ -28,10 +28,10 @@ WORD_COUNT = Path(__file__).parents[2] / "clients" / "streams" / "WordCount.java
 
 @pytest.fixture(scope="module")
 def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirnBroker]:
-    """A broker that compacts every second."""
+    """Run a broker that compacts every second."""
     settings = {"GROUPS__INITIAL_REBALANCE_MS": "300", "UPKEEP__INTERVAL_SECONDS": "1"}
     with embedded(
-        tmp_path_factory.mktemp("firn") / "data", **{f"FIRN_BROKER_{key}": it for key, it in settings.items()}
+        tmp_path_factory.mktemp("firn") / "data", **{f"FIRN_BROKER_{key}": value for key, value in settings.items()}
     ) as server:
         yield server
 
@@ -49,27 +49,27 @@ def write(firn: FirnBroker, topic: str, lines: list[str]) -> None:
 
 
 def records(firn: FirnBroker, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """(partition, offset, key, value) of all that is in a topic now."""
+    """Return (partition, offset, key, value) of every record of a topic."""
     consumer = Consumer({"bootstrap.servers": firn.bootstrap, "group.id": "nobody", "enable.partition.eof": True})
     try:
         partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        found, ended = list[tuple[int, int, bytes | None, bytes | None]](), set[int]()
+        messages, ended = list[tuple[int, int, bytes | None, bytes | None]](), set[int]()
         while len(ended) < len(partitions):
             message = consumer.poll(20)
-            assert message is not None, f"{topic} does not end: {found}"
+            assert message is not None, f"{topic} does not end: {messages}"
             if message.error():
                 ended.add(message.partition() or 0)
             else:
-                found.append((message.partition() or 0, message.offset() or 0, message.key(), message.value()))
-        return found
+                messages.append((message.partition() or 0, message.offset() or 0, message.key(), message.value()))
+        return messages
     finally:
         consumer.close()
 
 
-def distinct(found: list[tuple[int, int, bytes | None, bytes | None]]) -> bool:
+def distinct(messages: list[tuple[int, int, bytes | None, bytes | None]]) -> bool:
     """Return True if no partition has a key twice."""
-    return len({(it[0], it[2]) for it in found}) == len(found)
+    return len({(message[0], message[2]) for message in messages}) == len(messages)
 
 
 def values(firn: FirnBroker, topic: str) -> dict[str, str]:
@@ -77,14 +77,14 @@ def values(firn: FirnBroker, topic: str) -> dict[str, str]:
 
 
 def configs(admin: AdminClient, topic: str) -> dict[str, str]:
-    """Return the configs that were set when the topic was created."""
-    (found,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
-    return {name: it.value for name, it in found.result(10).items() if not it.is_default}
+    """Return the configs that are set on the topic."""
+    (described,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in described.result(10).items() if not entry.is_default}
 
 
 @pytest.fixture(scope="module")
 def holes(firn: FirnBroker) -> str:
-    """A topic of which little is left: nothing in front, then one record, deleted ones, another record, and nothing behind it but the newest."""
+    """Return a topic with three records left: each follows deleted records, and the last one is the end of the log."""
     admin = AdminClient({"bootstrap.servers": firn.bootstrap})
     eager = {"cleanup.policy": "compact", "delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0"}
     for made in admin.create_topics([NewTopic("holes", 1, config=eager)]).values():
@@ -108,45 +108,45 @@ def holes(firn: FirnBroker) -> str:
 EXPECTED = [(110, b"a", b"first"), (121, b"b", b"second"), (132, b"c", b"third")]
 
 
-def test_librdkafka_passes_removed_records(firn: FirnBroker, holes: str) -> None:
-    assert [it[1:] for it in records(firn, holes)] == EXPECTED
+def test_librdkafka_reads_across_removed_records(firn: FirnBroker, holes: str) -> None:
+    assert [message[1:] for message in records(firn, holes)] == EXPECTED
 
 
-def test_kafka_python_passes_removed_records(firn: FirnBroker, holes: str) -> None:
+def test_kafka_python_reads_across_removed_records(firn: FirnBroker, holes: str) -> None:
     consumer = kafka.KafkaConsumer(
         holes, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=20_000
     )
-    found = list(itertools.islice(consumer, 3))
-    assert [(it.offset, it.key, it.value) for it in found] == EXPECTED
+    messages = list(itertools.islice(consumer, 3))
+    assert [(message.offset, message.key, message.value) for message in messages] == EXPECTED
     consumer.close()
 
 
-async def test_aiokafka_passes_removed_records(firn: FirnBroker, holes: str) -> None:
+async def test_aiokafka_reads_across_removed_records(firn: FirnBroker, holes: str) -> None:
     async with aiokafka.AIOKafkaConsumer(
         holes, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest"
     ) as consumer, asyncio.timeout(30):  # fmt: skip
-        found = [await consumer.getone() for _ in range(3)]
-    assert [(it.offset, it.key, it.value) for it in found] == EXPECTED
+        messages = [await consumer.getone() for _ in range(3)]
+    assert [(message.offset, message.key, message.value) for message in messages] == EXPECTED
 
 
-def test_java_passes_removed_records(firn: FirnBroker, holes: str) -> None:
+def test_java_reads_across_removed_records(firn: FirnBroker, holes: str) -> None:
     command = program(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", firn.bootstrap, "--topic", holes, "--from-beginning",
         "--max-messages", "3", "--timeout-ms", "30000", "--formatter-property", "print.key=true",
         "--formatter-property", "print.offset=true", flags=FLAGS,
     )  # fmt: skip
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
-    assert found == [f"Offset:{offset}\t{key.decode()}\t{value.decode()}" for offset, key, value in EXPECTED]
+    lines = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert lines == [f"Offset:{offset}\t{key.decode()}\t{value.decode()}" for offset, key, value in EXPECTED]
 
 
-def test_streams_counts_words_and_finds_its_counts_again(firn: FirnBroker, admin: AdminClient, tmp_path: Path) -> None:
+def test_streams_counts_words_and_restores_its_counts(firn: FirnBroker, admin: AdminClient, tmp_path: Path) -> None:
     for made in admin.create_topics([NewTopic("lines", 2), NewTopic("counts", 2)]).values():
         made.result(10)
     states = itertools.count()
 
     @contextmanager
     def counting() -> Iterator["subprocess.Popen[bytes]"]:
-        # Nothing on this machine is left of earlier counts.
+        # No file of the earlier counts is left on this machine.
         state, log = tmp_path / f"state-{next(states)}", tmp_path / "streams.log"
         command = program(
             str(WORD_COUNT), firn.bootstrap, "words", "lines", "counts", str(state), flags=FLAGS, jars="streams"
@@ -161,8 +161,8 @@ def test_streams_counts_words_and_finds_its_counts_again(firn: FirnBroker, admin
         await_true("all words counted", lambda: values(firn, "counts") == {"one": "100", "two": "200", "three": "300"})
         (changelog,) = [name for name in admin.list_topics(timeout=10).topics if name.endswith("-changelog")]
         (repartition,) = [name for name in admin.list_topics(timeout=10).topics if name.endswith("-repartition")]
-        # Streams purges at a commit that comes some time after the last count.
-        await_true("Streams deletes what it has read", lambda: records(firn, repartition) == [])
+        # Streams purges at a commit some time after the last count.
+        await_true("Streams deletes records that it has read", lambda: records(firn, repartition) == [])
         stop(process)
     assert configs(admin, changelog)["cleanup.policy"] == "compact"
     assert configs(admin, repartition)["retention.ms"] == "-1"
@@ -172,7 +172,7 @@ def test_streams_counts_words_and_finds_its_counts_again(firn: FirnBroker, admin
     with counting():
         write(firn, "lines", ["two", "four"] * 50)
         expected = {"one": "100", "two": "250", "three": "300", "four": "50"}
-        await_true("counting goes on where it was", lambda: values(firn, "counts") == expected)
+        await_true("counting continues", lambda: values(firn, "counts") == expected)
 
 
 def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin: AdminClient, tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
         "offset.flush.interval.ms": "300", "listeners": f"http://127.0.0.1:{port}", "plugin.discovery": "service_load",
         "scheduled.rebalance.max.delay.ms": "0",
     }  # fmt: skip
-    # Otherwise something may stay of earlier records, as long as it is less than half.
-    worker |= {f"{it}.storage.min.cleanable.dirty.ratio": "0" for it in ("config", "offset", "status")}
+    # Otherwise the broker may keep older records, as long as they are less than half of the bytes.
+    worker |= {f"{purpose}.storage.min.cleanable.dirty.ratio": "0" for purpose in ("config", "offset", "status")}
     properties = tmp_path / "worker.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in worker.items()))
     command = program("org.apache.kafka.connect.cli.ConnectDistributed", str(properties), flags=FLAGS, jars="connect")
@@ -203,7 +203,7 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
 
     def works(name: str) -> bool:
         status = asked(f"/{name}/status") or {"tasks": []}
-        return [it["state"] for it in status["tasks"]] == ["RUNNING"]
+        return [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
     def copied() -> list[str]:
         return sink.read_text().splitlines() if sink.exists() else []
@@ -211,7 +211,8 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
     def position() -> int:
         """Return the position of the source that Connect has stored."""
         return max(
-            (json.loads(it[3] or b"{}").get("position", 0) for it in records(firn, "connect-offsets")), default=0
+            (json.loads(record[3] or b"{}").get("position", 0) for record in records(firn, "connect-offsets")),
+            default=0,
         )
 
     connectors = {"source": {"file": str(source), "topic": "copied"}, "sink": {"file": str(sink), "topics": "copied"}}
@@ -232,5 +233,5 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
     with source.open("a") as file:
         file.write("one more\n")
     with running(command, lambda: works("source") and works("sink"), tmp_path / "connect.log"):
-        await_true("the line that came later", lambda: copied()[500:] == ["one more"])
+        await_true("the later line", lambda: copied()[500:] == ["one more"])
     assert copied() == [*lines, "one more"]

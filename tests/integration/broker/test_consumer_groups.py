@@ -21,7 +21,7 @@ from tests.servers.s3 import S3
 
 @pytest.fixture(scope="module")
 def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirnBroker]:
-    """Its members are heard of often, so that rebalances are short."""
+    """Run a broker with short heartbeats, so that rebalances are short."""
     with embedded(
         tmp_path_factory.mktemp("firn") / "data", FIRN_BROKER_GROUPS__CONSUMER_HEARTBEAT_MS="200",
         FIRN_BROKER_GROUPS__CONSUMER_SESSION_MS="10000", FIRN_BROKER_GROUPS__INITIAL_REBALANCE_MS="100",
@@ -44,15 +44,15 @@ def member(broker: FirnBroker, name: str, **config: Any) -> Consumer:
 
 
 def assigned(members: list[Consumer], counts: list[int], seconds: float = 30) -> None:
-    """Wait until they have so many partitions; no record comes meanwhile."""
+    """Wait until the members have these numbers of partitions. No record arrives meanwhile."""
     deadline = time.monotonic() + seconds
-    while [len(it.assignment()) for it in members] != counts:
-        assert time.monotonic() < deadline, [it.assignment() for it in members]
-        for one in members:
-            assert one.poll(0.05) is None
+    while [len(consumer.assignment()) for consumer in members] != counts:
+        assert time.monotonic() < deadline, [consumer.assignment() for consumer in members]
+        for consumer in members:
+            assert consumer.poll(0.05) is None
 
 
-def test_members_share_take_over_and_commit(firn: FirnBroker, name: str) -> None:
+def test_members_share_partitions_take_over_and_commit(firn: FirnBroker, name: str) -> None:
     create(firn, name, 4)
     produce(firn, name, [{"value": b"%d" % number, "partition": number % 4} for number in range(200)])
     first, second = member(firn, name), member(firn, name)
@@ -62,34 +62,38 @@ def test_members_share_take_over_and_commit(firn: FirnBroker, name: str) -> None
     second.subscribe([name])
     assigned([first, second], [2, 2])
     (described,) = admin(firn).describe_consumer_groups([name]).values()
-    found = described.result(10)
-    assert (found.state.name, found.type.name, found.partition_assignor) == ("STABLE", "CONSUMER", "uniform")
-    assert sorted(len(it.assignment.topic_partitions) for it in found.members) == [2, 2]
+    description = described.result(10)
+    assert (description.state.name, description.type.name, description.partition_assignor) == (
+        "STABLE",
+        "CONSUMER",
+        "uniform",
+    )
+    assert sorted(len(participant.assignment.topic_partitions) for participant in description.members) == [2, 2]
     produce(firn, name, [{"value": b"more", "partition": number % 4} for number in range(40)])
     assert len(take(first, 20)) == len(take(second, 20)) == 20
-    for one in (first, second):
-        one.commit(asynchronous=False)
+    for consumer in (first, second):
+        consumer.commit(asynchronous=False)
     first.close()
     assigned([second], [4])
     second.close()
-    listed = {it.group_id: it for it in admin(firn).list_consumer_groups().result(10).valid}
+    listed = {listing.group_id: listing for listing in admin(firn).list_consumer_groups().result(10).valid}
     assert (listed[name].state.name, listed[name].type.name) == ("EMPTY", "CONSUMER")
     for done in admin(firn).delete_consumer_groups([name]).values():
         done.result(10)
-    assert name not in [it.group_id for it in admin(firn).list_consumer_groups().result(10).valid]
+    assert name not in [listing.group_id for listing in admin(firn).list_consumer_groups().result(10).valid]
 
 
-def test_topics_that_come_later_are_read_by_pattern(firn: FirnBroker, name: str) -> None:
+def test_a_pattern_subscription_reads_later_topics(firn: FirnBroker, name: str) -> None:
     reader = member(firn, name, **{"topic.metadata.refresh.interval.ms": 500})
     reader.subscribe([f"^{name}-.*"])
     for number in (1, 2):
         create(firn, f"{name}-{number}")
         produce(firn, f"{name}-{number}", [{"value": b"%d" % number}])
-        assert [it.value() for it in take(reader, 1)] == [b"%d" % number]
+        assert [record.value() for record in take(reader, 1)] == [b"%d" % number]
     reader.close()
 
 
-def test_a_static_member_comes_back_to_its_partitions(firn: FirnBroker, name: str) -> None:
+def test_a_static_member_keeps_its_partitions_across_a_restart(firn: FirnBroker, name: str) -> None:
     create(firn, name, 4)
     other = member(firn, name)
     other.subscribe([name])
@@ -98,7 +102,7 @@ def test_a_static_member_comes_back_to_its_partitions(firn: FirnBroker, name: st
         static = member(firn, name, **{"group.instance.id": "a"})
         static.subscribe([name])
         assigned([static, other], [2, 2])
-        before.append(sorted(it.partition for it in static.assignment()))
+        before.append(sorted(partition.partition for partition in static.assignment()))
         static.close()
     assert before[0] == before[1]
     other.close()
@@ -116,12 +120,12 @@ def test_a_group_has_one_protocol(firn: FirnBroker, name: str) -> None:
     deadline = time.monotonic() + 20
     while not refused:
         assert time.monotonic() < deadline
-        found = classic.poll(0.1)
-        if found is not None and (error := found.error()) is not None:
+        message = classic.poll(0.1)
+        if message is not None and (error := message.error()) is not None:
             refused.append(error.name())
     assert refused == ["INCONSISTENT_GROUP_PROTOCOL"]
     modern.close()
-    assert len(take_through(classic, 1)) == 1, "nobody is left: the group is its own"
+    assert len(take_through(classic, 1)) == 1, "the last member of the other protocol has left"
     late = member(firn, name)
     late.subscribe([name])
     with pytest.raises(KafkaException, match="group id does not exist"):
@@ -131,19 +135,19 @@ def test_a_group_has_one_protocol(firn: FirnBroker, name: str) -> None:
 
 
 def take_through(consumer: Consumer, count: int) -> list[Any]:
-    """Records, whatever errors come before."""
-    found: list[Any] = []
+    """Read records. Ignore errors that arrive before."""
+    messages: list[Any] = []
     deadline = time.monotonic() + 30
-    while len(found) < count:
+    while len(messages) < count:
         assert time.monotonic() < deadline
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            found.append(message)
-    return found
+            messages.append(message)
+    return messages
 
 
 def take_raising(consumer: Consumer) -> None:
-    """Until an error comes."""
+    """Poll until an error arrives, and raise it."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
@@ -157,14 +161,16 @@ def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> Non
         create(broker, name, 4)
         revoked: list[int] = []
         members = [member(broker, name) for _ in range(2)]
-        for one in members:
-            one.subscribe([name], on_revoke=lambda _, them: revoked.extend(it.partition for it in them))
+        for consumer in members:
+            consumer.subscribe(
+                [name], on_revoke=lambda _, them: revoked.extend(partition.partition for partition in them)
+            )
         assigned(members, [2, 2])
         before = ids(broker, name)
         produce(broker, name, [{"value": b"%d" % number, "partition": number % 4} for number in range(100)])
-        for one in members:
-            take(one, 50)
-            one.commit(asynchronous=False)
+        for consumer in members:
+            take(consumer, 50)
+            consumer.commit(asynchronous=False)
         revoked.clear()
         if how == "stop":
             assert broker.stop() == 0
@@ -172,13 +178,13 @@ def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> Non
             broker.kill()
         broker.start()
         produce(broker, name, [{"value": b"%d" % number, "partition": number % 4} for number in range(100, 200)])
-        for one in members:
-            assert len(take(one, 50)) == 50
-            await_true("the group goes on", lambda one=one: committed(one))  # type: ignore[misc]
-        assert not revoked, "with the same members, who keep their partitions"
+        for consumer in members:
+            assert len(take(consumer, 50)) == 50
+            await_true("the group continues", lambda consumer=consumer: committed(consumer))  # type: ignore[misc]
+        assert not revoked, "the group keeps its members and their partitions"
         assert ids(broker, name) == before
-        for one in members:
-            one.close()
+        for consumer in members:
+            consumer.close()
 
 
 def test_a_group_moves_with_its_broker(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:
@@ -187,24 +193,29 @@ def test_a_group_moves_with_its_broker(tmp_path: Path, database: Postgres, stora
         create(everybody, name, 4)
         members = [member(everybody, name) for _ in range(2)]
         revoked: list[int] = []
-        for one in members:
-            one.subscribe([name], on_revoke=lambda _, them: revoked.extend(it.partition for it in them))
+        for consumer in members:
+            consumer.subscribe(
+                [name], on_revoke=lambda _, them: revoked.extend(partition.partition for partition in them)
+            )
         assigned(members, [2, 2])
         before = ids(everybody, name)
         revoked.clear()
         coordinator = coordinator_of(everybody, name)
         fleet[coordinator].kill()
-        for one in members:
-            await_true("the group has a broker again", lambda one=one: one.poll(0) is None and committed(one))  # type: ignore[misc]
+        for consumer in members:
+            await_true(
+                "the group has a broker again",
+                lambda consumer=consumer: consumer.poll(0) is None and committed(consumer),  # type: ignore[misc]
+            )
         produce(everybody, name, [{"value": b"after", "partition": number % 4} for number in range(100)])
-        for one in members:
-            assert len(take(one, 50)) == 50
-            one.commit(asynchronous=False)
+        for consumer in members:
+            assert len(take(consumer, 50)) == 50
+            consumer.commit(asynchronous=False)
         assert coordinator_of(everybody, name) != coordinator
         assert ids(everybody, name) == before
-        assert not revoked, "members keep what they have"
-        for one in members:
-            one.close()
+        assert not revoked, "members keep their partitions"
+        for consumer in members:
+            consumer.close()
         fleet[coordinator].start()
 
 
@@ -215,20 +226,23 @@ def coordinator_of(broker: FirnBroker, name: str) -> int:
     return node
 
 
-def committed(one: Consumer) -> bool:
+def committed(consumer: Consumer) -> bool:
     """Return True if the consumer can commit offsets."""
     try:
-        one.commit(offsets=[TopicPartition(it.topic, it.partition, 0) for it in one.assignment()], asynchronous=False)
+        consumer.commit(
+            offsets=[TopicPartition(partition.topic, partition.partition, 0) for partition in consumer.assignment()],
+            asynchronous=False,
+        )
     except KafkaException:
         return False
     return True
 
 
 def ids(broker: FirnBroker, name: str) -> list[str]:
-    """Of the members. Asked by a new client: one that lost its connection takes its time."""
+    """Return the ids of the members. A new client asks, because one that lost its connection takes long."""
     asking = AdminClient({"bootstrap.servers": broker.bootstrap})
     (described,) = asking.describe_consumer_groups([name]).values()
-    return sorted(it.member_id for it in described.result(20).members)
+    return sorted(participant.member_id for participant in described.result(20).members)
 
 
 @pytest.fixture
@@ -237,14 +251,14 @@ def java(firn: FirnBroker, name: str, tmp_path: Path) -> Iterator[list["subproce
         yield processes
 
 
-def test_java_members_share_and_tools_tell_of_them(
+def test_java_members_share_partitions_and_tools_describe_them(
     firn: FirnBroker, name: str, java: list["subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     describe = ("--describe", "--group", name)
 
     def shared() -> bool:
-        found = attempt(firn, GROUPS, *describe, "--members").stdout
-        return sorted(line[-1] for line in table(found)[1:]) == ["2", "2"]
+        output = attempt(firn, GROUPS, *describe, "--members").stdout
+        return sorted(line[-1] for line in table(output)[1:]) == ["2", "2"]
 
     await_true("two members with two partitions each", shared)
     call(firn, PRODUCER, "--topic", name, "--command-property", "batch.size=1",
@@ -252,8 +266,8 @@ def test_java_members_share_and_tools_tell_of_them(
     logs = [tmp_path / f"consumer-{number}.log" for number in range(2)]
 
     def consumed() -> list[int]:
-        """The rest is what Java logs, such as a commit that crossed a new epoch and is sent again."""
-        return sorted(int(line) for it in logs for line in it.read_text().splitlines() if line.isdigit())
+        """Return the consumed numbers. The other lines are messages of Java, such as that of a repeated commit."""
+        return sorted(int(line) for log in logs for line in log.read_text().splitlines() if line.isdigit())
 
     await_true("all records consumed", lambda: len(consumed()) >= 200)
     assert consumed() == list(range(200))

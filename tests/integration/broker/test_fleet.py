@@ -33,7 +33,7 @@ OF: dict[str, dict[str, str | int]] = {
 
 @contextmanager
 def fleet_of(count: int, directory: Path, database: Postgres, storage: S3) -> Iterator[list[FirnBroker]]:
-    """So many brokers, that have their own schema and their own part of the bucket."""
+    """Run brokers that share their own schema and their own part of the bucket."""
     number = next(_numbers)
     settings = {
         **fleet_settings(directory, database, storage, f"fleet-{number}"),
@@ -59,21 +59,21 @@ def fleet(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[list[Firn
 
 
 def all_of(brokers: list[FirnBroker]) -> FirnBroker:
-    """As a client sees them."""
-    return FirnBroker([], 0, Path(), bootstrap_servers=",".join(it.bootstrap for it in brokers))
+    """Return the brokers as one bootstrap address."""
+    return FirnBroker([], 0, Path(), bootstrap_servers=",".join(broker.bootstrap for broker in brokers))
 
 
-def test_any_broker_serves_what_another_wrote(fleet: list[FirnBroker], name: str) -> None:
+def test_any_broker_serves_records_of_another(fleet: list[FirnBroker], name: str) -> None:
     everybody = all_of(fleet)
     await_true("three brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 3)
     create(everybody, name, 6)
-    found = admin(everybody).list_topics(name, 10).topics[name].partitions
-    assert len({it.leader for it in found.values()}) > 1
+    partitions = admin(everybody).list_topics(name, 10).topics[name].partitions
+    assert len({partition.leader for partition in partitions.values()}) > 1
     produce(everybody, name, [{"key": b"%d" % number, "value": b"%d" % number} for number in range(2000)])
-    assert sorted(int(it.value()) for it in read(everybody, name, 2000)) == list(range(2000))
+    assert sorted(int(record.value()) for record in read(everybody, name, 2000)) == list(range(2000))
 
 
-def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: str) -> None:
+def test_a_killed_broker_loses_no_record(fleet: list[FirnBroker], name: str) -> None:
     everybody = all_of(fleet)
     await_true("three brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 3)
     create(everybody, name, 6)
@@ -99,9 +99,9 @@ def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: st
             time.sleep(0.01)
             for member in members:
                 consumed += [
-                    (it.partition() or 0, it.offset() or 0, int(it.value() or b""))
-                    for it in member.consume(500, 0.005)
-                    if it.error() is None
+                    (message.partition() or 0, message.offset() or 0, int(message.value() or b""))
+                    for message in member.consume(500, 0.005)
+                    if message.error() is None
                 ]
         if number == 2000 and not killed:
             fleet[1].kill()
@@ -112,23 +112,23 @@ def test_a_killed_broker_takes_nothing_with_it(fleet: list[FirnBroker], name: st
     assert producer.flush(60) == 0
     assert not failed
     assert len(acknowledged) == 6000
-    found = read(everybody, name, 6000)
+    stored = read(everybody, name, 6000)
     by_partition: dict[int, list[tuple[int, int]]] = {}
-    for it in found:
-        by_partition.setdefault(it.partition(), []).append((it.offset(), int(it.value())))
+    for record in stored:
+        by_partition.setdefault(record.partition(), []).append((record.offset(), int(record.value())))
     for partition, records in by_partition.items():
         assert [offset for offset, _ in records] == list(range(1000)), partition
         assert [value for _, value in records] == list(range(partition, 6000, 6)), (
-            "nothing lost, doubled or out of order"
+            "no record is lost, duplicated or out of order"
         )
     deadline = time.monotonic() + 60
     while len({(partition, offset) for partition, offset, _ in consumed}) < 6000:
         assert time.monotonic() < deadline, len(consumed)
         for member in members:
             consumed += [
-                (it.partition() or 0, it.offset() or 0, int(it.value() or b""))
-                for it in member.consume(500, 0.1)
-                if it.error() is None
+                (message.partition() or 0, message.offset() or 0, int(message.value() or b""))
+                for message in member.consume(500, 0.1)
+                if message.error() is None
             ]
     for member in members:
         member.close()
@@ -146,7 +146,7 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     coordinator = described.result(10).coordinator.id
     fleet[coordinator].kill()
     produce(everybody, name, [{"value": b"after", "partition": number % 2} for number in range(100)])
-    assert [it.value() for it in take(member, 100)] == [b"after"] * 100
+    assert [record.value() for record in take(member, 100)] == [b"after"] * 100
 
     def committed() -> bool:
         with suppress(KafkaException):
@@ -156,14 +156,14 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
 
     await_true("the group has a broker again", committed)
     (described,) = admin(everybody).describe_consumer_groups([name]).values()
-    found = described.result(10)
-    assert (found.state.name, len(found.members)) == ("STABLE", 1)
-    assert found.coordinator.id != coordinator
+    description = described.result(10)
+    assert (description.state.name, len(description.members)) == ("STABLE", 1)
+    assert description.coordinator.id != coordinator
     member.close()
     fleet[coordinator].start()
 
 
-def test_a_broker_that_alone_cannot_reach_the_database_sends_clients_to_the_others(
+def test_a_broker_without_the_database_redirects_its_clients(
     tmp_path: Path, database: Postgres, storage: S3, name: str
 ) -> None:
     with Proxy(database.port) as way, fleet_of(1, tmp_path, database, storage) as brokers, ExitStack() as cut:
@@ -175,11 +175,11 @@ def test_a_broker_that_alone_cannot_reach_the_database_sends_clients_to_the_othe
         create(everybody, name, 32)
 
         def each_leads(broker: FirnBroker) -> bool:
-            found = admin(broker).list_topics(name, 10).topics[name].partitions.values()
-            return {it.leader for it in found} == {0, 1}
+            partitions = admin(broker).list_topics(name, 10).topics[name].partitions.values()
+            return {partition.leader for partition in partitions} == {0, 1}
 
         for broker in brokers:
-            await_true("both lead some", partial(each_leads, broker))
+            await_true("each broker leads some partitions", partial(each_leads, broker))
         way.cut()
         cut.callback(way.mend)
         records = [{"value": b"%d" % number, "partition": number % 32} for number in range(800)]
@@ -187,11 +187,11 @@ def test_a_broker_that_alone_cannot_reach_the_database_sends_clients_to_the_othe
         members = [group(everybody, f"{name}-{number}") for number in range(6)]
         for member in members:
             member.subscribe([name])
-            assert sorted(int(it.value()) for it in take(member, 800)) == list(range(800))
+            assert sorted(int(record.value()) for record in take(member, 800)) == list(range(800))
             member.close()
 
 
-def test_a_broker_may_begin_before_its_database(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:
+def test_a_broker_may_start_before_its_database(tmp_path: Path, database: Postgres, storage: S3, name: str) -> None:
     with Proxy(database.port) as way, ThreadPoolExecutor() as beside:
         broker = of_fleet(
             tmp_path, "early", fleet_settings(tmp_path, replace(database, port=way.port), storage, "early")
@@ -202,13 +202,13 @@ def test_a_broker_may_begin_before_its_database(tmp_path: Path, database: Postgr
 
         way.cut()
         starting = beside.submit(broker.start)
-        await_true("it says what it waits for", waits)
-        assert broker.stop() == 0, "it can be told to end meanwhile"
+        await_true("the broker reports why it waits", waits)
+        assert broker.stop() == 0, "a waiting broker can be stopped"
         assert starting.exception() is not None
         broker.log.unlink()
         starting = beside.submit(broker.start)
         try:
-            await_true("it waits again", waits)
+            await_true("the broker waits again", waits)
             way.mend()
             starting.result()
             create(broker, name)
@@ -218,7 +218,7 @@ def test_a_broker_may_begin_before_its_database(tmp_path: Path, database: Postgr
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_consumers_that_start_around_an_outage_of_the_database_read_everything(
+def test_consumers_that_start_around_an_outage_read_every_record(
     tmp_path: Path, database: Postgres, storage: S3, name: str, protocol: str
 ) -> None:
     with Proxy(database.port) as way, fleet_of(1, tmp_path, replace(database, port=way.port), storage) as brokers:
@@ -226,12 +226,15 @@ def test_consumers_that_start_around_an_outage_of_the_database_read_everything(
         create(broker, name, 3)
         produce(broker, name, [{"value": b"%d" % number} for number in range(300)])
         members: list[Consumer] = []
-        found: list[list[bytes]] = []
+        values_by_member: list[list[bytes]] = []
 
-        def look(seconds: float = 0) -> None:
-            """At all of them in turn: when their way is cut, and when it is there again, some are at each step of their start."""
-            for member, values in zip(members, found, strict=True):
-                values += [it.value() or b"" for it in member.consume(300, seconds) if it.error() is None]
+        def poll_all(seconds: float = 0) -> None:
+            """Poll all members in turn. When the connection is cut and restored, each step of the start is
+            interrupted for some of them."""
+            for member, values in zip(members, values_by_member, strict=True):
+                values += [
+                    message.value() or b"" for message in member.consume(300, seconds) if message.error() is None
+                ]
 
         for number in range(60):
             if number == 20:
@@ -242,22 +245,22 @@ def test_consumers_that_start_around_an_outage_of_the_database_read_everything(
                 Consumer({**OF[protocol], "bootstrap.servers": broker.bootstrap, "group.id": f"{name}-{number}"})
             )
             members[-1].subscribe([name])
-            found.append([])
-            look(0.001)
+            values_by_member.append([])
+            poll_all(0.001)
 
         def all_read() -> bool:
-            look(0.01)
-            return all(len(set(it)) == 300 for it in found)
+            poll_all(0.01)
+            return all(len(set(values)) == 300 for values in values_by_member)
 
         try:
             await_true("all consumers have read everything", all_read)
         finally:
             for member in members:
                 member.close()
-        assert all(len(it) == 300 for it in found), "each record once"
+        assert all(len(values) == 300 for values in values_by_member), "each record is read once"
 
 
-def test_a_database_that_restarts_loses_nothing(tmp_path: Path, storage: S3, name: str) -> None:
+def test_a_database_restart_loses_no_record(tmp_path: Path, storage: S3, name: str) -> None:
     port = free_port()
     acknowledged: dict[int, int] = {}
     failed: list[KafkaError] = []
@@ -279,8 +282,8 @@ def test_a_database_that_restarts_loses_nothing(tmp_path: Path, storage: S3, nam
             with postgres(directory, port):
                 assert producer.flush(60) == 0
                 assert not failed
-                found = read(everybody, name, 1500)
-                assert [int(it.value()) for it in found] == list(range(1500))
-                assert {int(it.value()): it.offset() for it in found} == acknowledged
+                messages = read(everybody, name, 1500)
+                assert [int(message.value()) for message in messages] == list(range(1500))
+                assert {int(message.value()): message.offset() for message in messages} == acknowledged
                 for broker in brokers:
                     assert broker.stop() == 0

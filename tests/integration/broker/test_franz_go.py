@@ -1,4 +1,4 @@
-"""franz-go against the broker: tests/clients/franz runs the steps and ends at the first error."""
+"""franz-go against the broker. The Go program in tests/clients/franz runs the steps and exits at the first error."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ MODULE = Path(__file__).parents[2] / "clients" / "franz"
 
 @pytest.fixture(scope="module")
 def franz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built by Go, which keeps what it compiled."""
+    """Build the client with Go, which caches its results."""
     program = tmp_path_factory.mktemp("franz") / "franz"
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -mod=readonly"}
     built = subprocess.run(

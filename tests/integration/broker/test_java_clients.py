@@ -34,14 +34,14 @@ def attempt(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> 
 def call(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> str:
     """Run a tool that must succeed, and return its output."""
     ended = attempt(broker, tool, *arguments, stdin=stdin)
-    # Several tools print their error and end with 0.
+    # Several tools print their error and exit with code 0.
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Exception" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
     return ended.stdout
 
 
 def table(text: str) -> list[list[str]]:
-    """Words of the lines that say something."""
+    """Return the words of each line that is not empty."""
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
@@ -85,7 +85,7 @@ def test_records_of_every_codec_are_consumed(firn: FirnBroker, name: str) -> Non
             "--reader-property", "null.marker=NULL",
             stdin=lines + f"codec:{codec}\tNULL|NULL\n",
         )  # fmt: skip
-    found = call(
+    output = call(
         firn, CONSUMER, "--topic", name, "--from-beginning", "--max-messages", "250", "--timeout-ms", "30000",
         "--formatter-property", "print.key=true", "--formatter-property", "print.headers=true",
         "--formatter-property", "print.offset=true",
@@ -94,7 +94,7 @@ def test_records_of_every_codec_are_consumed(firn: FirnBroker, name: str) -> Non
     for codec in codecs:
         expected += [(f"codec:{codec}", str(number), codec * number) for number in range(1, 50)]
         expected.append((f"codec:{codec}", "null", "null"))
-    assert [tuple(line.split("\t")) for line in found.splitlines()] == [
+    assert [tuple(line.split("\t")) for line in output.splitlines()] == [
         (f"Offset:{offset}", *record) for offset, record in enumerate(expected)
     ]
 
@@ -121,7 +121,7 @@ def test_offsets_are_listed_and_records_deleted(firn: FirnBroker, name: str, tmp
 def console_consumers(
     broker: FirnBroker, name: str, directory: Path, *properties: str
 ) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Two consumers in a group of a new topic of that name, while they are not stopped; what they read is in consumer-N.log."""
+    """Run two consumers in a group of a new topic of that name. Their output is in consumer-N.log."""
     call(broker, TOPICS, "--create", "--topic", name, "--partitions", "4")
     with ExitStack() as stack:
         yield [
@@ -134,8 +134,8 @@ def console_consumers(
 def console_consumer(
     broker: FirnBroker, name: str, log: Path, *properties: str, flags: Sequence[str] = FLAGS
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A consumer of the topic in the group of that name; what it reads and says is in ``log``."""
-    chosen = [part for it in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", it)]
+    """Run a consumer of the topic in the group of that name. Its output is in ``log``."""
+    chosen = [part for text in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", text)]
     command = program(
         CONSUMER, "--bootstrap-server", broker.bootstrap, "--topic", name, "--group", name, "--from-beginning", *chosen,
         flags=flags,
@@ -156,15 +156,15 @@ def test_groups_are_shared_described_reset_and_deleted(
     describe = ("--describe", "--group", name)
 
     def shared() -> bool:
-        found = attempt(firn, GROUPS, *describe, "--members").stdout
-        return sorted(line[-1] for line in table(found)[1:]) == ["2", "2"]
+        output = attempt(firn, GROUPS, *describe, "--members").stdout
+        return sorted(line[-1] for line in table(output)[1:]) == ["2", "2"]
 
     await_true("two members with two partitions each", shared)
     call(firn, PRODUCER, "--topic", name, "--command-property", "batch.size=1",
          stdin="".join(f"{number}\n" for number in range(200)))  # fmt: skip
     logs = [tmp_path / f"consumer-{number}.log" for number in range(2)]
-    await_true("all records consumed", lambda: sum(len(it.read_text().split()) for it in logs) >= 200)
-    assert sorted(int(word) for it in logs for word in it.read_text().split()) == list(range(200))
+    await_true("all records consumed", lambda: sum(len(log.read_text().split()) for log in logs) >= 200)
+    assert sorted(int(word) for log in logs for word in log.read_text().split()) == list(range(200))
     for process in members:
         stop(process)
     state = table(call(firn, GROUPS, "--list", "--state"))
@@ -181,7 +181,7 @@ def test_groups_are_shared_described_reset_and_deleted(
     assert name not in call(firn, GROUPS, "--list").split()
 
 
-def test_a_static_member_that_restarts_leaves_others_alone(firn: FirnBroker, name: str, tmp_path: Path) -> None:
+def test_a_restarted_static_member_causes_no_rebalance(firn: FirnBroker, name: str, tmp_path: Path) -> None:
     call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
     logs = {life: tmp_path / f"{life}.log" for life in ("one", "two", "one-again")}
     says = (*FLAGS, "-Dorg.apache.logging.log4j.level=INFO")
@@ -191,27 +191,31 @@ def test_a_static_member_that_restarts_leaves_others_alone(firn: FirnBroker, nam
 
     def generations(life: str) -> list[int]:
         text = logs[life].read_text() if logs[life].exists() else ""
-        return [int(it) for it in re.findall(r"synced group in generation Generation\{generationId=(\d+)", text)]
+        return [
+            int(digits) for digits in re.findall(r"synced group in generation Generation\{generationId=(\d+)", text)
+        ]
 
     def read(*lives: str) -> list[int]:
-        return sorted(int(line) for it in lives for line in logs[it].read_text().splitlines() if line.isdigit())
+        return sorted(int(line) for life in lives for line in logs[life].read_text().splitlines() if line.isdigit())
 
     def send(numbers: range) -> None:
-        lines = "".join(f"{it}\n" for it in numbers)
+        lines = "".join(f"{number}\n" for number in numbers)
         call(firn, PRODUCER, "--topic", name, "--command-property", "batch.size=1", stdin=lines)
 
     with ExitStack() as stack:
         first = stack.enter_context(living("one"))
-        await_true("the first one's assignment", lambda: generations("one") != [])
+        await_true("the assignment of the first member", lambda: generations("one") != [])
         stack.enter_context(living("two"))
-        # What the first one says when it joins for the second time has its generation in it, as its cooperative assignor wants.
-        await_true("both in a generation", lambda: generations("one")[-1:] == generations("two")[-1:] != [])
+        # The cooperative assignor puts the generation into the metadata of the second join.
+        await_true(
+            "both members are in one generation", lambda: generations("one")[-1:] == generations("two")[-1:] != []
+        )
         shared = generations("two")
         send(range(100))
-        await_true("records of both", lambda: len(read("one", "two")) >= 100)
+        await_true("records of both members", lambda: len(read("one", "two")) >= 100)
         stop(first)
         stack.enter_context(living("one-again"))
-        await_true("its assignment", lambda: generations("one-again") != [])
+        await_true("the assignment of the member", lambda: generations("one-again") != [])
         send(range(100, 200))
         await_true("the other records", lambda: len(read(*logs)) >= 200)
         assert read(*logs) == list(range(200))
@@ -219,7 +223,7 @@ def test_a_static_member_that_restarts_leaves_others_alone(firn: FirnBroker, nam
         assert read("one-again")
 
 
-def test_performance_tools(firn: FirnBroker, name: str) -> None:
+def test_the_performance_tools_produce_and_consume(firn: FirnBroker, name: str) -> None:
     call(firn, TOPICS, "--create", "--topic", name, "--config", "max.message.bytes=2000000")
     common = ("--topic", name, "--throughput", "-1")
     zstd = ("--command-property", "compression.type=zstd")
@@ -230,11 +234,11 @@ def test_performance_tools(firn: FirnBroker, name: str) -> None:
     assert "20 records sent" in call(
         firn, PRODUCER_PERFORMANCE, *common, "--num-records", "20", "--record-size", "1048576", *large
     )
-    found = call(firn, CONSUMER_PERFORMANCE, "--topic", name, "--num-records", "5020", "--timeout", "30000")
-    assert found.splitlines()[-1].split(", ")[4] == "5020"
+    output = call(firn, CONSUMER_PERFORMANCE, "--topic", name, "--num-records", "5020", "--timeout", "30000")
+    assert output.splitlines()[-1].split(", ")[4] == "5020"
 
 
-def test_a_transaction_is_refused_at_once(firn: FirnBroker, name: str) -> None:
+def test_a_transaction_is_rejected_at_once(firn: FirnBroker, name: str) -> None:
     call(firn, TOPICS, "--create", "--topic", name)
     began = time.monotonic()
     refused = attempt(
@@ -243,7 +247,7 @@ def test_a_transaction_is_refused_at_once(firn: FirnBroker, name: str) -> None:
     )  # fmt: skip
     assert refused.returncode != 0
     assert "TransactionalIdAuthorizationException" in refused.stderr
-    # The client would try again for 60 s (max.block.ms) if it were told anything that may pass.
+    # The client would retry for 60 s (max.block.ms) after a retriable error.
     assert time.monotonic() - began < 30
     assert call(firn, OFFSETS, "--topic", name).split() == [f"{name}:0:0"]
 
@@ -277,5 +281,5 @@ def test_connect_copies_a_file_through_a_topic(firn: FirnBroker, name: str, tmp_
         assert sink.read_text().splitlines() == lines
         with source.open("a") as file:
             file.write("one more\n")
-        await_true("the line that came later", lambda: copied(501))
+        await_true("the later line", lambda: copied(501))
     assert sink.read_text().splitlines() == [*lines, "one more"]

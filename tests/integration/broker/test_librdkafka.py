@@ -24,7 +24,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def produce(broker: FirnBroker, topic: str, records: list[dict[str, Any]], **config: Any) -> list[int]:
-    """The offsets of records, in their order."""
+    """Produce records and return their offsets in order."""
     offsets: dict[int, int] = {}
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **config})
@@ -41,7 +41,7 @@ def produce(broker: FirnBroker, topic: str, records: list[dict[str, Any]], **con
 
 
 def read(broker: FirnBroker, topic: str, count: int, **config: Any) -> list[Any]:
-    """``count`` records from the beginning on, by a consumer of its own."""
+    """Read ``count`` records from the beginning with a new consumer."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap, "group.id": f"reader-of-{topic}-{time.monotonic_ns()}",
@@ -57,14 +57,14 @@ def read(broker: FirnBroker, topic: str, count: int, **config: Any) -> list[Any]
 
 
 def take(consumer: Consumer, count: int, seconds: float = 40) -> list[Any]:
-    found: list[Any] = []
+    messages: list[Any] = []
     deadline = time.monotonic() + seconds
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
-        for message in consumer.consume(count - len(found), 0.2):
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} records of {count}"
+        for message in consumer.consume(count - len(messages), 0.2):
             assert message.error() is None, message.error()
-            found.append(message)
-    return found
+            messages.append(message)
+    return messages
 
 
 def admin(broker: FirnBroker) -> AdminClient:
@@ -78,7 +78,7 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -> None:
-    # Tests give records any timestamp: those of years ago are not to go at the first look of retention.
+    # Some records of tests have timestamps years ago, and the first round of retention must not delete them.
     configs = {key.replace("_", "."): value for key, value in ({"retention_ms": "-1"} | config).items()}
     (made,) = admin(broker).create_topics([NewTopic(topic, partitions, config=configs)]).values()
     made.result(10)
@@ -86,7 +86,7 @@ def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_records_come_back_as_they_were(firn: FirnBroker, name: str, codec: str, idempotent: bool) -> None:
+def test_records_read_back_as_they_were_written(firn: FirnBroker, name: str, codec: str, idempotent: bool) -> None:
     create(firn, name)
     records: list[dict[str, Any]] = [
         {"key": None, "value": b"v"},
@@ -98,21 +98,23 @@ def test_records_come_back_as_they_were(firn: FirnBroker, name: str, codec: str,
     assert produce(firn, name, records, **{"compression.type": codec, "enable.idempotence": idempotent}) == list(
         range(204)
     )
-    found = read(firn, name, 204)
-    assert [it.offset() for it in found] == list(range(204))
-    assert [(it.key(), it.value()) for it in found] == [(it["key"], it["value"]) for it in records]
-    assert found[3].headers() == [("a", b"1"), ("a", None), ("ä", b"")]
-    assert found[3].timestamp() == (1, 1234567890123)
+    messages = read(firn, name, 204)
+    assert [message.offset() for message in messages] == list(range(204))
+    assert [(message.key(), message.value()) for message in messages] == [
+        (record["key"], record["value"]) for record in records
+    ]
+    assert messages[3].headers() == [("a", b"1"), ("a", None), ("ä", b"")]
+    assert messages[3].timestamp() == (1, 1234567890123)
 
 
-def test_a_record_of_a_megabyte(firn: FirnBroker, name: str) -> None:
+def test_a_record_of_a_megabyte_reads_back(firn: FirnBroker, name: str) -> None:
     create(firn, name, max_message_bytes="4000000")
     value = bytes(range(256)) * 4096
     produce(firn, name, [{"value": value}] * 3, **{"message.max.bytes": 4_000_000})
-    assert [it.value() for it in read(firn, name, 3)] == [value] * 3
+    assert [message.value() for message in read(firn, name, 3)] == [value] * 3
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused(firn: FirnBroker, name: str) -> None:
+def test_a_batch_above_the_topic_limit_is_rejected(firn: FirnBroker, name: str) -> None:
     create(firn, name, max_message_bytes="1000")
     with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
         produce(firn, name, [{"value": b"x" * 2000}])
@@ -122,12 +124,12 @@ def test_producing_to_a_missing_topic_creates_it(firn: FirnBroker, name: str) ->
     assert produce(firn, name, [{"value": b"v"}]) == [0]
 
 
-def test_append_time(firn: FirnBroker, name: str) -> None:
+def test_append_time_replaces_the_timestamp(firn: FirnBroker, name: str) -> None:
     create(firn, name, message_timestamp_type="LogAppendTime")
     before = int(time.time() * 1000)
     produce(firn, name, [{"value": b"v", "timestamp": 5}])
-    (found,) = read(firn, name, 1)
-    kind, stamp = found.timestamp()
+    (message,) = read(firn, name, 1)
+    kind, stamp = message.timestamp()
     assert kind == 2
     assert before - 1000 <= stamp <= time.time() * 1000 + 1000
 
@@ -139,8 +141,8 @@ def test_offsets_are_listed(firn: FirnBroker, name: str) -> None:
     partition = TopicPartition(name, 0)
 
     def listed(spec: OffsetSpec) -> int:
-        (found,) = admin(firn).list_offsets({partition: spec}).values()
-        offset: int = found.result(10).offset
+        (listing,) = admin(firn).list_offsets({partition: spec}).values()
+        offset: int = listing.result(10).offset
         return offset
 
     assert listed(OffsetSpec.earliest()) == 0
@@ -155,8 +157,8 @@ def test_configs_are_described_and_altered(firn: FirnBroker, name: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, name)
 
     def described() -> dict[str, Any]:
-        (found,) = admin(firn).describe_configs([resource]).values()
-        return {key: entry.value for key, entry in found.result(10).items()}
+        (description,) = admin(firn).describe_configs([resource]).values()
+        return {key: entry.value for key, entry in description.result(10).items()}
 
     before = described()
     assert (before["retention.ms"], before["cleanup.policy"], before["max.message.bytes"]) == (
@@ -184,7 +186,7 @@ def test_configs_are_described_and_altered(firn: FirnBroker, name: str) -> None:
         done.result(10)
 
 
-def test_topics_grow_and_go(firn: FirnBroker, name: str) -> None:
+def test_topics_are_grown_and_deleted(firn: FirnBroker, name: str) -> None:
     create(firn, name)
     for done in admin(firn).create_partitions([NewPartitions(name, 3)]).values():
         done.result(10)
@@ -202,11 +204,11 @@ def test_records_are_deleted_up_to_an_offset(firn: FirnBroker, name: str) -> Non
         produce(firn, name, [{"value": b"v"}] * 10)
     (done,) = admin(firn).delete_records([TopicPartition(name, 0, 15)]).values()
     assert done.result(10).low_watermark == 15
-    found = read(firn, name, 15)
-    assert [it.offset() for it in found] == list(range(15, 30))
+    messages = read(firn, name, 15)
+    assert [message.offset() for message in messages] == list(range(15, 30))
 
 
-def test_a_transaction_is_refused_for_good(firn: FirnBroker, name: str) -> None:
+def test_a_transaction_is_rejected_without_retry(firn: FirnBroker, name: str) -> None:
     producer = Producer({"bootstrap.servers": firn.bootstrap, "transactional.id": "t"})
     with pytest.raises(KafkaException) as refused:
         producer.init_transactions(20)
@@ -222,7 +224,7 @@ def group(broker: FirnBroker, name: str, **config: Any) -> Consumer:
     )  # fmt: skip
 
 
-def test_a_group_shares_partitions_and_takes_over(firn: FirnBroker, name: str) -> None:
+def test_members_share_partitions_and_take_over(firn: FirnBroker, name: str) -> None:
     create(firn, name, 4)
     for partition in range(4):
         produce(firn, name, [{"value": b"%d" % number, "partition": partition} for number in range(50)])
@@ -237,27 +239,27 @@ def test_a_group_shares_partitions_and_takes_over(firn: FirnBroker, name: str) -
         assert first.poll(0.1) is None
         assert second.poll(0.1) is None
     (described,) = admin(firn).describe_consumer_groups([name]).values()
-    found = described.result(10)
-    assert (found.state.name, len(found.members)) == ("STABLE", 2)
+    description = described.result(10)
+    assert (description.state.name, len(description.members)) == ("STABLE", 2)
     first.close()
     while len(second.assignment()) != 4:
         assert time.monotonic() < deadline
         assert second.poll(0.1) is None
     second.close()
     (offsets,) = admin(firn).list_consumer_group_offsets([_all_of(name)]).values()
-    assert sorted(it.offset for it in offsets.result(10).topic_partitions) == [50] * 4
+    assert sorted(position.offset for position in offsets.result(10).topic_partitions) == [50] * 4
     listed = admin(firn).list_consumer_groups().result(10)
-    assert name in [it.group_id for it in listed.valid]
+    assert name in [listing.group_id for listing in listed.valid]
     for done in admin(firn).delete_consumer_groups([name]).values():
         done.result(10)
-    assert name not in [it.group_id for it in admin(firn).list_consumer_groups().result(10).valid]
+    assert name not in [listing.group_id for listing in admin(firn).list_consumer_groups().result(10).valid]
 
 
 def _all_of(name: str) -> Any:
     return ConsumerGroupTopicPartitions(name)
 
 
-def test_a_static_member_comes_back_without_a_rebalance(firn: FirnBroker, name: str) -> None:
+def test_a_static_member_rejoins_without_a_rebalance(firn: FirnBroker, name: str) -> None:
     create(firn, name, 2)
     generations = []
     for _ in range(2):
@@ -268,6 +270,6 @@ def test_a_static_member_comes_back_without_a_rebalance(firn: FirnBroker, name: 
             assert time.monotonic() < deadline
             member.poll(0.1)
         (described,) = admin(firn).describe_consumer_groups([name]).values()
-        generations.append([it.group_instance_id for it in described.result(10).members])
+        generations.append([participant.group_instance_id for participant in described.result(10).members])
         member.close()
     assert generations == [["a"], ["a"]]

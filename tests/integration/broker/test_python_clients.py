@@ -1,4 +1,4 @@
-"""Python clients against the broker: aiokafka (old message versions only) and kafka-python (the newest)."""
+"""Python clients against the broker: aiokafka (old message versions) and kafka-python (the newest versions)."""
 
 import asyncio
 import threading
@@ -50,11 +50,11 @@ async def test_aiokafka_produces_and_consumes(firn: FirnBroker, name: str, codec
     ) as producer:
         sent = [await producer.send(name, b"%d" % number, key=b"k", headers=HEADERS) for number in range(100)]
         sent.append(await producer.send(name, None, key=b"k"))
-        assert [(await it).offset for it in sent] == list(range(101))
+        assert [(await future).offset for future in sent] == list(range(101))
     async with AIOKafkaConsumer(name, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest") as consumer:
-        found = [await asyncio.wait_for(anext(consumer), 20) for _ in range(101)]
-    assert [it.value for it in found] == [*(b"%d" % number for number in range(100)), None]
-    assert found[0].headers == tuple(HEADERS)
+        messages = [await asyncio.wait_for(anext(consumer), 20) for _ in range(101)]
+    assert [message.value for message in messages] == [*(b"%d" % number for number in range(100)), None]
+    assert messages[0].headers == tuple(HEADERS)
 
 
 async def test_aiokafka_groups_rebalance(firn: FirnBroker, name: str) -> None:
@@ -97,11 +97,11 @@ async def test_aiokafka_moves_large_records(firn: FirnBroker, name: str, aiokafk
         for _ in range(3):
             await producer.send_and_wait(name, value)
     async with AIOKafkaConsumer(name, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest") as consumer:
-        found = [await asyncio.wait_for(anext(consumer), 20) for _ in range(3)]
-    assert [it.value for it in found] == [value] * 3
+        messages = [await asyncio.wait_for(anext(consumer), 20) for _ in range(3)]
+    assert [message.value for message in messages] == [value] * 3
 
 
-async def test_aiokafka_static_members_come_back_without_a_rebalance(firn: FirnBroker, name: str) -> None:
+async def test_aiokafka_static_members_rejoin_without_a_rebalance(firn: FirnBroker, name: str) -> None:
     config: dict[str, Any] = {"bootstrap_servers": firn.bootstrap, "group_id": name, "heartbeat_interval_ms": 200}
     rebalances = 0
 
@@ -153,8 +153,8 @@ async def test_aiokafka_administers_topics(firn: FirnBroker, name: str, aiokafka
             {place: 2},
             {place: 5},
         )
-        (found,) = (await consumer.offsets_for_times({place: TODAY + 3})).values()
-        assert found.offset == 3
+        (position,) = (await consumer.offsets_for_times({place: TODAY + 3})).values()
+        assert position.offset == 3
     await admin.delete_topics([name])
     assert name not in await admin.list_topics()
 
@@ -167,12 +167,12 @@ async def test_aiokafka_lists_and_describes_groups(
         async with asyncio.timeout(30):
             while not consumer.assignment():
                 await asyncio.sleep(0.05)
-        assert (name, "consumer") in [tuple(it)[:2] for it in await aiokafka_admin.list_consumer_groups()]
+        assert (name, "consumer") in [tuple(listing)[:2] for listing in await aiokafka_admin.list_consumer_groups()]
         (answer,) = await aiokafka_admin.describe_consumer_groups([name])
         assert answer.groups[0][:3] == (0, name, "Stable")
 
 
-async def test_an_aiokafka_transaction_is_refused_for_good(firn: FirnBroker, name: str) -> None:
+async def test_an_aiokafka_transaction_is_rejected_without_retry(firn: FirnBroker, name: str) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=firn.bootstrap, transactional_id=name)
     with pytest.raises(aiokafka.errors.TransactionalIdAuthorizationFailed):
         async with asyncio.timeout(20):
@@ -184,15 +184,15 @@ async def test_an_aiokafka_transaction_is_refused_for_good(firn: FirnBroker, nam
 def test_kafka_python_produces_and_consumes(firn: FirnBroker, name: str, codec: str | None) -> None:
     producer = KafkaProducer(bootstrap_servers=firn.bootstrap, compression_type=codec, linger_ms=5)
     sent = [producer.send(name, b"%d" % number, key=b"k", headers=HEADERS) for number in range(100)]
-    assert [it.get(20).offset for it in sent] == list(range(100))
+    assert [future.get(20).offset for future in sent] == list(range(100))
     producer.close()
     consumer = KafkaConsumer(
         name, bootstrap_servers=firn.bootstrap, auto_offset_reset="earliest", group_id=name, consumer_timeout_ms=20_000
     )
-    found = [next(consumer) for _ in range(100)]
+    messages = [next(consumer) for _ in range(100)]
     consumer.commit()
     consumer.close()
-    assert [it.value for it in found] == [b"%d" % number for number in range(100)]
+    assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
 
 
 def test_kafka_python_moves_nulls_and_large_records(firn: FirnBroker, name: str, kafka_admin: KafkaAdminClient) -> None:
@@ -237,7 +237,7 @@ class Member(threading.Thread):
         with closing(self._consumer):
             while not self._over.is_set():
                 self.records += sum(map(len, self._consumer.poll(timeout_ms=100).values()))
-                self.owned = {it.partition for it in self._consumer.assignment()}
+                self.owned = {partition.partition for partition in self._consumer.assignment()}
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -247,20 +247,20 @@ def test_kafka_python_groups_rebalance(
     kafka_admin.create_topics({name: {"num_partitions": 4, "replication_factor": 1}})
     config = [{"group_instance_id": f"member-{number}"} if static else {} for number in range(2)]
     with Member(firn.bootstrap, name, **config[0]) as first:
-        await_true("one member has all", lambda: first.owned == {0, 1, 2, 3}, 30)
+        await_true("one member has all partitions", lambda: first.owned == {0, 1, 2, 3}, 30)
         with Member(firn.bootstrap, name, **config[1]) as second:
-            await_true("two share", lambda: len(first.owned) == len(second.owned) == 2, 30)
+            await_true("two members share the partitions", lambda: len(first.owned) == len(second.owned) == 2, 30)
             assert first.owned | second.owned == {0, 1, 2, 3}
             with closing(KafkaProducer(bootstrap_servers=firn.bootstrap)) as producer:
                 for partition in range(4):
                     producer.send(name, b"v", partition=partition).get(20)
-            await_true("all is consumed", lambda: first.records + second.records == 4, 30)
+            await_true("all records are consumed", lambda: first.records + second.records == 4, 30)
             described = kafka_admin.describe_groups([name])[name]
             assert (described["group_state"], len(described["members"])) == ("Stable", 2)
-    assert name in [it["group_id"] for it in kafka_admin.list_groups()]
-    if not static:  # static ones leave only when their sessions are over
+    assert name in [listing["group_id"] for listing in kafka_admin.list_groups()]
+    if not static:  # static members leave only when their sessions expire
         kafka_admin.delete_groups([name])
-        assert name not in [it["group_id"] for it in kafka_admin.list_groups()]
+        assert name not in [listing["group_id"] for listing in kafka_admin.list_groups()]
 
 
 def test_kafka_python_administers_topics(firn: FirnBroker, name: str, kafka_admin: KafkaAdminClient) -> None:
@@ -283,7 +283,7 @@ def test_kafka_python_administers_topics(firn: FirnBroker, name: str, kafka_admi
     assert name not in kafka_admin.list_topics()
 
 
-def test_a_kafka_python_transaction_is_refused_for_good(firn: FirnBroker, name: str) -> None:
+def test_a_kafka_python_transaction_is_rejected_without_retry(firn: FirnBroker, name: str) -> None:
     producer = KafkaProducer(bootstrap_servers=firn.bootstrap, transactional_id=name)
     with closing(producer), pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
         producer.init_transactions()

@@ -14,7 +14,7 @@ from tests.servers.process import free_port
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restart_loses_nothing(tmp_path: Path, name: str, how: str) -> None:
+def test_a_restart_loses_no_record(tmp_path: Path, name: str, how: str) -> None:
     with embedded(tmp_path / "data", FIRN_BROKER_GROUPS__INITIAL_REBALANCE_MS="100") as broker:
         create(broker, name, 2)
         produce(broker, name, [{"key": b"%d" % number, "value": b"%d" % number} for number in range(1000)])
@@ -27,14 +27,14 @@ def test_a_restart_loses_nothing(tmp_path: Path, name: str, how: str) -> None:
         else:
             broker.kill()
         broker.start()
-        assert len(take(member, 600)) == 600, "the group goes on, with the same member"
+        assert len(take(member, 600)) == 600, "the group continues with the same member"
         member.close()
-        assert sorted(int(it.value()) for it in read(broker, name, 1000)) == list(range(1000))
+        assert sorted(int(message.value()) for message in read(broker, name, 1000)) == list(range(1000))
         offsets = produce(broker, name, [{"value": b"after", "partition": 0}])
-        assert offsets == [len([it for it in read(broker, name, 1001) if it.partition() == 0]) - 1]
+        assert offsets == [len([message for message in read(broker, name, 1001) if message.partition() == 0]) - 1]
 
 
-def test_metrics_and_probes(tmp_path: Path) -> None:
+def test_a_broker_serves_metrics_and_probes(tmp_path: Path) -> None:
     port = free_port()
     with embedded(tmp_path / "data", FIRN_BROKER_METRICS_LISTEN=f"127.0.0.1:{port}") as broker:
         produce(broker, "t", [{"value": b"v"}])
@@ -46,7 +46,7 @@ def test_metrics_and_probes(tmp_path: Path) -> None:
         assert "firn_broker_put_bytes_total" in pages["metrics"]
 
 
-def test_two_listeners_each_with_its_own_addresses(tmp_path: Path) -> None:
+def test_each_listener_advertises_its_own_addresses(tmp_path: Path) -> None:
     outside = f"localhost:{free_port()}"
     bind = outside.replace("localhost", "127.0.0.1")
     with embedded(
@@ -55,15 +55,15 @@ def test_two_listeners_each_with_its_own_addresses(tmp_path: Path) -> None:
         told = {}
         for listener in (broker.bootstrap, outside):
             brokers = AdminClient({"bootstrap.servers": listener}).list_topics(timeout=10).brokers.values()
-            told[listener] = [f"{it.host}:{it.port}" for it in brokers]
+            told[listener] = [f"{node.host}:{node.port}" for node in brokers]
         assert told == {broker.bootstrap: [broker.bootstrap], outside: [outside]}
         produce(broker, "t", [{"value": b"v"}])
         broker.bootstrap_servers = outside
-        assert [it.value() for it in read(broker, "t", 1)] == [b"v"]
+        assert [message.value() for message in read(broker, "t", 1)] == [b"v"]
         broker.bootstrap_servers = ""
 
 
-def test_what_is_no_kafka_request_ends_its_connection_only(firn: FirnBroker, name: str) -> None:
+def test_an_invalid_request_closes_only_its_connection(firn: FirnBroker, name: str) -> None:
     for data in (
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x7f\xff\xff\xff",
@@ -72,7 +72,7 @@ def test_what_is_no_kafka_request_ends_its_connection_only(firn: FirnBroker, nam
     ):
         with socket.create_connection(("127.0.0.1", firn.port), 10) as client:
             client.sendall(data)
-            # Closed with or without a reset: bytes may be left that nobody read.
+            # The server closes with or without a reset, because unread bytes may be left.
             with suppress(ConnectionResetError):
                 assert client.recv(100) == b""
     assert produce(firn, name, [{"value": b"v"}]) == [0]

@@ -1,4 +1,4 @@
-"""The passwords of the quick start: made once, with the rights that the chart gives, against a real API server."""
+"""Creation of the quick-start passwords with the rights of the chart, against a real API server."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ ARGUMENTS = [
 
 @pytest.fixture
 def kubeconfig(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """How the hook's ServiceAccount connects; no Secret is there before and after."""
+    """Connect as the ServiceAccount of the hook. No Secret exists before and after."""
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/firn-quickstart-secrets/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token = api.call("POST", account, request)["status"]["token"]
@@ -45,14 +45,16 @@ def values(api: ApiServer, name: str) -> dict[str, str]:
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
 
-def test_made_once_and_then_left_alone(api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_created_once_and_never_overwritten(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
     first = {name: values(api, name) for name in ("firn-postgres", "firn-s3")}
-    assert {name: set(found) for name, found in first.items()} == {
+    assert {name: set(data) for name, data in first.items()} == {
         "firn-postgres": {"password"},
         "firn-s3": {"access-key", "secret-key"},
     }
-    every = [value for found in first.values() for value in found.values()]
+    every = [value for data in first.values() for value in data.values()]
     assert len(set(every)) == 3
     assert all(len(value) == 32 and value.isalnum() for value in every)
 
@@ -68,7 +70,7 @@ def test_made_once_and_then_left_alone(api: ApiServer, kubeconfig: Path, capsys:
     assert not any(value in printed for value in every)
 
 
-def test_a_secret_that_lacks_a_key_is_refused_and_left_alone(
+def test_a_secret_without_a_key_is_rejected_and_not_changed(
     api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"metadata": {"name": "firn-s3"}, "stringData": {"access-key": "mine"}}
@@ -85,7 +87,7 @@ def test_the_hook_may_not_read_other_secrets(api: ApiServer, kubeconfig: Path) -
         quickstart_secrets.ensure(client.CoreV1Api(connection), NAMESPACE, "other", ["key"])
 
 
-def test_an_api_server_that_does_not_answer_is_worth_another_try() -> None:
+def test_a_silent_api_server_is_unavailable() -> None:
     settings = client.Configuration(host="http://127.0.0.1:1")
     settings.retries = False
     with client.ApiClient(settings) as connection, pytest.raises(UnavailableError, match="firn-system/firn-s3"):
@@ -93,6 +95,6 @@ def test_an_api_server_that_does_not_answer_is_worth_another_try() -> None:
 
 
 @pytest.mark.parametrize("text", ["firn-s3", "=key", "firn-s3=", "firn-s3=a,,b"])
-def test_a_malformed_wish_is_a_usage_error(text: str) -> None:
+def test_a_malformed_secret_argument_is_a_usage_error(text: str) -> None:
     with pytest.raises(SystemExit):
         quickstart_secrets.main(["--namespace", NAMESPACE, "--secret", text])

@@ -45,7 +45,9 @@ def allowed(
         ("watch", "pods", "firn-system", ""),
     ],
 )
-def test_operator_may(api: ApiServer, verb: str, resource: str, namespace: str, group: str) -> None:
+def test_the_operator_has_the_rights_it_needs(
+    api: ApiServer, verb: str, resource: str, namespace: str, group: str
+) -> None:
     assert allowed(api, "firn-operator", verb, resource, namespace, group)
 
 
@@ -62,7 +64,7 @@ def test_operator_may(api: ApiServer, verb: str, resource: str, namespace: str, 
         ("watch", "poddisruptionbudgets", "policy"),
     ],
 )
-def test_operator_may_not_do_what_it_never_does(api: ApiServer, verb: str, resource: str, group: str) -> None:
+def test_the_operator_has_no_other_rights(api: ApiServer, verb: str, resource: str, group: str) -> None:
     assert not allowed(api, "firn-operator", verb, resource, "firn-system", group)
 
 
@@ -83,11 +85,13 @@ def test_operator_may_not_do_what_it_never_does(api: ApiServer, verb: str, resou
         ("delete", "persistentvolumeclaims", "elsewhere", ""),
     ],
 )
-def test_nobody_may(api: ApiServer, account: str, verb: str, resource: str, namespace: str, group: str) -> None:
+def test_no_account_has_forbidden_rights(
+    api: ApiServer, account: str, verb: str, resource: str, namespace: str, group: str
+) -> None:
     assert not allowed(api, account, verb, resource, namespace, group)
 
 
-def test_operator_may_look_at_its_own_crd_only(api: ApiServer) -> None:
+def test_the_operator_may_read_only_its_own_crds(api: ApiServer) -> None:
     group = "apiextensions.k8s.io"
     crds = "customresourcedefinitions"
     assert allowed(api, "firn-operator", "get", crds, group=group, name="icebergtopics.firn.dev")
@@ -104,7 +108,7 @@ def test_operator_may_look_at_its_own_crd_only(api: ApiServer) -> None:
         ("deletecollection", "pods"),
     ],
 )
-def test_only_drivers_with_executors_may_make_pods(
+def test_only_drivers_with_executors_may_create_pods(
     api: ApiServer, account: str, may: bool, verb: str, resource: str
 ) -> None:
     assert allowed(api, account, verb, resource, "firn-system") is may
@@ -113,11 +117,11 @@ def test_only_drivers_with_executors_may_make_pods(
 @pytest.mark.parametrize("account", ["firn-ingest", "spark"])
 @pytest.mark.parametrize("resource", ["configmaps", "services", "persistentvolumeclaims"])
 @pytest.mark.parametrize("verb", ["create", "delete", "deletecollection"])
-def test_no_driver_may_make_or_remove_anything_else(api: ApiServer, account: str, verb: str, resource: str) -> None:
+def test_drivers_may_create_and_delete_nothing_else(api: ApiServer, account: str, verb: str, resource: str) -> None:
     assert not allowed(api, account, verb, resource, "firn-system")
 
 
 @pytest.mark.parametrize("account", ["firn-ingest", "spark"])
-def test_drivers_watch_contracts(api: ApiServer, account: str) -> None:
+def test_drivers_may_watch_contracts(api: ApiServer, account: str) -> None:
     assert allowed(api, account, "watch", "configmaps", "firn-system")
     assert not allowed(api, account, "watch", "configmaps", "watched")

@@ -1,4 +1,5 @@
-"""Everything that the operator renders, put before a real API server: well-formed, restricted, and the same when applied again."""
+"""A real API server accepts everything that the operator renders: valid, restricted, and unchanged when applied
+again."""
 
 import copy
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ def children() -> list[Manifest]:
     fleet = kinds.managed_fleet(config, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
     waves = kinds.managed_fleet(config, "waves", OWNER, None)
-    found = settings.group_settings(config, "default")
+    contents = settings.group_settings(config, "default")
     labels = group_labels("default")
     observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
     assert isinstance(observed.target, TableTarget)
@@ -101,9 +102,9 @@ def children() -> list[Manifest]:
         *builders.external_services(waves),
         builders.disruption_budget(waves),
         kinds.stateful_set(waves, 3),
-        settings.build(found, OWNER, labels),
+        settings.build(contents, OWNER, labels),
         service.build("default", OWNER, labels),
-        driver.build(config, found, OWNER, labels, in_use=True),
+        driver.build(config, contents, OWNER, labels, in_use=True),
         plan.config_map(job, OWNER),
         policy_plan.config_map(maintained, run, OWNER),
         policy_plan.job(maintained, batch, run, config, OWNER),
@@ -111,7 +112,9 @@ def children() -> list[Manifest]:
 
 
 CHILDREN = children()
-EACH = pytest.mark.parametrize("manifest", CHILDREN, ids=[f"{it['kind']} {it['metadata']['name']}" for it in CHILDREN])
+EACH = pytest.mark.parametrize(
+    "manifest", CHILDREN, ids=[f"{child['kind']} {child['metadata']['name']}" for child in CHILDREN]
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +127,14 @@ def api() -> Iterator[ApiServer]:
 
 
 def applied(api: ApiServer, manifest: Manifest) -> Manifest:
-    """Server-side apply with strict field validation."""
+    """Apply an object by server-side apply with strict field validation."""
     path = f"{PATHS[manifest['kind']].format(NAMESPACE)}/{manifest['metadata']['name']}"
     query = f"fieldManager={names.FIELD_MANAGER}&force=true&fieldValidation=Strict"
     return api.call("PATCH", f"{path}?{query}", manifest, "application/apply-patch+yaml")
 
 
 @EACH
-def test_the_api_server_takes_it_and_taking_it_again_changes_nothing(api: ApiServer, manifest: Manifest) -> None:
+def test_the_api_server_accepts_each_child_and_keeps_it_on_reapply(api: ApiServer, manifest: Manifest) -> None:
     first = applied(api, manifest)
     second = applied(api, copy.deepcopy(manifest))
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
@@ -142,22 +145,24 @@ def test_the_api_server_takes_it_and_taking_it_again_changes_nothing(api: ApiSer
 
 
 @pytest.mark.parametrize(
-    "manifest", [it for it in CHILDREN if it["kind"] in ("StatefulSet", "Job")], ids=lambda it: it["metadata"]["name"]
+    "manifest",
+    [child for child in CHILDREN if child["kind"] in ("StatefulSet", "Job")],
+    ids=lambda child: child["metadata"]["name"],
 )
-def test_its_pods_pass_the_restricted_standard(api: ApiServer, manifest: Manifest) -> None:
+def test_pods_meet_the_restricted_standard(api: ApiServer, manifest: Manifest) -> None:
     template = copy.deepcopy(manifest["spec"]["template"])
     spec = template["spec"]
     spec.pop("priorityClassName", None)
     spec["automountServiceAccountToken"] = False
-    claims = {it["metadata"]["name"] for it in manifest["spec"].get("volumeClaimTemplates", ())}
+    claims = {claim["metadata"]["name"] for claim in manifest["spec"].get("volumeClaimTemplates", ())}
     spec["volumes"] += [{"name": name, "emptyDir": {}} for name in claims]
     pod = {**template, "apiVersion": "v1", "kind": "Pod"}
     pod["metadata"] = {**template["metadata"], "name": f"{manifest['metadata']['name']}-0"}
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
 
-def test_executors_pass_the_restricted_standard(api: ApiServer) -> None:
-    """The driver's template, with what Spark adds to it in client mode."""
+def test_executors_meet_the_restricted_standard(api: ApiServer) -> None:
+    """Return the driver's template with the fields that Spark adds in client mode."""
     pod = yaml.safe_load(session.EXECUTOR_TEMPLATE % {"pull_policy": "IfNotPresent"})
     pod["metadata"] = {"name": "firn-ingest-default-exec-1", "labels": {**names.EXECUTOR_ROLE, "spark-exec-id": "1"}}
     pod["spec"] |= {
@@ -178,14 +183,14 @@ def test_executors_pass_the_restricted_standard(api: ApiServer) -> None:
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
 
-def test_a_pod_that_is_not_restricted_would_have_been_refused(api: ApiServer) -> None:
+def test_the_namespace_rejects_a_pod_that_is_not_restricted(api: ApiServer) -> None:
     pod = {"metadata": {"name": "root"}, "spec": {"containers": [{"name": "a", "image": "i"}]}}
     with pytest.raises(apiserver.Refused, match="restricted"):
         api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_rolling_changes_only_the_partition(api: ApiServer, partition: int) -> None:
+def test_a_roll_changes_only_the_partition(api: ApiServer, partition: int) -> None:
     fleet = kinds.managed_fleet(gen.config(profiles={"classic": {}}), "classic", Owner(NAMESPACE, OWNER.uid), None)
     before = applied(api, {**kinds.stateful_set(fleet, 3), "metadata": _named(kinds.stateful_set(fleet, 3))})
     after = applied(

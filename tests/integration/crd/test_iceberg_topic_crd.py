@@ -1,4 +1,4 @@
-"""The API server is the judge of the CRD: what it accepts, refuses, fills in and shows."""
+"""The API server decides which IcebergTopics the CRD accepts and rejects, and shows its defaults and columns."""
 
 import copy
 import re
@@ -170,7 +170,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "format version as text": ({"table": {"formatVersion": "2"}}, "spec.table.formatVersion"),
     "unknown onBadRecord": ({"ingestion": {"onBadRecord": "Drop"}}, "spec.ingestion.onBadRecord"),
     "unknown deletion policy": ({"deletionPolicy": {"topic": "Orphan"}}, "spec.deletionPolicy.topic"),
-    # startFrom: a word, or an object with a time
+    # startFrom: a name, or an object with a time
     "start from an unknown word": ({"ingestion": {"startFrom": "earliest"}}, "spec.ingestion.startFrom"),
     "start from nothing": ({"ingestion": {"startFrom": {}}}, "spec.ingestion.startFrom.timestamp"),
     "start from a bad time": (
@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z", "offset": 5}}},
         "spec.ingestion.startFrom",
     ),
-    # unknown fields, as kubectl asks for (strict)
+    # unknown fields under strict validation, as kubectl requests it
     "an unknown field": ({"replicas": 3}, 'unknown field "spec.replicas"'),
     "an unknown field inside": ({"table": {"sorted": True}}, 'unknown field "spec.table.sorted"'),
 }
@@ -201,14 +201,14 @@ _PROFILE, _OTHER = {"profile": "classic"}, {"profile": "other"}
 UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
     **{
         f"{path} {how}": (before, after, f"{path} is immutable: it cannot be set, changed or removed later")
-        for path, one, other in (
+        for path, first, other in (
             ("profile", {"profile": "a"}, {"profile": "b"}),
             ("topicName", {"topicName": "a"}, {"topicName": "b"}),
             ("table.catalog", {"table": {"catalog": "a"}}, {"table": {"catalog": "b"}}),
             ("table.namespace", {"table": {"namespace": "a"}}, {"table": {"namespace": "b"}}),
             ("table.name", {"table": {"name": "a"}}, {"table": {"name": "b"}}),
         )
-        for how, before, after in (("changed", one, other), ("set", {}, one), ("unset", one, {}))
+        for how, before, after in (("changed", first, other), ("set", {}, first), ("unset", first, {}))
     },
     "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only be increased"),
     "metadataColumns changed": ({}, {"table": {"metadataColumns": "Flat"}}, "metadataColumns is immutable"),
@@ -247,20 +247,20 @@ def create(api: ApiServer, manifest: Manifest, *, dry: bool = False) -> Manifest
 
 
 def _name(prefix: str, case: str) -> str:
-    """A name of its own for the object of a case."""
+    """Return a unique name for the object of a case."""
     return f"{prefix}-{re.sub('[^a-z0-9]+', '-', case.lower())}".strip("-")
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_accepted(api: ApiServer, case: str) -> None:
+def test_the_api_server_accepts_a_valid_spec(api: ApiServer, case: str) -> None:
     created = create(api, topic("accepted", ACCEPTED[case]), dry=True)
     parsed = IcebergTopic.parse(created)
     given = IcebergTopic.parse(topic("accepted", ACCEPTED[case]))
-    assert parsed.spec == given.spec, "the API server's defaults differ from the models'"
+    assert parsed.spec == given.spec, "the API server's defaults differ from those of the models"
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_a_message_that_names_the_field_or_the_rule(api: ApiServer, case: str) -> None:
+def test_the_api_server_names_the_wrong_field_or_the_broken_rule(api: ApiServer, case: str) -> None:
     spec, message = REFUSED[case]
     with pytest.raises(Refused) as refused:
         create(api, topic("refused", spec), dry=True)
@@ -269,7 +269,7 @@ def test_refused_with_a_message_that_names_the_field_or_the_rule(api: ApiServer,
 
 
 @pytest.mark.parametrize("case", UPDATES_REFUSED)
-def test_update_refused(api: ApiServer, case: str) -> None:
+def test_the_api_server_rejects_an_invalid_update(api: ApiServer, case: str) -> None:
     before, after, message = UPDATES_REFUSED[case]
     live = create(api, topic(_name("ur", case), before))
     with pytest.raises(Refused) as refused:
@@ -279,14 +279,14 @@ def test_update_refused(api: ApiServer, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", UPDATES_ACCEPTED)
-def test_update_accepted(api: ApiServer, case: str) -> None:
+def test_the_api_server_accepts_a_valid_update(api: ApiServer, case: str) -> None:
     before, after = UPDATES_ACCEPTED[case]
     live = create(api, topic(_name("ua", case), before))
     updated = api.call("PUT", f"{TOPICS}/{live['metadata']['name']}?fieldValidation=Strict", {**live, "spec": after})
     assert IcebergTopic.parse(updated).spec == IcebergTopic.parse(topic("x", after)).spec
 
 
-def test_every_rule_of_the_crd_is_among_the_refused() -> None:
+def test_each_rule_of_the_crd_rejects_a_case() -> None:
     def rules(schema: Any) -> list[str]:
         if isinstance(schema, list):
             return [message for item in schema for message in rules(item)]
@@ -296,13 +296,14 @@ def test_every_rule_of_the_crd_is_among_the_refused() -> None:
         return own + [message for value in schema.values() for message in rules(value)]
 
     expected = {message for _, message in REFUSED.values()} | {message for *_, message in UPDATES_REFUSED.values()}
-    expected.add("metadata.name must have at most 52 characters")  # test_name_of_the_resource
+    # test_a_resource_name_above_52_characters_is_rejected
+    expected.add("metadata.name must have at most 52 characters")
     messages = rules(crds.iceberg_topics()["spec"]["versions"][0]["schema"])
     assert len(messages) >= 15
     assert [message for message in messages if not any(part in message for part in expected)] == []
 
 
-def test_name_of_the_resource(api: ApiServer) -> None:
+def test_a_resource_name_above_52_characters_is_rejected(api: ApiServer) -> None:
     create(api, topic("n" * 52, {}), dry=True)
     with pytest.raises(Refused, match=r"metadata\.name must have at most 52 characters"):
         create(api, topic("n" * 53, {}), dry=True)
@@ -315,7 +316,7 @@ def test_spec_is_required(api: ApiServer) -> None:
         create(api, manifest, dry=True)
 
 
-def test_defaults_and_first_status(api: ApiServer) -> None:
+def test_the_api_server_sets_defaults_and_the_first_status(api: ApiServer) -> None:
     created = create(api, topic("defaults", {}), dry=True)
     assert created["spec"] == {
         "deletionPolicy": {"table": "Retain", "topic": "Retain"},
@@ -330,13 +331,13 @@ def test_defaults_and_first_status(api: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_sample(api: ApiServer, path: Any) -> None:
+def test_the_api_server_accepts_the_samples(api: ApiServer, path: Any) -> None:
     for manifest in yaml.safe_load_all(path.read_text()):
         stored = create(api, manifest, dry=True)
         assert IcebergTopic.parse(stored).spec == IcebergTopic.parse(manifest).spec
 
 
-def test_server_side_apply_moves_start_between_word_and_time(api: ApiServer) -> None:
+def test_server_side_apply_changes_start_from_to_a_time_and_back(api: ApiServer) -> None:
     path = f"{TOPICS}/applied?fieldManager=someone&fieldValidation=Strict"
     for start in ("Latest", {"timestamp": "2024-01-01T00:00:00Z"}, "Earliest"):
         manifest = topic("applied", {"ingestion": {"startFrom": start}, **fields({"name": "a", "type": "int"})})
@@ -423,14 +424,14 @@ STATUS: Manifest = {
 }
 
 
-def test_status_is_a_resource_of_its_own(api: ApiServer) -> None:
+def test_status_is_a_subresource(api: ApiServer) -> None:
     live = create(api, topic("status", {}))
     ignored = api.call("PUT", f"{TOPICS}/status", {**live, "status": STATUS})
     assert ignored["status"] == crds.DEFAULT_STATUS
     written = api.call("PUT", f"{TOPICS}/status/status", {**ignored, "status": STATUS, "spec": {"suspend": True}})
     assert written["status"] == STATUS, "nothing of the documented status may be pruned"
     assert written["spec"]["suspend"] is False
-    assert written["metadata"]["generation"] == 1, "status does not move generation"
+    assert written["metadata"]["generation"] == 1, "a change of status keeps the generation"
     twice = copy.deepcopy(written)
     twice["status"]["conditions"].append(twice["status"]["conditions"][0])
     with pytest.raises(Refused, match="Duplicate value"):
@@ -464,15 +465,15 @@ def test_status_is_a_resource_of_its_own(api: ApiServer) -> None:
     }
 
 
-def test_names_category_and_selectable_fields(api: ApiServer) -> None:
+def test_the_crd_has_short_names_a_category_and_selectable_fields(api: ApiServer) -> None:
     resources = api.call("GET", "/apis/firn.dev/v1alpha1")["resources"]
-    found = next(each for each in resources if each["name"] == "icebergtopics")
-    assert (found["singularName"], found["shortNames"], found["categories"]) == (
+    served = next(each for each in resources if each["name"] == "icebergtopics")
+    assert (served["singularName"], served["shortNames"], served["categories"]) == (
         "icebergtopic",
         ["itopic"],
         ["lakehouse"],
     )
-    assert found["namespaced"]
+    assert served["namespaced"]
     spec = {"profile": "selected", "topicName": "selected-topic", "ingestion": {"group": "selected-group"}}
     create(api, topic("selected", spec))
     for selector in ("spec.profile=selected", "spec.topicName=selected-topic", "spec.ingestion.group=selected-group"):
@@ -480,8 +481,8 @@ def test_names_category_and_selectable_fields(api: ApiServer) -> None:
         assert [item["metadata"]["name"] for item in items] == ["selected"]
 
 
-def test_the_chart_s_crd_replaces_the_plain_one(api: ApiServer) -> None:
-    """The chart's copy and the plain one differ in metadata only, so either upgrades the other."""
+def test_the_crd_of_the_chart_replaces_the_plain_one(api: ApiServer) -> None:
+    """The copy in the chart and the plain CRD differ in metadata only, so each can replace the other."""
     text = (REPOSITORY / "charts/firn/templates/crd-icebergtopics.yaml").read_text()
     chart = yaml.safe_load("\n".join(line for line in text.splitlines() if "{{" not in line))
     assert chart["spec"] == crds.iceberg_topics()["spec"]

@@ -1,4 +1,4 @@
-"""The API server is the judge of the policies' CRDs: what it accepts, refuses, fills in and shows."""
+"""The API server decides which policies the CRDs accept and reject, and shows their defaults and columns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +50,7 @@ RETENTION_DEFAULTS: Manifest = {
 }
 
 
-def test_defaults_of_compaction_are_those_of_the_model(api: ApiServer) -> None:
+def test_defaults_of_compaction_equal_those_of_the_model(api: ApiServer) -> None:
     stored = create(api, policy(COMPACTION, "defaults", {}), dry=True)
     assert stored["spec"] == COMPACTION_DEFAULTS
     assert stored["status"] == crds.DEFAULT_STATUS
@@ -60,7 +60,7 @@ def test_defaults_of_compaction_are_those_of_the_model(api: ApiServer) -> None:
     )
 
 
-def test_defaults_of_retention_are_those_of_the_model_and_nothing_is_deleted_by_default(api: ApiServer) -> None:
+def test_defaults_of_retention_equal_those_of_the_model(api: ApiServer) -> None:
     stored = create(api, policy(RETENTION, "defaults", SNAPSHOTS), dry=True)
     assert stored["spec"] == RETENTION_DEFAULTS | {"snapshots": {"maxAge": "7d", "minKeep": 1}}
     assert not RetentionPolicy.model_validate(stored).enforced
@@ -68,7 +68,7 @@ def test_defaults_of_retention_are_those_of_the_model_and_nothing_is_deleted_by_
     assert RetentionPolicy.model_validate(stored).spec == bare.spec
 
 
-def test_a_selector_that_is_empty_stays_apart_from_none(api: ApiServer) -> None:
+def test_an_empty_selector_differs_from_no_selector(api: ApiServer) -> None:
     everyone = create(api, policy(COMPACTION, "everyone", {"selector": {}}), dry=True)
     assert everyone["spec"]["selector"] == {}
     assert CompactionPolicy.model_validate(everyone).spec.selector is not None
@@ -112,7 +112,7 @@ FULL_RETENTION: Manifest = {
 
 
 @pytest.mark.parametrize(("kind", "spec"), [(COMPACTION, FULL_COMPACTION), (RETENTION, FULL_RETENTION)])
-def test_every_field_is_stored_as_it_was_given(api: ApiServer, kind: str, spec: Manifest) -> None:
+def test_every_field_is_stored_unchanged(api: ApiServer, kind: str, spec: Manifest) -> None:
     stored = create(api, policy(kind, "full", spec), dry=True)
     assert stored["spec"] == spec
     assert (
@@ -167,31 +167,31 @@ REFUSED: dict[str, tuple[str, Manifest, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(api: ApiServer, case: str) -> None:
+def test_the_api_server_rejects_an_invalid_spec(api: ApiServer, case: str) -> None:
     kind, spec, message = REFUSED[case]
     with pytest.raises(Refused, match=message):
         create(api, policy(kind, "refused", spec), dry=True)
 
 
 @pytest.mark.parametrize("kind", PLURALS)
-def test_a_name_that_runs_could_not_carry_is_refused(api: ApiServer, kind: str) -> None:
+def test_a_policy_name_above_52_characters_is_rejected(api: ApiServer, kind: str) -> None:
     create(api, policy(kind, "n" * 52, SNAPSHOTS if kind == RETENTION else {}), dry=True)
     with pytest.raises(Refused, match="at most 52"):
         create(api, policy(kind, "n" * 53, SNAPSHOTS if kind == RETENTION else {}), dry=True)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_sample(api: ApiServer, path: Any) -> None:
+def test_the_api_server_accepts_the_samples(api: ApiServer, path: Any) -> None:
     for manifest in yaml.safe_load_all(path.read_text()):
         stored = create(api, manifest, dry=True)
         model = MODELS[manifest["kind"]]
         assert model.model_validate(stored).spec == model.model_validate(manifest).spec
 
 
-def test_there_are_samples_of_both_kinds() -> None:
-    found = [document["kind"] for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
-    assert found.count(COMPACTION) >= 2
-    assert found.count(RETENTION) >= 1
+def test_both_kinds_have_samples() -> None:
+    kinds = [document["kind"] for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
+    assert kinds.count(COMPACTION) >= 2
+    assert kinds.count(RETENTION) >= 1
 
 
 REMOVED = {"items": 2**40, "files": 3, "bytes": 2**50, "sample": ["s3://bucket/warehouse/demo/t/data/00000.parquet"]}
@@ -241,7 +241,7 @@ STATUS: Manifest = {
 
 
 @pytest.mark.parametrize("kind", PLURALS)
-def test_nothing_of_the_documented_status_is_pruned_and_it_is_shown(api: ApiServer, kind: str) -> None:
+def test_the_documented_status_is_stored_and_printed_in_full(api: ApiServer, kind: str) -> None:
     live = create(api, policy(kind, "status", SNAPSHOTS if kind == RETENTION else {}))
     written = api.call("PUT", f"{place(kind, 'status')}/status", {**live, "status": STATUS})
     assert written["status"] == STATUS
@@ -264,7 +264,7 @@ def test_nothing_of_the_documented_status_is_pruned_and_it_is_shown(api: ApiServ
     }
 
 
-def test_short_names_and_category(api: ApiServer) -> None:
+def test_the_crds_have_short_names_and_a_category(api: ApiServer) -> None:
     resources = {each["name"]: each for each in api.call("GET", "/apis/firn.dev/v1alpha1")["resources"]}
     for plural, short in (("compactionpolicies", "cpol"), ("retentionpolicies", "rpol")):
         assert resources[plural]["shortNames"] == [short]

@@ -1,6 +1,5 @@
-"""Run what the operator renders for a diskless fleet.
-
-Real brokers over PostgreSQL and a bucket are started by the script that their pods run."""
+"""Run what the operator renders for a diskless fleet: real brokers over PostgreSQL and a bucket, started by the
+script of their pods."""
 
 import itertools
 import os
@@ -34,7 +33,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Pod:
-    """A broker as its pod runs it, on the loopback interface and its own ports."""
+    """A broker as in its pod, on the loopback interface and its own ports."""
 
     process: "subprocess.Popen[bytes]"
     port: int
@@ -67,20 +66,20 @@ def fleet(database: Postgres, storage: S3) -> DisklessFleet:
         config={"leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}},
     )  # fmt: skip
     name = f"waves-{next(_numbers)}"
-    found = kinds.managed_fleet(
+    managed = kinds.managed_fleet(
         gen.config(profiles={"classic": {}, name: profile}), name, Owner("firn-system", "u"), None
     )
-    assert isinstance(found, DisklessFleet)
-    return found
+    assert isinstance(managed, DisklessFleet)
+    return managed
 
 
 @contextmanager
-def pod(found: DisklessFleet, ordinal: int, directory: Path, secrets: Path) -> Iterator[Pod]:
-    """A broker, with its ConfigMap, Secrets and variables where it finds them. Only ports and paths are this machine's."""
+def pod(managed: DisklessFleet, ordinal: int, directory: Path, secrets: Path) -> Iterator[Pod]:
+    """Run a broker with its ConfigMap, Secrets and variables. Only ports and paths differ from a pod."""
     home = directory / str(ordinal)
     home.mkdir()
     port, probes = free_port(), free_port()
-    data: dict[str, str] = kinds.config_map(found)["data"]
+    data: dict[str, str] = kinds.config_map(managed)["data"]
     settings: dict[str, Any] = yaml.safe_load(data["broker.yaml"].replace("/etc/firn/secrets", str(secrets)))
     settings["listener"]["bind"] = f"127.0.0.1:{port}"
     settings["metricsListen"] = f"127.0.0.1:{probes}"
@@ -89,9 +88,9 @@ def pod(found: DisklessFleet, ordinal: int, directory: Path, secrets: Path) -> I
     (home / "start.sh").write_text(script.replace("$HOSTNAME.$FIRN_SERVICE:9092", f"127.0.0.1:{port}"))
     (home / "firn-broker").write_text(f'#!/bin/sh\nexec {sys.executable} -m firn_broker "$@"\n')
     (home / "firn-broker").chmod(0o755)
-    (container,) = stateful_set.build(found, 0)["spec"]["template"]["spec"]["containers"]
-    environment = {it["name"]: it.get("value", "") for it in container["env"]} | {
-        "HOSTNAME": f"{found.service}-{ordinal}",
+    (container,) = stateful_set.build(managed, 0)["spec"]["template"]["spec"]["containers"]
+    environment = {variable["name"]: variable.get("value", "") for variable in container["env"]} | {
+        "HOSTNAME": f"{managed.service}-{ordinal}",
         "PATH": f"{home}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
@@ -120,9 +119,9 @@ def secrets(tmp_path: Path, database: Postgres, storage: S3) -> Path:
 async def test_brokers_start_scale_and_drain_as_rendered(
     tmp_path: Path, database: Postgres, storage: S3, secrets: Path
 ) -> None:
-    found = fleet(database, storage)
+    managed = fleet(database, storage)
     with ExitStack() as all_:
-        first, second = (all_.enter_context(pod(found, number, tmp_path, secrets)) for number in (0, 1))
+        first, second = (all_.enter_context(pod(managed, number, tmp_path, secrets)) for number in (0, 1))
         for each in (first, second):
             await_true("ready", lambda each=each: each.probe("/readyz") == 200)  # type: ignore[misc]
             assert each.probe("/metrics") == 200
@@ -130,7 +129,10 @@ async def test_brokers_start_scale_and_drain_as_rendered(
         topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
         for each in (first, second):
             address = f"127.0.0.1:{each.port}"
-            await_true("both know both", lambda it=address: nodes(it) == {0: first.port, 1: second.port})  # type: ignore[misc]
+            await_true(
+                "both brokers list both",
+                lambda bootstrap_server=address: nodes(bootstrap_server) == {0: first.port, 1: second.port},  # type: ignore[misc]
+            )
         await topics.create("waves", "flights", 4, {"retention.ms": "60000"})
         state = await topics.describe("waves", "flights")
         assert state is not None
@@ -155,11 +157,11 @@ async def test_brokers_start_scale_and_drain_as_rendered(
         assert producer.flush(30) == 0
         produce(200)
         stop(second.process)
-        assert second.process.returncode == 0, "a broker that is told to stop drains"
+        assert second.process.returncode == 0, "a broker drains after SIGTERM"
         produce(400)
         assert producer.flush(60) == 0
         assert failed == []
-        await_true("one is left", lambda: nodes(f"127.0.0.1:{first.port}") == {0: first.port})
+        await_true("one broker is left", lambda: nodes(f"127.0.0.1:{first.port}") == {0: first.port})
         consumer = Consumer(
             {"bootstrap.servers": f"127.0.0.1:{first.port}", "group.id": "readers", "auto.offset.reset": "earliest"}
         )
@@ -171,12 +173,12 @@ async def test_brokers_start_scale_and_drain_as_rendered(
             keys.extend(int(message.key() or b"") for message in messages if message.error() is None)
             return len(keys) >= 600
 
-        await_true("all is read", all_read)
+        await_true("all records are read", all_read)
         consumer.close()
         assert sorted(keys) == list(range(600))
 
 
 def nodes(bootstrap: str) -> dict[int, int]:
     """Return the port of each node id that Metadata names."""
-    found = Producer({"bootstrap.servers": bootstrap}).list_topics(timeout=10)
-    return {node.id: node.port for node in found.brokers.values()}
+    metadata = Producer({"bootstrap.servers": bootstrap}).list_topics(timeout=10)
+    return {node.id: node.port for node in metadata.brokers.values()}

@@ -1,4 +1,6 @@
-"""A Kafka, a Spark session and drivers in this process, shared by all tests of this folder; each test has topics and tables of its own."""
+"""Run one Kafka, one Spark session and drivers in this process for all tests of this folder.
+
+Each test has its own topics and tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.servers.spark import spark_conf
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory, database: Postgres, storage: S3) -> CatalogConnection:
-    """The usual catalog: PostgreSQL and S3."""
+    """Return the usual catalog: PostgreSQL and S3."""
     secret = tmp_path_factory.mktemp("secrets") / "database-password"
     secret.write_text(database.password + "\n")
     return CatalogConnection(

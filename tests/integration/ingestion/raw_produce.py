@@ -1,4 +1,4 @@
-"""Produces records that no client library lets through, by a Produce request of our own: record batch version 2 with any timestamp."""
+"""Produce records that no client library allows: a Produce request with record batch version 2 and any timestamp."""
 
 import socket
 import struct
@@ -9,7 +9,7 @@ PRODUCE, VERSION = 0, 3
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's checksum, bit by bit."""
+    """Return Castagnoli's checksum, computed bit by bit."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -19,16 +19,16 @@ def crc32c(data: bytes) -> int:
 
 
 def varint(number: int) -> bytes:
-    """Zigzag, seven bits a byte."""
-    rest, found = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
+    """Return a zigzag varint with seven bits a byte."""
+    rest, encoded = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
+        encoded.append(rest & 0x7F | 0x80)
         rest >>= 7
-    return bytes([*found, rest])
+    return bytes([*encoded, rest])
 
 
 def record_batch(values: Sequence[bytes], timestamp_ms: int, header: bytes | None = None) -> bytes:
-    """Records without keys, all of one time, with one header of this name or none."""
+    """Return a batch of records without keys, all with one timestamp, and with one header of this name or none."""
     headers = varint(0) if header is None else varint(1) + varint(len(header)) + header + varint(1) + b"v"
     records = b""
     for offset, value in enumerate(values):
@@ -43,8 +43,9 @@ def record_batch(values: Sequence[bytes], timestamp_ms: int, header: bytes | Non
 def produce(
     bootstrap: str, topic: str, values: Sequence[bytes], timestamp_ms: int, header: bytes | None = None
 ) -> None:
-    """Produces to partition 0 of a topic, whose leader is the broker at ``bootstrap``; returns when acknowledged. Raises ValueError with
-    Kafka's error code."""
+    """Produce to partition 0 of a topic, whose leader is the broker at ``bootstrap``, and wait for the reply.
+
+    Raises ValueError with Kafka's error code."""
     batch, name = record_batch(values, timestamp_ms, header), topic.encode()
     header = struct.pack(">hhih", PRODUCE, VERSION, 1, -1)
     body = struct.pack(f">hhiih{len(name)}siii", -1, -1, 30_000, 1, len(name), name, 1, 0, len(batch)) + batch
@@ -53,7 +54,7 @@ def produce(
         connection.sendall(struct.pack(">i", len(header + body)) + header + body)
         (size,) = struct.unpack(">i", answers.read(4))
         answer = answers.read(size)
-    # Correlation id, one topic with its name, one partition with its number.
+    # Correlation id, then one topic with its name, then one partition with its number.
     (code,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(name) + 4 + 4)
     if code != 0:
         raise ValueError(f"Kafka's error code {code}")

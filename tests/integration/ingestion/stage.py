@@ -1,5 +1,7 @@
-"""Operator and driver together, without nodes: the operator as a process on an API server, its drivers in this process. What a kubelet does
-for their pods (running them with mounted Secrets, starting them again, reporting) is done here."""
+"""Operator and driver together, without nodes.
+
+The operator is a process on an API server, and its drivers run in this process. The tests do the work of a kubelet:
+they run the drivers with mounted Secrets, restart them, and report their state."""
 
 import json
 import threading
@@ -39,17 +41,18 @@ names.SECRETS_PATH, ports = sys.argv[1], json.loads(sys.argv[2])
 progress.service_address = lambda namespace: lambda group: f"http://127.0.0.1:{ports[group]}/progress"
 sys.exit(main())
 """
-"""The operator, but for two places that only a pod has: where Secrets are mounted, and the addresses of Services."""
+"""Return the configuration of the operator. Only the directory of Secrets and the addresses of Services differ from
+a pod."""
 
 
 class Secrets:
-    """Mounted Secrets: what pods are given, and beside it what would be right."""
+    """Mounted Secrets: the current values that pods get, and the correct ones."""
 
     def __init__(self, directory: Path) -> None:
         self.given, self.right = directory / "given", directory / "right"
 
     def put(self, secret: str, key: str, right: str, given: str | None = None) -> dict[str, str]:
-        """Sets a key of a Secret, both as it has to be and as it is; returns the reference to it."""
+        """Set the current and the correct value of a Secret's key, and return the reference to it."""
         for root, value in ((self.right, right), (self.given, right if given is None else given)):
             file = root / secret / key
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,18 +63,18 @@ class Secrets:
 
 
 def driver_settings(config: Config, group: str, secrets: Path, listen: int) -> GroupSettings:
-    """The settings that the operator renders for ``group``, with Secrets from a directory."""
+    """Return the settings that the operator renders for ``group``, with Secrets from a directory."""
     place = names.SECRETS_PATH
     names.SECRETS_PATH = str(secrets)
     try:
-        found = group_settings.group_settings(config, group)
+        settings = group_settings.group_settings(config, group)
     finally:
         names.SECRETS_PATH = place
-    return found.model_copy(update={"listen": f"127.0.0.1:{listen}", "spark_conf": spark_conf()})
+    return settings.model_copy(update={"listen": f"127.0.0.1:{listen}", "spark_conf": spark_conf()})
 
 
 class Pod:
-    """The pod of a group's driver as the API server has it."""
+    """The pod of a group's driver, as the API server stores it."""
 
     def __init__(self, stage: "Stage", group: str) -> None:
         self._stage = stage
@@ -84,17 +87,17 @@ class Pod:
         stage.api("POST", f"/api/v1/namespaces/{SYSTEM}/pods", body)
 
     def running(self) -> None:
-        """Reports that the driver runs and is ready."""
+        """Report that the driver runs and is ready."""
         self._report({"running": {}}, ready=True)
 
     def ended(self, code: int) -> None:
-        """Reports that the driver has ended and waits to be started again."""
+        """Report that the driver has ended and waits for its restart."""
         self._restarts += 1
         ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
         self._report({"waiting": {"reason": "CrashLoopBackOff"}}, ready=False, lastState={"terminated": ended})
 
     def delete(self) -> None:
-        """As it goes with its StatefulSet's last replica."""
+        """Delete the pod, as with the last replica of its StatefulSet."""
         self._stage.api("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{self._name}?gracePeriodSeconds=0")
 
     def _report(self, state: Manifest, *, ready: bool, **more: Any) -> None:
@@ -113,7 +116,8 @@ class Pod:
 
 
 class Stage(AbstractContextManager["Stage"]):
-    """The operator, the driver of group ``default``, and what a test asks of them. Every topic has one partition."""
+    """The operator, the driver of group ``default``, and the questions of a test to them. Every topic has one
+    partition."""
 
     def __init__(self, operator: World, config: Manifest, secrets: Secrets, spark: Any, ports: dict[str, int]) -> None:
         self.operator = operator
@@ -149,7 +153,7 @@ class Stage(AbstractContextManager["Stage"]):
         return self.operator.api.call(method, path, body, content)
 
     def jobs(self, group: str) -> KubernetesJobs:
-        """The contracts of a group, from the API server."""
+        """Return the source of a group's contracts: the API server."""
         connection = kube.new_client_from_config(str(self.operator.api.kubeconfig))
         return KubernetesJobs(client.CoreV1Api(connection), SYSTEM, group, resync=5)
 
@@ -167,14 +171,16 @@ class Stage(AbstractContextManager["Stage"]):
     # What a user does
 
     def apply(self, name: str, **spec: Any) -> None:
-        """Applies an IcebergTopic; the first one of group ``default`` brings its driver about."""
+        """Apply an IcebergTopic. The first topic of group ``default`` starts its driver."""
         fields = {"schema": {"format": "Json", "fields": FIELDS}, "partitions": 1, "ingestion": {"freshness": "5s"}}
         self.operator.apply(name, {**fields, **spec})
         if "group" not in spec.get("ingestion", {}) and not self._thread.is_alive():
             self._thread.start()
 
     def rotate(self, secret: str, key: str, value: str) -> None:
-        """Puts what is right into a Secret. Returns when the driver has started with it: until then no topic of its group is Ready for long."""
+        """Write the correct value into a Secret, and return when the driver has restarted with it.
+
+        Until then no topic of its group stays Ready."""
         before = self.driver
         self.secrets.put(secret, key, value)
         if self._thread.is_alive():
@@ -186,29 +192,34 @@ class Stage(AbstractContextManager["Stage"]):
         assert self._producer.flush(60) == 0
 
     def job(self, name: str) -> str:
-        """The job contract of a topic, once it is handed out."""
-        found = self.operator.topic(name)
-        assert found is not None
-        place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        """Return the job contract of a topic after the operator has created it."""
+        topic = self.operator.topic(name)
+        assert topic is not None
+        place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(topic['metadata']['uid'])}"
         await_true(f"the contract of {name}", lambda: self.operator.find(place) is not None, WAIT)
         return str(self.api("GET", place)["data"]["job.json"])
 
     # What a user sees
 
     def says(self, name: str, type_: str) -> tuple[str, str]:
-        """Status and reason of a condition."""
+        """Return status and reason of a condition."""
         return self.operator.condition(name, type_)[:2]
 
     def await_condition(
         self, name: str, type_: str, status: str, reason: str | None = None, saying: Iterable[str] = ()
     ) -> str:
-        """The condition's message once it has this status, this reason where one is given, and says all of these. On the way there it may
-        say something else: that the driver is about to start, that it does not answer yet."""
+        """Return the message of a condition after it has this status, and this reason and these texts if given.
+
+        Before that the message may differ: the driver is about to start, or does not answer yet."""
         deadline = time.monotonic() + WAIT
         while True:
-            found = self.operator.condition(name, type_)
-            if found[0] == status and reason in (None, found[1]) and all(part in found[2] for part in saying):
-                return found[2]
+            condition = self.operator.condition(name, type_)
+            if (
+                condition[0] == status
+                and reason in (None, condition[1])
+                and all(part in condition[2] for part in saying)
+            ):
+                return condition[2]
             if time.monotonic() > deadline:
                 topic = self.operator.topic(name)
                 raise AssertionError(
@@ -218,14 +229,14 @@ class Stage(AbstractContextManager["Stage"]):
             time.sleep(0.1)
 
     def progress(self, name: str) -> TopicProgress | None:
-        found = self.operator.topic(name)
-        if self.driver is None or found is None:
+        resource = self.operator.topic(name)
+        if self.driver is None or resource is None:
             return None
         topics = self.driver.loop.progress().topics
-        return next((topic for topic in topics if topic.uid == found["metadata"]["uid"]), None)
+        return next((topic for topic in topics if topic.uid == resource["metadata"]["uid"]), None)
 
     def await_landed(self, name: str, catalog: str, count: int) -> None:
-        """Until ``count`` records have landed; each is a row once."""
+        """Wait until ``count`` records have landed, each as one row."""
         try:
             await_true(f"{count} records of {name}", lambda: self.landed(name, catalog) == {0: count}, WAIT)
         except AssertionError as error:
@@ -233,15 +244,15 @@ class Stage(AbstractContextManager["Stage"]):
         assert self._table(name, catalog).currentSnapshot().summary()["total-records"] == str(count)
 
     def landed(self, name: str, catalog: str) -> Mapping[int, int]:
-        """The offsets that the table has."""
-        found = read_landed(self._table(name, catalog))
-        return found.offsets if found is not None else {}
+        """Return the landed offsets of the table."""
+        read = read_landed(self._table(name, catalog))
+        return read.offsets if read is not None else {}
 
     def _table(self, name: str, catalog: str) -> Any:
-        """The table, by whatever credentials are right."""
+        """Load the table with the correct credentials."""
         try:
             return self._tables.load(catalog, "demo", name.replace("-", "_"))
         except FirnError:
-            # Opened with what was right before.
+            # The catalog was opened with the former correct values.
             self._tables = Tables(Catalogs(self._spark, driver_settings(self.config, "default", self.secrets.right, 0)))
             return self._tables.load(catalog, "demo", name.replace("-", "_"))

@@ -1,4 +1,4 @@
-"""A bad record never blocks and is never lost, unless its author asked for that."""
+"""A bad record never blocks the topic and is never lost, unless the spec says so."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def audit(world: World, job: Any, ends: dict[int, int]) -> None:
 
 def test_each_record_is_a_row_or_a_dead_letter(world: World) -> None:
     topic = world.topic()
-    # Properties that name columns would keep Iceberg from creating a table without them.
+    # Properties that name columns would prevent Iceberg from creating a table without these columns.
     columns = {"write.metadata.metrics.column.score": "none", "write.parquet.bloom-filter-enabled.column.id": "true"}
     job = world.job(topic, generation=7, table={"properties": {**columns, "comment": "orders"}})
     records = mixed(100)
@@ -54,7 +54,7 @@ def test_each_record_is_a_row_or_a_dead_letter(world: World) -> None:
     audit(world, job, {0: 102})
 
 
-def test_halt_stops_that_topic_at_that_record_and_skip_goes_on(world: World) -> None:
+def test_halt_stops_the_topic_at_the_record_and_skip_continues(world: World) -> None:
     topic, other = world.topic(partitions=2), world.topic("other")
     job, good = world.job(topic, on_bad_record="Halt"), world.job(other)
     world.produce(
@@ -69,7 +69,7 @@ def test_halt_stops_that_topic_at_that_record_and_skip_goes_on(world: World) -> 
     assert places(world.rows(job)) == exactly({0: 3, 1: 3})
     world.produce(other, [value(1)])
     world.await_rows(good, 1)
-    # The record goes to the dead letters; the next bad one halts the topic again.
+    # The record becomes a dead letter, and the next bad record halts the topic again.
     world.apply(job.model_copy(update={"resume": "skip:0:3"}))
     world.await_offsets(
         lambda: bool((at := world.progress(job)) and at.halted_at and at.halted_at.offset == 5), "halt at 5", job
@@ -94,7 +94,7 @@ def test_a_corrected_spec_ends_a_halt(world: World) -> None:
     audit(world, job, {0: 3})
 
 
-def test_skip_counts(world: World) -> None:
+def test_skip_counts_the_skipped_records(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, on_bad_record="Skip")
     world.produce(topic, mixed(50))
@@ -106,7 +106,7 @@ def test_skip_counts(world: World) -> None:
     assert world.landed(job) == {0: 50}
 
 
-def test_new_columns_and_wider_types_are_taken_up(world: World) -> None:
+def test_a_running_driver_uses_new_columns_and_wider_types(world: World) -> None:
     topic = world.topic()
     fields = (Column(name="id", type="int"), Column(name="name", type="string"))
     job = world.job(topic, record_schema=RecordSchema(format="Json", fields=fields))
@@ -122,7 +122,7 @@ def test_new_columns_and_wider_types_are_taken_up(world: World) -> None:
     assert [(row["id"], row["score"]) for row in rows] == [(1, None), (2**40, 2**39)]
 
 
-def test_a_table_that_others_gave_the_name_of_the_dead_letters_is_left_alone(world: World) -> None:
+def test_another_table_of_the_dead_letter_name_is_not_changed(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
     foreign = f"{job.table.identifier}__dlq"
@@ -139,7 +139,7 @@ def test_a_table_that_others_gave_the_name_of_the_dead_letters_is_left_alone(wor
     audit(world, job, {0: 2})
 
 
-def test_an_incompatible_table_is_said_and_left_alone(world: World) -> None:
+def test_an_incompatible_table_is_reported_and_not_changed(world: World) -> None:
     topic, other = world.topic(), world.topic("other")
     job = world.job(topic)
     world.apply(job)

@@ -28,7 +28,7 @@ def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
             job,
         )
         assert places([*world.rows(job), *world.dead(job)]) == exactly(ends)
-        # A second driver finds the offsets again.
+        # A second driver reads the offsets back.
         world.stop()
         world.start()
         state = world.await_state(job, "CaughtUp")
@@ -37,13 +37,13 @@ def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
         world.remove(job)
 
 
-def test_rest_catalog(world: World, rest_catalog: Nessie) -> None:
+def test_records_land_through_a_rest_catalog(world: World, rest_catalog: Nessie) -> None:
     world.add_catalog(f"rest_{world.suffix}", rest_catalog.connection)
-    # This server's version cannot keep tables of format 3.
+    # This version of the server does not support tables of format 3.
     lands_exactly_once(world, f"rest_{world.suffix}", 2)
 
 
-def test_a_database_that_refuses_us_is_told_from_one_that_is_not_there(
+def test_a_denied_database_differs_from_an_unreachable_one(
     world: World, lake: CatalogConnection, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong").write_text("wrong")
@@ -59,17 +59,15 @@ def test_a_database_that_refuses_us_is_told_from_one_that_is_not_there(
         tables.load("missing", "ns", "orders")
 
 
-def test_a_catalog_whose_properties_java_refuses_is_told_as_a_wrong_setting(
-    world: World, lake: CatalogConnection
-) -> None:
-    # PySpark makes an exception of its own of Java's illegal arguments, wherever they come from.
+def test_catalog_properties_that_java_rejects_are_a_wrong_setting(world: World, lake: CatalogConnection) -> None:
+    # PySpark raises its own exception for any IllegalArgumentException of Java.
     odd = lake.model_copy(update={"properties": {**lake.properties, "io-impl": "no.such.FileIO"}})
     tables = Tables(Catalogs(world.spark, world.settings.model_copy(update={"catalogs": {"odd": odd}})))
     with pytest.raises(InvalidSpecError, match=r"table odd\.ns\.orders: IllegalArgumentException: .*no\.such\.FileIO"):
         tables.load("odd", "ns", "orders")
 
 
-def test_sqlite_catalog_and_local_files(world: World, tmp_path: Path) -> None:
+def test_records_land_through_sqlite_and_local_files(world: World, tmp_path: Path) -> None:
     name = f"sqlite_{world.suffix}"
     connection = CatalogConnection(
         type="sql",

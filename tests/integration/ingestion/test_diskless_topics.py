@@ -1,4 +1,4 @@
-"""Topics of diskless brokers land like any other: ingestion reads them by the ordinary Kafka protocol, in both of its ways."""
+"""Topics of diskless brokers land like any other: both readers use the ordinary Kafka protocol."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.servers.kafka import Kafka
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FirnBroker]:
-    # Records here are of years ago, which are not to go at the first look of retention.
+    # Some records here have timestamps years ago, and the first round of retention must not delete them.
     with embedded(tmp_path / "broker", FIRN_BROKER_TOPICS__CONFIGS='{"retention.ms": "-1"}') as server:
         yield server
 
@@ -29,7 +29,7 @@ def world(settings: GroupSettings, server: FirnBroker, spark: object, tmp_path: 
 
 
 @pytest.mark.parametrize("reader", ["client", "spark"])
-def test_records_become_rows_whichever_way_they_are_read(
+def test_both_readers_land_diskless_records(
     world: World, server: FirnBroker, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
@@ -53,7 +53,7 @@ def test_records_become_rows_whichever_way_they_are_read(
     assert [row["_kafka"]["key"] for row in rows] == [record.key for record in sent]
     assert [len(row["_kafka"]["headers"] or ()) for row in rows] == [n % 3 for n in range(300)]
 
-    # The broker is killed; another one takes its place, and what is produced then, compressed, lands too.
+    # The broker is killed and another one replaces it. Compressed records that are produced then land, too.
     server.kill()
     server.start()
     for part, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
@@ -67,6 +67,6 @@ def test_records_become_rows_whichever_way_they_are_read(
         )
         first = 300 + 750 * part
         world.produce(topic, [Record(value(n), partition=n % 3) for n in range(first, first + 750)], squeezed)
-    found = places(world.await_rows(job, 3_300))
-    assert found == exactly(dict.fromkeys(range(3), 1_100))
+    landed = places(world.await_rows(job, 3_300))
+    assert landed == exactly(dict.fromkeys(range(3), 1_100))
     assert world.landed(job) == dict.fromkeys(range(3), 1_100)

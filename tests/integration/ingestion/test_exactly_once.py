@@ -1,4 +1,5 @@
-"""Every acknowledged record is in the table or its dead letters exactly once, whatever happens to the driver, the catalog and the table."""
+"""Every acknowledged record is in the table or its dead letters exactly once, whatever fails: driver, catalog or
+table."""
 
 import random
 import threading
@@ -29,27 +30,28 @@ def await_all(world: World, job: IngestJob, end: int) -> None:
 
 
 def some(first: int, count: int = 20) -> list[bytes]:
-    """Records of which every fifth is bad."""
+    """Return records, every fifth of which is bad."""
     return [b"bad %d" % n if n % 5 == 0 else value(n) for n in range(first, first + count)]
 
 
 def good(first: int, count: int = 10) -> list[bytes]:
-    """Records of which each fits."""
+    """Return valid records."""
     return [value(n) for n in range(first, first + count)]
 
 
 TABLE_PLACES = ("after-data-files", "before-commit", "after-commit", "after-readback")
-"""Places that the table's own commit passes first, where no record is bad: dead letters bring about commits without rows before it."""
+"""Places that a commit of the table passes first if no record is bad. Dead letters cause commits without rows before
+it."""
 LANDED_PLACES = ("after-commit", "after-readback")
 
 
 def passing(name: str, first: int) -> list[bytes]:
-    """Records whose rows, or dead letters, are what is under way at the first passage of this place."""
+    """Return records whose rows or dead letters are under way at the first passage of this place."""
     return good(first, 20) if name in TABLE_PLACES else some(first)
 
 
 def topic_with(world: World, records: Sequence[bytes]) -> tuple[str, IngestJob]:
-    """A topic whose records, these, have landed, and its contract; the driver goes on."""
+    """Return a topic with these records, all landed, and its contract. The driver continues to run."""
     topic = world.topic()
     job = world.job(topic)
     world.produce(topic, records)
@@ -60,7 +62,7 @@ def topic_with(world: World, records: Sequence[bytes]) -> tuple[str, IngestJob]:
 
 
 @pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
-def test_a_failure_at_each_place(world: World, name: str) -> None:
+def test_a_failure_at_each_place_lands_each_record_once(world: World, name: str) -> None:
     topic = world.topic()
     job = world.job(topic)
     world.produce(topic, passing(name, 0))
@@ -72,9 +74,7 @@ def test_a_failure_at_each_place(world: World, name: str) -> None:
     audit(world, job, {0: 40})
 
 
-def test_dead_letters_are_read_back_whatever_catalog_and_namespace_are_called(
-    world: World, lake: CatalogConnection
-) -> None:
+def test_dead_letters_are_read_back_under_any_catalog_and_namespace(world: World, lake: CatalogConnection) -> None:
     catalog, namespace = f"eu-{world.suffix}", str(int(world.suffix, 16))
     world.add_catalog(catalog, lake)
     topic = world.topic()
@@ -87,7 +87,7 @@ def test_dead_letters_are_read_back_whatever_catalog_and_namespace_are_called(
 
 
 def killed(world: World, names_: Sequence[str]) -> None:
-    """A driver is killed at each of the places in turn, on the same topic."""
+    """Kill a driver at each of the places in turn, on the same topic."""
     topic = world.topic()
     job = world.job(topic)
     world.apply(job)
@@ -109,12 +109,12 @@ def killed(world: World, names_: Sequence[str]) -> None:
     audit(world, job, {0: end})
 
 
-def test_kill_9_around_the_commits(world: World) -> None:
+def test_kill_9_around_commits_lands_each_record_once(world: World) -> None:
     killed(world, ["after-commit", "after-dlq-commit"])
 
 
 def maintained(world: World, job: IngestJob) -> None:
-    """Both tables compacted, and every snapshot but the newest expired."""
+    """Compact both tables, and expire all snapshots except the newest."""
     work = TableWork(
         uid=job.uid,
         namespace=job.namespace,
@@ -131,7 +131,7 @@ def maintained(world: World, job: IngestJob) -> None:
     assert run.report().tables[0].commits == 4
 
 
-def test_dead_letters_of_a_round_that_was_killed_are_known_after_maintenance_of_both_tables(world: World) -> None:
+def test_dead_letters_of_a_killed_round_are_found_after_maintenance(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
     world.apply(job)
@@ -153,13 +153,14 @@ def test_dead_letters_of_a_round_that_was_killed_are_known_after_maintenance_of_
 
 
 @pytest.mark.long
-def test_kill_9_at_each_place(world: World) -> None:
-    # With a dead-letter table, a new driver's first commit claims it, without rows; its making is passed once in a topic's life.
+def test_kill_9_at_each_place_lands_each_record_once(world: World) -> None:
+    # With a dead-letter table, the first commit of a new driver claims it, without rows. Its creation happens once for
+    # a topic.
     dead_letters = [name for name in get_args(failpoints.Ingestion) if name not in TABLE_PLACES]
     killed(world, [*TABLE_PLACES, *dead_letters])
 
 
-def test_a_restart_goes_on_where_the_table_is(world: World) -> None:
+def test_a_restart_continues_at_the_offsets_of_the_table(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
     world.apply(job)
@@ -171,7 +172,7 @@ def test_a_restart_goes_on_where_the_table_is(world: World) -> None:
     audit(world, job, {0: 60})
 
 
-def test_two_drivers_at_once(world: World) -> None:
+def test_of_two_drivers_one_is_fenced_and_records_land_once(world: World) -> None:
     topics = [world.topic(f"t{number}") for number in range(3)]
     jobs = [world.job(topic, freshness_ms=500) for topic in topics]
     world.apply(*jobs)
@@ -188,7 +189,7 @@ def test_two_drivers_at_once(world: World) -> None:
         assert "Fenced" in states
 
 
-def test_a_driver_whose_topics_all_have_another_writer_ends(world: World) -> None:
+def test_a_driver_that_is_fenced_on_all_topics_exits(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
     world.apply(job)
@@ -197,7 +198,7 @@ def test_a_driver_whose_topics_all_have_another_writer_ends(world: World) -> Non
     await_all(world, job, 20)
     state = world.await_state(job, "CaughtUp", old)
     assert state.rows + state.dead_letters == 20
-    # A newer driver takes over while the old one is still there.
+    # A newer driver takes over while the older one still runs.
     _, thread = world.drivers[0]
     world.settings = world.settings.model_copy(update={"group": "test"})
     table = world.table(job)
@@ -218,7 +219,7 @@ def test_a_driver_whose_topics_all_have_another_writer_ends(world: World) -> Non
 
 @pytest.fixture
 def flaky(world: World, lake: CatalogConnection, database: Postgres) -> Iterator[Proxy]:
-    """The catalog ``flaky``: the usual one, behind a proxy."""
+    """Return catalog ``flaky``: the usual one behind a proxy."""
     with Proxy(database.port) as proxy:
         connection = lake.model_copy(
             update={"uri": lake.uri.replace(str(database.port), str(proxy.port)) + "?prepareThreshold=0"}
@@ -228,7 +229,7 @@ def flaky(world: World, lake: CatalogConnection, database: Postgres) -> Iterator
 
 
 @pytest.mark.parametrize("after", [0, 1], ids=["dead letters", "table"])
-def test_a_catalog_that_commits_and_does_not_answer(world: World, flaky: Proxy, after: int) -> None:
+def test_a_commit_without_an_answer_lands_each_record_once(world: World, flaky: Proxy, after: int) -> None:
     topic = world.topic()
     job = world.job(topic, table={"catalog": f"flaky_{world.suffix}"})
     world.apply(job)
@@ -244,7 +245,7 @@ def test_a_catalog_that_commits_and_does_not_answer(world: World, flaky: Proxy, 
     audit(world, job, {0: end})
 
 
-def test_a_topic_that_is_deleted_and_made_again_begins_at_its_beginning(world: World) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
     topic, job = topic_with(world, some(0))
     before = world.topic_id(topic)
     world.delete(topic)
@@ -257,16 +258,17 @@ def test_a_topic_that_is_deleted_and_made_again_begins_at_its_beginning(world: W
 
 
 @pytest.mark.parametrize("history", ["kept", "expired", "compacted"])
-def test_dead_letters_of_a_topic_before_keep_no_record_out(
+def test_dead_letters_of_an_earlier_topic_hide_no_record(
     world: World, monkeypatch: pytest.MonkeyPatch, history: str
 ) -> None:
-    """The driver ends between the two tables' commits of a re-created topic, and what its dead-letter table knows of commits is gone."""
+    """The driver ends between the commits of the two tables of a re-created topic, and the dead-letter table has
+    lost its commit data."""
     between = threading.Event()
 
     def fail(_: failpoints.Failpoints, name: str) -> None:
         if name == "after-dlq-commit":
             between.set()
-        # Nothing more is committed, however often it is tried.
+        # No retry commits anything more.
         if between.is_set():
             raise failpoints.FailpointError(name)
 
@@ -297,7 +299,7 @@ def test_dead_letters_of_a_topic_before_keep_no_record_out(
     assert places([*world.rows(job), *world.dead(job)]) == exactly({0: 20}) + exactly({0: 27})
 
 
-def test_the_contract_of_another_topic_id_waits(world: World) -> None:
+def test_a_contract_of_another_topic_id_waits(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, topic_id="AAAAAAAAAAAAAAAAAAAAAA")
     world.produce(topic, some(0))
@@ -309,7 +311,7 @@ def test_the_contract_of_another_topic_id_waits(world: World) -> None:
     await_all(world, job, 20)
 
 
-def test_commits_of_others_do_not_matter(world: World) -> None:
+def test_commits_of_other_writers_do_not_stop_rounds(world: World) -> None:
     topic, job = topic_with(world, some(0))
     stop = threading.Event()
 
@@ -317,7 +319,8 @@ def test_commits_of_others_do_not_matter(world: World) -> None:
         while not stop.is_set():
             world.spark.sql(f"delete from {job.table.identifier} where id = -1")
             world.table(job).newAppend().set(names.SUMMARY_KIND, "compact").commit()
-            # Who never pauses may win for ever on a slow machine: progress against that is no promise of optimistic commits.
+            # A writer without pauses may win every race on a slow machine. Optimistic commits promise no progress
+            # against it.
             stop.wait(0.1)
 
     thread = threading.Thread(target=others)
@@ -332,7 +335,7 @@ def test_commits_of_others_do_not_matter(world: World) -> None:
     audit(world, job, {0: 100})
 
 
-def test_offsets_outlive_the_snapshots_that_brought_them(world: World) -> None:
+def test_offsets_survive_the_expiry_of_their_snapshots(world: World) -> None:
     topic, job = topic_with(world, some(0))
     world.table(job).newAppend().set(names.SUMMARY_KIND, "compact").commit()
     world.table(job).expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
@@ -346,7 +349,7 @@ def test_offsets_outlive_the_snapshots_that_brought_them(world: World) -> None:
     audit(world, job, {0: 60})
 
 
-def test_after_a_rollback_the_records_land_again(world: World) -> None:
+def test_records_land_again_after_a_rollback(world: World) -> None:
     topic, job = topic_with(world, good(0))
     snapshot = world.table(job).currentSnapshot().snapshotId()
     world.produce(topic, good(10))
@@ -357,7 +360,7 @@ def test_after_a_rollback_the_records_land_again(world: World) -> None:
     audit(world, job, {0: 21})
 
 
-def test_a_dropped_table_is_made_again_with_every_record(world: World) -> None:
+def test_a_dropped_table_is_recreated_with_every_record(world: World) -> None:
     topic, job = topic_with(world, good(0))
     world.spark.sql(f"drop table {job.table.identifier}")
     world.produce(topic, [value(10)])
@@ -365,7 +368,7 @@ def test_a_dropped_table_is_made_again_with_every_record(world: World) -> None:
     audit(world, job, {0: 11})
 
 
-def test_records_that_retention_deleted_are_said(world: World) -> None:
+def test_records_deleted_by_retention_are_reported(world: World) -> None:
     from confluent_kafka import TopicPartition
 
     topic, job = topic_with(world, good(0))
@@ -382,7 +385,7 @@ def test_records_that_retention_deleted_are_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
 )
-def test_kill_9_at_random_moments(world: World, seed: int, kills: int) -> None:
+def test_kill_9_at_random_moments_lands_each_record_once(world: World, seed: int, kills: int) -> None:
     choose = random.Random(seed)
     topic = world.topic(partitions=1)
     job = world.job(topic, freshness_ms=500)
@@ -391,7 +394,7 @@ def test_kill_9_at_random_moments(world: World, seed: int, kills: int) -> None:
 
     def write() -> None:
         nonlocal end
-        # Not as fast as it can: all that is written is counted one by one in the end.
+        # Not at full speed, because the test counts every record at the end.
         while not stop.wait(0.05):
             world.produce(topic, some(end))
             end += 20
@@ -403,7 +406,7 @@ def test_kill_9_at_random_moments(world: World, seed: int, kills: int) -> None:
             with world.spawn() as driver:
                 landed = world.landed(job)
                 await_true("a commit", lambda landed=landed: world.landed(job) != landed, 120)  # type: ignore[misc]
-                # The moment is the point here: anywhere in the rounds that follow.
+                # The time of the kill is the input: any time in the following rounds.
                 threading.Event().wait(choose.uniform(0, 4))
                 driver.process.kill()
     finally:

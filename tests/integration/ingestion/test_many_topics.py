@@ -1,4 +1,4 @@
-"""Many topics in one group: adding or removing one restarts nothing, and a failing topic does not delay the others."""
+"""Many topics in one group: adding or removing a topic restarts nothing, and a failing topic delays no other."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from firn.model.jobs import KafkaConnection
 from tests.integration.ingestion.world import World, value
 
 
-def test_fifty_topics_in_one_group(world: World) -> None:
+def test_one_group_lands_fifty_topics(world: World) -> None:
     topics = [world.topic(f"t{number}") for number in range(50)]
     jobs = [world.job(topic) for topic in topics]
     for number, topic in enumerate(topics):
@@ -18,28 +18,28 @@ def test_fifty_topics_in_one_group(world: World) -> None:
     union = " union all ".join(
         f"select '{number}' as number, id from {job.table.identifier}" for number, job in enumerate(jobs)
     )
-    found = Counter((int(row.number), row.id) for row in world.spark.sql(union).collect())
-    assert found == Counter({(number, number): number + 1 for number in range(50)})
+    copies = Counter((int(row.number), row.id) for row in world.spark.sql(union).collect())
+    assert copies == Counter({(number, number): number + 1 for number in range(50)})
 
 
-def test_topics_come_and_go(world: World) -> None:
+def test_topics_join_and_leave_a_running_driver(world: World) -> None:
     first, second = world.topic("first"), world.topic("second")
-    one, two = world.job(first), world.job(second)
-    world.apply(one)
+    job, two = world.job(first), world.job(second)
+    world.apply(job)
     world.start()
     world.produce(first, [value(1)])
-    world.await_rows(one, 1)
+    world.await_rows(job, 1)
     world.apply(two)
     world.produce(second, [value(2)])
     world.await_rows(two, 1)
-    world.remove(one)
-    world.await_offsets(lambda: world.progress(one) is None, "the topic to leave", one)
+    world.remove(job)
+    world.await_offsets(lambda: world.progress(job) is None, "the topic to leave", job)
     world.produce(first, [value(3)])
     world.produce(second, [value(4)])
     world.await_rows(two, 2)
-    assert len(world.rows(one)) == 1
-    world.apply(one)
-    assert [row["id"] for row in world.await_rows(one, 2)] == [1, 3]
+    assert len(world.rows(job)) == 1
+    world.apply(job)
+    assert [row["id"] for row in world.await_rows(job, 2)] == [1, 3]
 
 
 def test_a_suspended_topic_waits(world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_suspended_topic_waits(world: World) -> None:
     world.await_rows(job, 1)
 
 
-def test_what_is_broken_holds_up_nobody_else(world: World) -> None:
+def test_a_broken_topic_delays_no_other(world: World) -> None:
     good = world.job(world.topic("good"))
     missing = world.job(f"missing_{world.suffix}")
     catalog = world.settings.catalogs["lake"].model_copy(update={"uri": "postgresql://127.0.0.1:9/lake"})

@@ -1,4 +1,4 @@
-"""The driver as a process: what it tells over HTTP, and how it ends."""
+"""The driver as a process: its HTTP answers, and its exit codes."""
 
 import signal
 from pathlib import Path
@@ -22,13 +22,13 @@ from tests.servers.process import await_true
 
 
 def answer(driver: Process, path: str) -> httpx.Response:
-    """Return the driver's answer, which has to come."""
-    found = driver.get(path)
-    assert found is not None, path
-    return found
+    """Return an answer of the driver. Fail without one."""
+    response = driver.get(path)
+    assert response is not None, path
+    return response
 
 
-def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) -> None:
+def test_a_driver_reports_progress_and_exits_on_sigterm(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, name="orders")
     world.produce(topic, [b"bad", *(value(number) for number in range(20))])
@@ -37,8 +37,10 @@ def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) ->
 
         def landed() -> bool:
             assert driver.process.poll() is None, (world.directory / "driver.log").read_text()[-3000:]
-            found = driver.get("/progress")
-            return found is not None and [one["rows"] for one in found.json()["topics"]] == [20]
+            response = driver.get("/progress")
+            return response is not None and [
+                topic_progress["rows"] for topic_progress in response.json()["topics"]
+            ] == [20]
 
         await_true("twenty rows in /progress", landed, 300)
         (told,) = answer(driver, "/progress").json()["topics"]
@@ -67,8 +69,8 @@ def test_a_driver_tells_how_it_does_and_ends_when_it_is_told_to(world: World) ->
     assert len(world.rows(job)) == 20
 
 
-def test_a_rotated_password_is_taken_up_by_the_next_start(world: World, broker: Kafka) -> None:
-    """As in a pod: the mounted file changes under the running driver, which ends and is started again."""
+def test_a_restarted_driver_uses_a_rotated_password(world: World, broker: Kafka) -> None:
+    """The mounted file changes under the running driver, as in a pod. The driver exits and is restarted."""
     user = f"rotating_{world.suffix}"
     topic = world.topic()
     job = world.job(topic, profile="rotating")
@@ -94,7 +96,7 @@ def test_a_rotated_password_is_taken_up_by_the_next_start(world: World, broker: 
 
 
 def grant(world: World, user: str) -> None:
-    """``user`` may do everything with topics."""
+    """Allow ``user`` all operations on topics."""
     everything = AclBinding(
         ResourceType.TOPIC,
         "*",
@@ -108,13 +110,13 @@ def grant(world: World, user: str) -> None:
 
 
 def let_in(world: World, user: str, password: str) -> None:
-    """``user`` has this password and no other."""
+    """Set the only password of ``user``."""
     mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     change = UserScramCredentialUpsertion(user, mechanism, password.encode())
     world.admin.alter_user_scram_credentials([change])[user].result(30)
 
 
-def test_settings_that_mean_nothing_end_the_process_for_good(world: World) -> None:
+def test_invalid_settings_have_an_exit_code_without_retry(world: World) -> None:
     world.settings = world.settings.model_copy(
         update={"catalogs": {"lake": world.settings.catalogs["lake"].model_copy(update={"uri": "what"})}}
     )
@@ -123,8 +125,11 @@ def test_settings_that_mean_nothing_end_the_process_for_good(world: World) -> No
     assert "catalog lake" in (world.directory / "driver.log").read_text()
 
 
-def test_a_heap_that_is_exhausted_is_told_by_the_exit_code(world: World) -> None:
-    spark_conf = {**world.settings.spark_conf, "spark.testing.memory": str(2**30)}  # lets Spark start with so little
+def test_an_exhausted_heap_has_its_own_exit_code(world: World) -> None:
+    spark_conf = {
+        **world.settings.spark_conf,
+        "spark.testing.memory": str(2**30),
+    }  # allows Spark to start with little memory
     world.settings = world.settings.model_copy(update={"heap": "40m", "spark_conf": spark_conf})
     with world.spawn() as driver:
         assert driver.process.wait(120) == ExitCode.OUT_OF_MEMORY, (world.directory / "driver.log").read_text()[-3000:]

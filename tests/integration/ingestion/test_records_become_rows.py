@@ -1,4 +1,4 @@
-"""Records of a real Kafka come out of the table as they went in, whatever they are like."""
+"""Records of a real Kafka become rows with the same content, for records of any kind."""
 
 import json
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def test_records_written_before_and_after_the_driver_started_are_rows(world: Wor
     assert world.landed(job) == {0: 150, 1: 0}
 
 
-def test_keys_headers_and_payloads_are_kept_to_the_byte(world: World) -> None:
+def test_keys_headers_and_payloads_keep_their_bytes(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, record_schema=RecordSchema(format="Raw"))
     records = [
@@ -42,12 +42,12 @@ def test_keys_headers_and_payloads_are_kept_to_the_byte(world: World) -> None:
     assert [row["value"] for row in rows] == [record.value for record in records]
     assert [row["key"] for row in rows] == [record.key for record in records]
     assert [row["_kafka"]["key"] for row in rows] == [record.key for record in records]
-    headers = [[(one["key"], one["value"]) for one in row["_kafka"]["headers"] or ()] for row in rows]
+    headers = [[(header["key"], header["value"]) for header in row["_kafka"]["headers"] or ()] for row in rows]
     assert headers == [record.headers or [] for record in records]
 
 
 @pytest.mark.parametrize("reader", ["client", "spark"])
-def test_both_readers_give_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_readers_land_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
     job = world.job(topic)
@@ -80,7 +80,7 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
     world.apply(job)
     world.start()
     world.await_rows(job, 300)
-    # This round is read in the session that does not weigh its batches, the next one is not.
+    # The session without sized batches reads this round, and the other session reads the next one.
     world.produce(topic, [b"%d" % n * 500_000 for n in range(10, 50)])
     rows = world.await_rows(job, 340)
     assert [row["value"] for row in rows[300:]] == [b"%d" % n * 500_000 for n in range(10, 50)]
@@ -89,7 +89,7 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
 
 
 def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Spark's own source cannot read such a record at all.
+    # Spark's own source cannot read such a record.
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
     topic = world.topic(message_timestamp_after_max_ms=str(2**63 - 1))
     job = world.job(topic)
@@ -115,14 +115,14 @@ def test_only_committed_records_are_rows(world: World) -> None:
         ]
     ):
         producer.begin_transaction()
-        world.produce(topic, [value(number * 10 + one) for one in range(10)], producer)
+        world.produce(topic, [value(number * 10 + digit) for digit in range(10)], producer)
         end(30)
     world.apply(job)
     world.start()
     rows = world.await_rows(job, 20)
     assert [row["id"] for row in rows] == [*range(10), *range(20, 30)]
     world.await_state(job, "CaughtUp", lag_records=0)
-    # A transaction that is still open holds nobody up, and is not read.
+    # An open transaction delays no other record, and its records are not read.
     producer.begin_transaction()
     world.produce(topic, [value(99)], producer)
     world.await_state(job, "CaughtUp", lag_records=0)
@@ -131,7 +131,7 @@ def test_only_committed_records_are_rows(world: World) -> None:
     assert world.await_rows(job, 21)[-1]["id"] == 99
 
 
-def test_offsets_that_compaction_took_away_are_stepped_over(world: World) -> None:
+def test_the_driver_reads_across_compacted_offsets(world: World) -> None:
     topic = world.topic(
         cleanup_policy="compact",
         segment_ms="100",
@@ -153,7 +153,7 @@ def test_offsets_that_compaction_took_away_are_stepped_over(world: World) -> Non
     assert set(places(rows).values()) == {1}
 
 
-def test_typed_columns(world: World) -> None:
+def test_each_type_becomes_its_column_type(world: World) -> None:
     fields = (
         Column(name="flag", type="boolean"),
         Column(name="amount", type="decimal(10, 2)"),
@@ -184,7 +184,7 @@ def test_typed_columns(world: World) -> None:
     assert all(empty[field.name] is None for field in fields)
 
 
-def test_flat_metadata_columns_and_format_3(world: World) -> None:
+def test_flat_metadata_columns_land_in_a_table_of_version_3(world: World) -> None:
     topic = world.topic()
     target = {"metadata_columns": "Flat", "format_version": 3, "partition_by": ("bucket(2, id)",)}
     job = world.job(topic, table={**target, "properties": {"kept": "1", "dropped": "2"}})
@@ -202,7 +202,7 @@ def test_flat_metadata_columns_and_format_3(world: World) -> None:
             "dropped": "2",
         }.items()
     )
-    # Only the spec's own are taken back.
+    # Only properties that the spec set are removed.
     world.table(job).updateProperties().set("somebody.s", "own").commit()
     world.apply(world.job(topic, generation=2, table={**target, "properties": {"kept": "3"}}))
     world.await_state(job, "CaughtUp", generation=2)
@@ -223,7 +223,7 @@ def test_start_from_latest_is_remembered_across_a_restart(world: World) -> None:
     assert [row["id"] for row in world.await_rows(job, 3)] == [5, 6, 7]
 
 
-def test_start_from_a_time(world: World) -> None:
+def test_start_from_a_time_reads_from_that_time(world: World) -> None:
     topic = world.topic(partitions=2)
     job = world.job(topic, start_from=StartFrom(kind="Timestamp", timestamp_ms=1_700_000_000_005))
     world.produce(topic, [Record(value(n), timestamp=1_700_000_000_000 + n) for n in range(10)])
@@ -234,7 +234,7 @@ def test_start_from_a_time(world: World) -> None:
     assert 77 in {row["id"] for row in world.await_rows(job, 6)}
 
 
-def test_partitions_that_are_added_begin_at_their_beginning(world: World) -> None:
+def test_added_partitions_are_read_from_their_beginning(world: World) -> None:
     from confluent_kafka.admin import NewPartitions
 
     topic = world.topic()
@@ -247,7 +247,7 @@ def test_partitions_that_are_added_begin_at_their_beginning(world: World) -> Non
     assert [row["_kafka"]["partition"] for row in world.await_rows(job, 1)] == [1]
 
 
-def test_tls_and_sasl(world: World) -> None:
+def test_records_land_over_tls_and_sasl(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, profile="secure")
     world.produce(topic, [value(1)])
@@ -256,7 +256,7 @@ def test_tls_and_sasl(world: World) -> None:
     world.await_rows(job, 1)
 
 
-def test_tls_and_sasl_in_sparks_reader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spark_reader_uses_tls_and_sasl(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
     topic = world.topic()
     job = world.job(topic, profile="secure")

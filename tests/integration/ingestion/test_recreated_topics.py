@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again while a round works on it: what was read of the one never gets among the rows of the other."""
+"""A topic is deleted and re-created during a round. Records of the old topic never become rows of the new one."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
 
 
 class Gate:
-    """Holds the first who comes by once it is closed, until it is opened."""
+    """After ``closed`` is set, hold the first caller until ``open`` is set."""
 
     def __init__(self) -> None:
         self.closed, self.held, self.open = threading.Event(), threading.Event(), threading.Event()
@@ -56,7 +56,7 @@ def gate_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
     ("place", "landed_of_old"),
     [("before reading", OLD), ("after-data-files", OLD), ("before-commit", [*OLD, *WAITING])],
 )
-def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
+def test_a_topic_recreated_during_a_round_is_read_from_its_beginning(
     world: World, storage: S3, monkeypatch: pytest.MonkeyPatch, place: str, landed_of_old: list[int]
 ) -> None:
     gate = gate_at(place, monkeypatch)
@@ -70,7 +70,7 @@ def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
     gate.closed.set()
     world.produce(topic, [value(number) for number in WAITING])
     assert gate.held.wait(WAIT)
-    # The new topic is longer than what the round is about to read of the old one: the same offsets hold other records.
+    # The new topic is longer than the range of the round in the old one, so the same offsets hold other records.
     world.delete(topic)
     world.create(topic)
     world.produce(topic, [value(number) for number in NEW])
@@ -85,11 +85,11 @@ def test_a_topic_recreated_during_a_round_begins_at_its_own_beginning(
     assert landed is not None
     assert landed.offsets == {0: len(NEW)}
     assert landed.topic_id == world.topic_id(topic) != old_id
-    # Each file of the table is named by it: those of the round that was thrown away are gone.
+    # The table refers to each file, so the files of the discarded round are deleted.
     named = {row.file_path for row in world.spark.sql(f"select file_path from {job.table.identifier}.files").collect()}
     data = storage.directory / "buckets" / storage.bucket / world.table(job).location().split("/", 3)[3] / "data"
     assert {path.name for path in data.rglob("*.parquet")} == {path.rsplit("/", 1)[1] for path in named}
-    # The audit is of the new topic alone.
+    # The audit reads the new topic only.
     (audited,) = audit_of(world, job).partitions
     assert (audited.rows, audited.records, audited.exact) == (len(NEW), len(NEW), True)
 

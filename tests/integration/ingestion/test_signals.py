@@ -1,4 +1,4 @@
-"""A driver that receives SIGTERM, or is frozen, in the middle of its work."""
+"""A driver receives SIGTERM, or is frozen, during a round."""
 
 import signal
 import subprocess
@@ -13,9 +13,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 
 
-def test_sigterm_in_the_middle_of_a_commit_lets_the_commit_end(
-    world: World, lake: CatalogConnection, database: Postgres
-) -> None:
+def test_a_commit_completes_after_sigterm(world: World, lake: CatalogConnection, database: Postgres) -> None:
     with Proxy(database.port) as proxy:
         uri = lake.uri.replace(str(database.port), str(proxy.port))
         world.add_catalog(f"held_{world.suffix}", lake.model_copy(update={"uri": uri}))
@@ -23,14 +21,14 @@ def test_sigterm_in_the_middle_of_a_commit_lets_the_commit_end(
         job = world.job(topic, table={"catalog": f"held_{world.suffix}"})
         world.produce(topic, some(0))
         world.apply(job)
-        # It stands still before the first of the two commits of its round, and has the signal when it goes on.
+        # The driver stops before the first of two commits of its round, and receives the signal when it continues.
         with world.spawn("before-dlq-commit=stop:1") as driver:
             driver.await_stopped()
             assert world.landed(job) == {}
             proxy.hold()
             driver.process.send_signal(signal.SIGTERM)
             driver.process.send_signal(signal.SIGCONT)
-            # The catalog does not answer: this long, the commit cannot end, and neither may the driver.
+            # While the catalog does not answer, the commit cannot end, and the driver must not exit.
             with pytest.raises(subprocess.TimeoutExpired):
                 driver.process.wait(3)
             proxy.release()

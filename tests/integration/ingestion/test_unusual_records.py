@@ -1,4 +1,4 @@
-"""Whatever records and logs are like, both ways of reading bring every committed record to the table, as it was, once."""
+"""Both readers bring every committed record of unusual logs into the table, unchanged and once."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from tests.integration.ingestion.world import Record, World, places, value
 
 READERS = {"client": 10**9, "spark": 0}
 LAST_MICROSECONDS = 9_223_372_036_854_775
-"""The last time in milliseconds that fits a column of microseconds."""
+"""The last time in milliseconds that fits into a column of microseconds."""
 TIMES = [1, 253_402_300_800_000, LAST_MICROSECONDS, LAST_MICROSECONDS + 1, 2**63 - 1]
-"""Around 1970, the year 10000, and both sides of what fits."""
+"""Times around 1970 and the year 10000, and on both sides of the limits."""
 
 
 def read_by(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def read_by(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_any_time_that_kafka_can_hold(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_any_kafka_timestamp_land(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_by(reader, monkeypatch)
     topic = world.topic(message_timestamp_after_max_ms=str(2**63 - 1))
     job = world.job(topic, table={"partition_by": ("day(_kafka.timestamp)",)})
@@ -31,7 +31,7 @@ def test_any_time_that_kafka_can_hold(world: World, reader: str, monkeypatch: py
     world.apply(job)
     world.start()
     world.await_offsets(lambda: world.landed(job) == {0: 7}, "offset 7", job)
-    # As numbers: Python's own times end with the year 9999.
+    # As numbers, because Python's times end with the year 9999.
     columns = "id, unix_micros(_kafka.timestamp) as micros, _kafka.timestamp_ms as ms, _kafka.timestamp_type as kind"
     rows = world.spark.sql(f"select {columns} from {job.table.identifier} order by id").collect()
     expected = [
@@ -45,7 +45,7 @@ def test_any_time_that_kafka_can_hold(world: World, reader: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_any_key_value_and_header(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_any_key_value_and_header_land(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_by(reader, monkeypatch)
     topic = world.topic()
     job = world.job(topic, record_schema=RecordSchema(format="Raw"))
@@ -63,12 +63,14 @@ def test_any_key_value_and_header(world: World, reader: str, monkeypatch: pytest
     world.start()
     rows = world.await_rows(job, len(records))
     assert [(row["key"], row["value"]) for row in rows] == [(record.key, record.value) for record in records]
-    headers = [[(one["key"], one["value"]) for one in row["_kafka"]["headers"] or ()] for row in rows]
+    headers = [[(header["key"], header["value"]) for header in row["_kafka"]["headers"] or ()] for row in rows]
     assert headers == [record.headers or [] for record in records]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_header_names_that_are_not_utf_8(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_with_header_names_that_are_not_utf_8_land(
+    world: World, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_by(reader, monkeypatch)
     topic = world.topic()
     job = world.job(topic)
@@ -80,12 +82,12 @@ def test_header_names_that_are_not_utf_8(world: World, reader: str, monkeypatch:
     world.apply(job)
     world.start()
     rows = world.await_rows(job, 6)
-    headers = [[(one["key"], one["value"]) for one in row["_kafka"]["headers"]] for row in rows]
+    headers = [[(header["key"], header["value"]) for header in row["_kafka"]["headers"]] for row in rows]
     expected = ["\ufffd\ufffd", "cut short \ufffd", "a\ufffd(b", "\ufffd"]
     assert headers == [[("plain", b"1")], *([(name, b"v")] for name in expected), [("plain", None)]]
 
 
-def test_a_log_with_aborted_transactions_and_compacted_gaps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_with_aborted_transactions_and_gaps_lands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = world.topic(
         cleanup_policy="compact",
         segment_ms="100",
@@ -98,15 +100,15 @@ def test_a_log_with_aborted_transactions_and_compacted_gaps(world: World, monkey
 
     def transaction(ids: range, end: Any) -> None:
         transactional.begin_transaction()
-        world.produce(topic, [Record(value(one), key=b"k%d" % (one % 20)) for one in ids], transactional)
+        world.produce(topic, [Record(value(id_), key=b"k%d" % (id_ % 20)) for id_ in ids], transactional)
         end(30)
 
     for first in (0, 100, 200):
         transaction(range(first, first + 20), transactional.commit_transaction)
         transaction(range(first + 50, first + 60), transactional.abort_transaction)
-    # 40 records that newer ones replaced, 30 aborted ones, 6 markers.
+    # 40 records that newer ones replaced, 30 aborted ones and 6 markers.
     world.await_compaction(topic, 70, Record(value(300), key=b"filler"))
-    # Nothing but what nobody may read stands at the end.
+    # The end of the log holds only records that no consumer may read.
     transaction(range(400, 410), transactional.abort_transaction)
     end = world.end(topic)
     for reader in READERS:
@@ -126,9 +128,7 @@ def test_a_log_with_aborted_transactions_and_compacted_gaps(world: World, monkey
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_log_of_nothing_but_an_aborted_transaction(
-    world: World, reader: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_transaction_alone_lands_no_row(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_by(reader, monkeypatch)
     topic = world.topic()
     job = world.job(topic)

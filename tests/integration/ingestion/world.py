@@ -1,4 +1,4 @@
-"""The world of the ingestion tests: topics with records, contracts, drivers, and the content of the tables."""
+"""The world of the ingestion tests: topics with records, contracts, drivers, and the content of tables."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def value(number: int, **more: object) -> bytes:
 
 @dataclass
 class Record:
-    """A record to produce; ``partition`` None leaves it to the client."""
+    """A record to produce. With ``partition`` None the client chooses one."""
 
     value: bytes | None
     key: bytes | None = None
@@ -53,7 +53,7 @@ class Record:
 
 
 class World(AbstractContextManager["World"]):
-    """Everything of one test; ends its drivers and fails if one of them ended badly."""
+    """All state of one test. At the end it stops the drivers, and fails if a driver failed."""
 
     def __init__(self, settings: GroupSettings, broker: Kafka, spark: Any, directory: Path) -> None:
         self.suffix = uuid.uuid4().hex[:8]
@@ -74,18 +74,18 @@ class World(AbstractContextManager["World"]):
         self.stop()
 
     def add_catalog(self, name: str, connection: CatalogConnection) -> None:
-        """Makes a catalog known to the drivers that are started from here on, and to this test's own reading."""
+        """Add a catalog for drivers that start later, and for the reads of this test."""
         self.settings = self.settings.model_copy(update={"catalogs": {**self.settings.catalogs, name: connection}})
         self.tables = Tables(Catalogs(self.spark, self.settings))
         for key, setting in catalog_conf(self.settings).items():
             self.spark.conf.set(key, setting)
-        # Opened here, before a driver does: Iceberg's two first openers of one database race to bring its tables about.
+        # Opened here before a driver does, because two first openers of a database race to create its tables.
         self.tables.load(name, "nothing", "nothing")
 
     # Kafka
 
     def topic(self, name: str = "orders", partitions: int = 1, **config: str) -> str:
-        """Creates a topic; its name is unique to this test."""
+        """Create a topic with a name unique to this test."""
         name = f"{name}_{self.suffix}"
         self.create(name, partitions, **config)
         return name
@@ -101,20 +101,20 @@ class World(AbstractContextManager["World"]):
         return kafka_id(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
 
     def produce(self, topic: str, records: Iterable[Record | bytes | None], producer: Producer | None = None) -> None:
-        """Produces and waits until all are acknowledged."""
+        """Produce records and wait until all are acknowledged."""
         failures: list[object] = []
         producer = producer or self.producer
         for record in records:
-            one = record if isinstance(record, Record) else Record(record)
-            more: dict[str, Any] = {} if one.partition is None else {"partition": one.partition}
+            sent = record if isinstance(record, Record) else Record(record)
+            more: dict[str, Any] = {} if sent.partition is None else {"partition": sent.partition}
             while True:
                 try:
                     producer.produce(
                         topic,
-                        value=one.value,
-                        key=one.key,
-                        headers=list(one.headers) if one.headers is not None else None,
-                        timestamp=one.timestamp,
+                        value=sent.value,
+                        key=sent.key,
+                        headers=list(sent.headers) if sent.headers is not None else None,
+                        timestamp=sent.timestamp,
                         on_delivery=lambda error, _: failures.append(error) if error else None,
                         **more,
                     )
@@ -125,8 +125,10 @@ class World(AbstractContextManager["World"]):
         assert not failures, failures
 
     def await_compaction(self, topic: str, gone: int, filler: Record) -> None:
-        """Until the log cleaner has removed at least ``gone`` records of the topic's one partition. It never touches the active segment, and
-        only a new record rolls that: ``filler`` is produced until it is done."""
+        """Wait until the log cleaner has removed at least ``gone`` records of the only partition.
+
+        The cleaner never touches the active segment, and only a new record rolls it. So ``filler`` is produced until
+        the cleaner is done."""
 
         def cleaned() -> bool:
             self.produce(topic, [filler])
@@ -148,7 +150,7 @@ class World(AbstractContextManager["World"]):
         await_true(f"compaction of {topic}", cleaned, WAIT)
 
     def end(self, topic: str, partition: int = 0) -> int:
-        """The partition's end, markers included."""
+        """Return the end offset of the partition, markers included."""
         place = TopicPartition(topic, partition)
         return int(self.admin.list_offsets({place: OffsetSpec.latest()})[place].result(30).offset)
 
@@ -185,7 +187,7 @@ class World(AbstractContextManager["World"]):
     # Drivers
 
     def spawn(self, failpoints: str = "") -> "Process":
-        """A driver as a process of its own, as the image starts it."""
+        """Start a driver as a process, as the image does."""
         return Process(self, failpoints)
 
     def start(self, failpoints: str = "", **settings: Any) -> Driver:
@@ -214,25 +216,25 @@ class World(AbstractContextManager["World"]):
 
     def await_state(self, job: IngestJob, state: str, driver: Driver | None = None, **also: object) -> TopicProgress:
         def reached() -> bool:
-            found = self.progress(job, driver)
+            topic = self.progress(job, driver)
             return (
-                found is not None
-                and found.state == state
-                and all(getattr(found, key) == want for key, want in also.items())
+                topic is not None
+                and topic.state == state
+                and all(getattr(topic, key) == want for key, want in also.items())
             )
 
         try:
             await_true(f"{job.topic} in state {state} {also}", reached, WAIT)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.progress(job, driver)}") from None
-        found = self.progress(job, driver)
-        assert found is not None
-        return found
+        topic = self.progress(job, driver)
+        assert topic is not None
+        return topic
 
     # Tables
 
     def await_rows(self, job: IngestJob, count: int, seconds: float = WAIT) -> list[dict[str, Any]]:
-        """The table's rows once there are ``count`` of them. More is as wrong as fewer."""
+        """Return the rows of the table after it has ``count`` rows. Fail if it has more."""
         self.await_offsets(lambda: self.size(job) >= count, f"{count} rows in {job.table.identifier}", job, seconds)
         rows = self.rows(job)
         assert len(rows) == count
@@ -248,13 +250,14 @@ class World(AbstractContextManager["World"]):
         return self.tables.load(job.table.catalog, job.table.namespace, job.table.name + suffix)
 
     def size(self, job: IngestJob) -> int:
-        """How many rows the table's metadata says there are. Cheap enough to be asked until it is so, which a Spark job is not."""
+        """Return the number of rows by the metadata of the table. It is cheap enough for polling, unlike a Spark
+        job."""
         table = self.table(job)
         snapshot = None if table is None else table.currentSnapshot()
         return 0 if snapshot is None else int(snapshot.summary().get("total-records"))
 
     def rows(self, job: IngestJob, suffix: str = "") -> list[dict[str, Any]]:
-        """All rows, by partition and offset. Read by Spark, which does not share code with the writer."""
+        """Return all rows by partition and offset. Spark reads them, and shares no code with the writer."""
         if self.table(job, suffix) is None:
             return []
         name = quoted(job.table.catalog, job.table.namespace, job.table.name + suffix)
@@ -281,7 +284,7 @@ class World(AbstractContextManager["World"]):
 
 
 class Process(AbstractContextManager["Process"]):
-    """A driver's process; killed at the end of the with block if it is still there."""
+    """The process of a driver. The end of the with block kills it if it still runs."""
 
     def __init__(self, world: World, failpoints: str) -> None:
         file = world.directory / "group.json"
@@ -308,7 +311,7 @@ class Process(AbstractContextManager["Process"]):
         self.process.wait(30)
 
     def await_stopped(self) -> None:
-        """Until the process stands still at a failpoint."""
+        """Wait until the process stops at a failpoint."""
 
         def stopped() -> bool:
             assert self.process.poll() is None, f"ended with {self.process.returncode}"
@@ -317,7 +320,7 @@ class Process(AbstractContextManager["Process"]):
         await_true("the process is stopped", stopped, WAIT)
 
     def get(self, path: str) -> httpx.Response | None:
-        """The answer of the driver's HTTP server; None while there is none."""
+        """Return the answer of the driver's HTTP server, or None without one."""
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=10)
         except httpx.TransportError:
@@ -325,12 +328,12 @@ class Process(AbstractContextManager["Process"]):
 
 
 def places(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) is among ``rows``."""
+    """Return how often each (partition, offset) occurs in ``rows``."""
     return Counter((row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in rows)
 
 
 def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
-    """Every offset of every partition, once."""
+    """Return every offset of every partition, once each."""
     return Counter({(part, offset): 1 for part, end in partition_ends.items() for offset in range(end)})
 
 

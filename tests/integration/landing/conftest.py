@@ -1,4 +1,4 @@
-"""A Spark session with Iceberg, in this process, and tables under a temporary directory."""
+"""Run a Spark session with Iceberg in this process, with tables under a temporary directory."""
 
 import os
 import sys

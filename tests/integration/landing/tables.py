@@ -1,4 +1,4 @@
-"""The simplest form of what a driver does around a landing: read the table and commit the files."""
+"""The simplest form of the driver's work around a landing: read the table and commit the files."""
 
 import json
 from typing import Any
@@ -27,15 +27,15 @@ def results(batches: Any) -> Any:
     return [(row["kind"], json.loads(row["json"])) for batch in batches for row in batch.to_pylist()]
 
 
-def of_kind(found: Any, kind: str) -> Any:
-    return [content for name, content in found if name == kind]
+def of_kind(output: Any, kind: str) -> Any:
+    return [content for name, content in output if name == kind]
 
 
-def commit(spark: Any, identifier: str, found: Any, kind: str = Kind.DATA) -> None:
-    """Appends the data files among ``found``."""
+def commit(spark: Any, identifier: str, output: Any, kind: str = Kind.DATA) -> None:
+    """Append the data files of ``output``."""
     table, iceberg = java_table(spark, identifier), spark._jvm.org.apache.iceberg
     append = table.newAppend()
-    for descriptor in of_kind(found, kind):
+    for descriptor in of_kind(output, kind):
         node = iceberg.util.JsonUtil.mapper().readTree(json.dumps(descriptor))
         append.appendFile(iceberg.ContentFileParser.fromJson(node, table.specs()))
     append.commit()

@@ -1,4 +1,4 @@
-"""Data files in S3, reached by the properties that Java's FileIO has."""
+"""Data files in S3, with the properties of Java's FileIO."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def landed(server: Any, **changes: Any) -> Any:
     return tables.results(land(iter([records.batch([b'{"a": 1}', b'{"a": 2}'])]), plan))["t"]
 
 
-def test_a_file_is_in_the_bucket(server: Any) -> None:
+def test_a_data_file_is_written_to_the_bucket(server: Any) -> None:
     (file,) = landed(server)["data"]
     store = pyarrow.fs.S3FileSystem(
         access_key=server.access_key,
@@ -38,7 +38,7 @@ def test_a_file_is_in_the_bucket(server: Any) -> None:
     assert store.get_file_info(path).size == file["file-size-in-bytes"]
 
 
-def test_a_refusal_is_the_topics_error(server: Any) -> None:
+def test_denied_storage_is_an_error_of_the_topic(server: Any) -> None:
     error = landed(server, **{"s3.secret-access-key": "wrong"})["error"][0]
     assert "OSError" in error["type"] or "Permission" in error["type"]
     assert "wrong" not in error["message"]

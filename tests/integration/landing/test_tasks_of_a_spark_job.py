@@ -1,4 +1,4 @@
-"""A landing as Spark runs it: in forked Python workers, committed by the driver."""
+"""A landing in Spark: in forked Python workers, with commits by the driver."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from tests.unit.spark.tables import iceberg_schema
 
 
 def create(spark: Any, name: str, columns: Any, partition: str = "", **properties: Any) -> Any:
-    """A table of these columns."""
+    """Create a table of these columns."""
     iceberg, identifier = spark._jvm.org.apache.iceberg, f"{CATALOG}.jobs.{name}"
     schema = iceberg.SchemaParser.fromJson(iceberg_schema(columns).model_dump_json())
     names = spark.sparkContext._gateway.new_array(spark._jvm.String, 2)
@@ -39,8 +39,8 @@ def table_columns(job: Any) -> Any:
 
 def run(spark: Any, batches: Any, plan: Any) -> Any:
     frame = spark.createDataFrame(pa.Table.from_batches(batches)).coalesce(1)
-    found = frame.mapInArrow(functools.partial(land, plan=plan), RESULT_DDL).collect()
-    return {name: [(row.kind, json.loads(row.json)) for row in found if row.topic == name] for name in plan.topics}
+    results = frame.mapInArrow(functools.partial(land, plan=plan), RESULT_DDL).collect()
+    return {name: [(row.kind, json.loads(row.json)) for row in results if row.topic == name] for name in plan.topics}
 
 
 def test_many_topics_land_in_one_job(spark: Any) -> None:
@@ -65,43 +65,43 @@ def test_many_topics_land_in_one_job(spark: Any) -> None:
         ingested_at=1_700_000_000_000_000,
     )
     headers = [[{"key": "h", "value": b"v"}]] * 1000
-    found = run(spark, [records.batch(values, topic=names, headers=headers)], plan)
+    output = run(spark, [records.batch(values, topic=names, headers=headers)], plan)
     for name, identifier in identifiers.items():
-        commit(spark, identifier, found[name])
-    commit(spark, letters, found["flights"], Kind.DEAD)
+        commit(spark, identifier, output[name])
+    commit(spark, letters, output["flights"], Kind.DEAD)
     assert spark.table(identifiers["raw"]).count() == 100
     assert spark.table(identifiers["flights"]).where("month(at) = 3").count() == 100
     (letter,) = spark.table(letters).collect()
     assert (bytes(letter.value), letter.error_code, letter._kafka.offset) == (b"garbage", "InvalidJson", 500)
-    (stats,) = of_kind(found["flights"], Kind.STATS)
+    (stats,) = of_kind(output["flights"], Kind.STATS)
     assert (stats["rows"], stats["dead"]) == (899, 1)
     row = spark.table(identifiers["flights"]).where("_kafka.offset = 7").first()
     assert (row._kafka.headers[0].key, bytes(row._kafka.headers[0].value), row.delay) == ("h", b"v", 1.75)
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_tables_of_both_versions(spark: Any, version: str) -> None:
+def test_files_land_in_tables_of_both_versions(spark: Any, version: str) -> None:
     job = records.job(("a", "int"), Column(name="b", type="string", required=True))
     properties: dict[str, Any] = {"format-version": version}
     identifier = create(spark, f"version{version}", table_columns(job), **properties)
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=0)
     for _ in range(2):
-        found = run(spark, [records.batch([b'{"a": 1, "b": "x"}', b'{"b": "y"}'])], plan)
-        commit(spark, identifier, found["t"])
+        output = run(spark, [records.batch([b'{"a": 1, "b": "x"}', b'{"b": "y"}'])], plan)
+        commit(spark, identifier, output["t"])
     assert sorted((row.a or 0, row.b) for row in spark.table(identifier).collect()) == [(0, "y")] * 2 + [(1, "x")] * 2
     if version == "3":
         assert sorted(row._row_id for row in spark.sql(f"SELECT _row_id FROM {identifier}").collect()) == [0, 1, 2, 3]
 
 
-def test_times_of_day_which_spark_cannot_read(spark: Any) -> None:
+def test_times_of_day_land_although_spark_cannot_read_them(spark: Any) -> None:
     job = records.job(("time", "time"), ("n", "int"))
     identifier = create(spark, "times", table_columns(job))
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=0)
-    found = [(row["kind"], json.loads(row["json"])) for batch in land(iter([records.batch([b'{"time": "12:34:56.789", "n": 1}'])]), plan)
+    output = [(row["kind"], json.loads(row["json"])) for batch in land(iter([records.batch([b'{"time": "12:34:56.789", "n": 1}'])]), plan)
              for row in batch.to_pylist()]  # fmt: skip
     table = java_table(spark, identifier)
     append, iceberg = table.newAppend(), spark._jvm.org.apache.iceberg
-    for descriptor in of_kind(found, Kind.DATA):
+    for descriptor in of_kind(output, Kind.DATA):
         node = iceberg.util.JsonUtil.mapper().readTree(json.dumps(descriptor))
         append.appendFile(iceberg.ContentFileParser.fromJson(node, table.specs()))
     append.commit()
@@ -120,7 +120,7 @@ def test_large_records_come_in_bounded_batches(spark: Any) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(4 << 20))
     values = [json.dumps({"a": "x" * (1 << 20)}).encode()] * 24
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=0, buffer_bytes=8 << 20)
-    found = run(spark, [records.batch(values)], plan)["t"]
-    assert len(of_kind(found, Kind.DATA)) >= 3
-    commit(spark, identifier, found)
+    output = run(spark, [records.batch(values)], plan)["t"]
+    assert len(of_kind(output, Kind.DATA)) >= 3
+    commit(spark, identifier, output)
     assert spark.table(identifier).where("length(a) = 1048576").count() == 24

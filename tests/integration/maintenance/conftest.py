@@ -1,4 +1,4 @@
-"""PostgreSQL, S3 and a Spark session, shared by all tests of this folder; each test has tables of its own."""
+"""Run PostgreSQL, S3 and a Spark session for all tests of this folder. Each test has its own tables."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The world of the maintenance tests: tables that ingestion's writer and committer fill, runs, and their results."""
+"""The world of the maintenance tests: tables that the code of ingestion fills, runs, and their results."""
 
 import json
 import os
@@ -37,12 +37,12 @@ NOON = "2024-05-05T12:00:00Z"
 
 
 def ago(days: float) -> str:
-    """A time, as records have it."""
+    """Return a time as records have it."""
     return (datetime.now(UTC) - timedelta(days=days)).isoformat()
 
 
 class Topic:
-    """A table under ingestion, without its topic: rows are landed and committed by ingestion's own code."""
+    """A table under ingestion, without its topic. The code of ingestion lands and commits its rows."""
 
     def __init__(self, lake: "Lake", **changes: Any) -> None:
         name = f"t_{uuid.uuid4().hex[:8]}"
@@ -65,13 +65,13 @@ class Topic:
 
     @property
     def uuid(self) -> str:
-        """The table's."""
+        """Return the UUID of the table."""
         return str(self.table.operations().current().uuid())
 
     def ingest(
         self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON, timestamp_ms: int | None = None
     ) -> None:
-        """So many commits of so many rows, offsets going on; ``timestamp_ms`` of their records."""
+        """Make ``commits`` commits of ``count`` rows each, with consecutive offsets and these record timestamps."""
         for _ in range(commits):
             times = [at] * count if isinstance(at, str) else list(at)
             values = [
@@ -81,16 +81,16 @@ class Topic:
             written = {} if timestamp_ms is None else {"timestamp": [timestamp_ms * 1000] * count}
             batch = records.batch(values, offset=list(range(self.end, self.end + count)), **written)
             plan = LandingPlan({"t": TopicLanding(self.job, self.spec)}, ingested_at=0)
-            found = results(land(iter([batch]), plan))["t"]
-            assert "error" not in found, found
-            files = [json.dumps(one) for one in found["data"]]
+            output = results(land(iter([batch]), plan))["t"]
+            assert "error" not in output, output
+            files = [json.dumps(descriptor) for descriptor in output["data"]]
             self.end += count
             self.landed = self.committer.commit(self.table, files, self.landed, "topic-id", 1, {0: self.end})
 
     def fresh(self) -> Any:
-        found = self.tables.load(CATALOG, self.job.table.namespace, self.job.table.name)
-        assert found is not None
-        return found
+        table = self.tables.load(CATALOG, self.job.table.namespace, self.job.table.name)
+        assert table is not None
+        return table
 
     def work(self, **parts: Any) -> TableWork:
         return TableWork(
@@ -108,7 +108,7 @@ class Topic:
         return [row["id"] for row in self.rows()]
 
     def check(self) -> None:
-        """Every row once, and offsets are known as far as they went."""
+        """Check that every row exists once, and that the offsets are those of the last commit."""
         assert self.ids() == list(range(self.end))
         landed = newest(self.fresh())
         assert landed is not None
@@ -125,13 +125,13 @@ class Topic:
         return [row.asDict(recursive=True) for row in frame.collect()]
 
     def kinds(self) -> list[str | None]:
-        """``firn.kind`` of the snapshots on the way to the newest, oldest first."""
+        """Return ``firn.kind`` of the snapshots up to the newest, oldest first."""
         table = self.fresh()
-        found, one = [], table.currentSnapshot()
-        while one is not None:
-            found.append(one.summary().get("firn.kind"))
-            one = table.snapshot(one.parentId()) if one.parentId() is not None else None
-        return found[::-1]
+        kinds, snapshot = [], table.currentSnapshot()
+        while snapshot is not None:
+            kinds.append(snapshot.summary().get("firn.kind"))
+            snapshot = table.snapshot(snapshot.parentId()) if snapshot.parentId() is not None else None
+        return kinds[::-1]
 
     def sql(self, text: str) -> None:
         self.lake.spark.sql(text.format(t=self.identifier))
@@ -142,13 +142,13 @@ class Topic:
         )
 
     def objects(self) -> set[str]:
-        """Files in the bucket at the table's location, relative to it."""
+        """Return the files at the table's location in the bucket, relative to it."""
         root = self.lake.path(str(self.table.location()))
         return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 class Lake:
-    """The lake as a single test sees it."""
+    """The lake of one test."""
 
     def __init__(self, contract: MaintenanceRun, spark: Any, storage: S3, directory: Path) -> None:
         self.contract = contract.model_copy(
@@ -178,7 +178,7 @@ class Lake:
         return Run(run, self.spark, self.leases(), Failpoints(failpoints))
 
     def run(self, *works: TableWork, failpoints: str = "", **changes: Any) -> TableReport:
-        """A run in this process that ends well; the first table's report."""
+        """Run work in this process to a good end, and return the first table's report."""
         run = self.prepare(*works, failpoints=failpoints, **changes)
         code = run.work()
         assert code == ExitCode.DONE, run.report()
@@ -189,7 +189,7 @@ class Lake:
 
 
 class Process(AbstractContextManager["Process"]):
-    """A run's process, as the image starts it; killed at the end of the with block if it is still there."""
+    """Start the process of a run, as the image does. The end of the with block kills it if it still runs."""
 
     def __init__(self, lake: Lake, run: MaintenanceRun, failpoints: str) -> None:
         file = lake.directory / "run.json"

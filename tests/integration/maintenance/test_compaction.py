@@ -1,4 +1,4 @@
-"""Compaction of real tables: the same rows in fewer files, whatever else is in the table."""
+"""Compaction of real tables: the same rows in fewer files, also beside other writers."""
 
 import itertools
 from typing import Any
@@ -14,7 +14,7 @@ NOW = CompactionWork(open_grace_ms=0)
 
 
 def while_rewriting(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """``act`` happens once, when the first group has been written and not been committed."""
+    """Call ``act`` once, after the first group was written and before its commit."""
     plain, acted = Rewriter.rewrite, list[Any]()
 
     def rewrite(*args: Any, **kwargs: Any) -> Any:
@@ -27,7 +27,7 @@ def while_rewriting(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     monkeypatch.setattr(Rewriter, "rewrite", rewrite)
 
 
-def test_small_files_become_one_and_every_row_stays(lake: Lake) -> None:
+def test_small_files_are_merged_and_every_row_stays(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     report = lake.run(topic.work(compaction=NOW))
@@ -41,14 +41,14 @@ def test_small_files_become_one_and_every_row_stays(lake: Lake) -> None:
     topic.check()
 
 
-def test_what_the_writer_is_writing_is_left_to_it(lake: Lake) -> None:
+def test_files_within_the_grace_are_not_rewritten(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     assert lake.run(topic.work(compaction=CompactionWork(open_grace_ms=3_600_000))).outcome == "Nothing"
     assert len(topic.data_files()) == 6
 
 
-def test_partitions_are_kept_apart_and_commits_are_capped(lake: Lake) -> None:
+def test_a_rewrite_keeps_partitions_apart_and_caps_its_commits(lake: Lake) -> None:
     topic = lake.topic(partition_by=("day(at)",), sort_by=("id desc nulls last",))
     topic.ingest(5, at=[f"2024-05-0{day}T12:00:00Z" for day in range(1, 6)])
     report = lake.run(topic.work(compaction=NOW.model_copy(update={"max_commits": 2})))
@@ -62,8 +62,8 @@ def test_partitions_are_kept_apart_and_commits_are_capped(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_deletes_are_carried_out_and_their_files_go(lake: Lake, version: int) -> None:
-    """Position deletes in format 2, deletion vectors in format 3."""
+def test_a_rewrite_applies_deletes_and_removes_delete_files(lake: Lake, version: int) -> None:
+    """Position deletes in format 2, and deletion vectors in format 3."""
     topic = lake.topic(format_version=version, properties={"write.delete.mode": "merge-on-read"})
     topic.ingest(4)
     topic.sql("DELETE FROM {t} WHERE id % 3 = 0")
@@ -76,7 +76,7 @@ def test_deletes_are_carried_out_and_their_files_go(lake: Lake, version: int) ->
     assert topic.delete_files() == []
     assert topic.ids() == left
     if version == 3:
-        # Row ids are those that rows had: others may follow changes by them.
+        # Rows keep their row ids, by which other engines follow changes.
         assert dict(lineage(topic)) == ids
     topic.ingest(1)
     assert topic.ids() == [*left, *range(40, 50)]
@@ -87,12 +87,12 @@ def lineage(topic: Topic) -> list[tuple[int, int]]:
     return [(row["id"], row["_row_id"]) for row in frame.collect()]
 
 
-def test_delete_files_that_apply_to_nothing_go(lake: Lake) -> None:
+def test_delete_files_without_data_files_are_removed(lake: Lake) -> None:
     topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
     topic.ingest(4)
     topic.sql("DELETE FROM {t} WHERE id % 3 = 0")
     delete_values(topic, [1])
-    # Somebody's compaction takes the data files away and leaves what applied to them.
+    # Another engine's compaction removes the data files and leaves delete files that applied to them.
     table = f"{topic.job.table.namespace}.{topic.job.table.name}"
     call = f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
     lake.spark.sql(call).collect()
@@ -117,7 +117,7 @@ def test_one_worn_file_is_rewritten_alone(lake: Lake) -> None:
     assert topic.ids() == list(range(40, 100))
 
 
-def test_files_of_an_old_partitioning_come_to_the_new_one(lake: Lake) -> None:
+def test_a_rewrite_moves_files_to_the_current_partition_spec(lake: Lake) -> None:
     topic = lake.topic(partition_by=("day(at)",))
     topic.ingest(4, at=["2024-05-01T12:00:00Z", "2024-06-01T12:00:00Z"])
     topic.sql("ALTER TABLE {t} REPLACE PARTITION FIELD at_day WITH months(at)")
@@ -128,7 +128,7 @@ def test_files_of_an_old_partitioning_come_to_the_new_one(lake: Lake) -> None:
     topic.check()
 
 
-def test_ingestion_goes_on_while_files_are_rewritten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingestion_continues_during_a_rewrite(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic()
     topic.ingest(4)
     while_rewriting(monkeypatch, lambda: topic.ingest(3))
@@ -140,7 +140,7 @@ def test_ingestion_goes_on_while_files_are_rewritten(lake: Lake, monkeypatch: py
     topic.check()
 
 
-def test_rows_deleted_while_their_files_are_rewritten_stay_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_deleted_during_a_rewrite_stay_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
     topic.ingest(4)
     before = topic.objects()
@@ -148,16 +148,14 @@ def test_rows_deleted_while_their_files_are_rewritten_stay_deleted(lake: Lake, m
     report = lake.run(topic.work(compaction=NOW))
     assert report.outcome == "Done"
     assert topic.ids() == [n for n in range(40) if n not in (3, 33)]
-    # The first attempt's file is gone; the second's is the table's.
+    # The file of the first attempt is deleted, and the table refers to that of the second.
     (file,) = topic.data_files()
     left = {path for path in topic.objects() - before if path.startswith("data/") and "deletes" not in path}
     assert left == {file["file_path"].removeprefix(f"{topic.table.location()}/")}
 
 
-def test_values_deleted_while_their_files_are_rewritten_stay_deleted(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Equality deletes name no files, so nothing conflicts. The new files need the sequence number of the files that
+def test_values_deleted_during_a_rewrite_stay_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equality deletes name no files, so nothing conflicts. The new files keep the sequence number of the files that
     they replace."""
     topic = lake.topic()
     topic.ingest(4)
@@ -167,7 +165,7 @@ def test_values_deleted_while_their_files_are_rewritten_stay_deleted(
     assert topic.ids() == [n for n in range(40) if n not in (3, 33)]
 
 
-def test_a_foreign_compaction_in_between_is_tolerated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_foreign_compaction_is_tolerated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic()
     topic.ingest(4)
     table = f"{topic.job.table.namespace}.{topic.job.table.name}"
@@ -197,12 +195,12 @@ def test_rows_are_sorted_across_files(lake: Lake) -> None:
         (file["readable_metrics"]["name"]["lower_bound"], file["readable_metrics"]["name"]["upper_bound"])
         for file in topic.metadata("files")
     )
-    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
+    assert all(lower[1] <= other[0] for lower, other in itertools.pairwise(ranges))
     assert sorted(topic.ids()) == list(range(2000))
     assert lake.run(topic.work(compaction=work)).outcome == "Nothing"
 
 
-def test_a_table_is_laid_along_a_curve(lake: Lake) -> None:
+def test_z_order_lets_filters_on_either_column_skip_files(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4, count=500, at=[f"2024-05-05T{n % 24:02d}:00:00Z" for n in range(97)])
     work = CompactionWork(
@@ -213,17 +211,17 @@ def test_a_table_is_laid_along_a_curve(lake: Lake) -> None:
     metrics = [file["readable_metrics"] for file in topic.metadata("files")]
 
     def read(column: str, value: Any) -> int:
-        return sum(one[column]["lower_bound"] <= value <= one[column]["upper_bound"] for one in metrics)
+        return sum(file[column]["lower_bound"] <= value <= file[column]["upper_bound"] for file in metrics)
 
     hour = lake.spark.sql("SELECT TIMESTAMP '2024-05-05T03:00:00Z' AS at").first()["at"]
-    # A filter on either column leaves files out.
+    # A filter on either column skips files.
     assert read("id", 1000) < len(metrics)
     assert read("at", hour) < len(metrics)
     topic.check()
     assert lake.run(topic.work(compaction=work)).outcome == "Nothing"
 
 
-def test_columns_that_are_not_there_are_said(lake: Lake) -> None:
+def test_a_missing_sort_column_is_reported(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     for strategy in ("Sort", "ZOrder"):
@@ -258,8 +256,8 @@ def test_many_tables_share_a_run_and_dead_letters_follow(lake: Lake) -> None:
         lake.spark.sql(row).writeTo(dead).append()
     run = lake.prepare(*(topic.work(compaction=NOW) for topic in topics))
     assert run.work() == 0
-    assert [one.outcome for one in run.report().tables] == ["Done"] * 3
-    assert [one.files_after for one in run.report().tables] == [2, 1, 1]
+    assert [table_report.outcome for table_report in run.report().tables] == ["Done"] * 3
+    assert [table_report.files_after for table_report in run.report().tables] == [2, 1, 1]
     table.refresh()
     assert table.currentSnapshot().summary().get("firn.kind") == "compact"
     for topic in topics:

@@ -19,16 +19,16 @@ MERGE_ON_READ = {"write.delete.mode": "merge-on-read"}
 def owed(topic: Topic, work: CompactionWork = NOW) -> TableDebt:
     debts = CatalogDebts(topic.lake.contract.catalogs, SystemClock())
     try:
-        found = asyncio.run(debts.measure(topic.job.table, work))
+        debt = asyncio.run(debts.measure(topic.job.table, work))
     finally:
         debts.close()
-    assert found is not None
-    assert found.table_uuid == str(topic.table.operations().current().uuid())
-    return found
+    assert debt is not None
+    assert debt.table_uuid == str(topic.table.operations().current().uuid())
+    return debt
 
 
 def settle(topic: Topic, work: CompactionWork = NOW) -> TableDebt:
-    """Have a run do what is due, and see that it did just that, and that nothing is due any more."""
+    """Run the due work, and check that exactly that was done and that nothing is due afterwards."""
     due = owed(topic, work)
     report = topic.lake.run(topic.work(compaction=work))
     assert report.bytes_rewritten == due.due_bytes
@@ -39,7 +39,7 @@ def settle(topic: Topic, work: CompactionWork = NOW) -> TableDebt:
     return due
 
 
-def test_small_files(lake: Lake) -> None:
+def test_a_run_rewrites_exactly_the_due_small_files(lake: Lake) -> None:
     topic = lake.topic(partition_by=("day(at)",))
     topic.ingest(6, at=["2024-05-01T12:00:00Z", "2024-06-01T12:00:00Z"])
     due = settle(topic)
@@ -51,20 +51,22 @@ def test_small_files(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("version", "granularity"), [(2, "file"), (2, "partition"), (3, "file")], ids=["files", "partitions", "vectors"]
 )
-def test_deleted_rows(lake: Lake, version: int, granularity: str) -> None:
-    """Each of two files loses half of its rows. What a delete file of the partition deletes is spread over its files."""
+def test_a_run_rewrites_exactly_the_files_due_for_deleted_rows(lake: Lake, version: int, granularity: str) -> None:
+    """Each of two files loses half of its rows. The deleted rows of a delete file for the partition are spread over
+    its files."""
     properties = {**MERGE_ON_READ, "write.delete.granularity": granularity}
     topic = lake.topic(format_version=version, properties=properties)
     topic.ingest(2, count=100)
     topic.sql("DELETE FROM {t} WHERE id < 50 OR id >= 150")
-    due = settle(topic, NOW.model_copy(update={"target_file_bytes": 1000}))  # nothing is small
-    found = (due.delete_files, due.due_files, due.due_for_deletes)
-    assert found == (2 if granularity == "file" else 1, 2, 2)
+    due = settle(topic, NOW.model_copy(update={"target_file_bytes": 1000}))  # no file is small
+    deletes = (due.delete_files, due.due_files, due.due_for_deletes)
+    assert deletes == (2 if granularity == "file" else 1, 2, 2)
     assert topic.ids() == list(range(50, 150))
 
 
-def test_values_that_are_deleted(lake: Lake) -> None:
-    """Equality deletes, as streaming upserts of other engines write them: older rows go, rows of the same commit and later ones stay."""
+def test_a_run_rewrites_exactly_the_files_due_for_deleted_values(lake: Lake) -> None:
+    """Equality deletes, as streaming upserts of other engines write them. They delete older rows, but no rows of
+    their own or later commits."""
     topic = lake.topic()
     topic.ingest(2, count=10)
     for number in range(3):
@@ -76,7 +78,7 @@ def test_values_that_are_deleted(lake: Lake) -> None:
     assert topic.ids() == [2, 5, *range(8, 30)]
 
 
-def test_dead_letters(lake: Lake) -> None:
+def test_the_debt_includes_metadata_of_dead_letters(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     alone = owed(topic)

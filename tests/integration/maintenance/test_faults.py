@@ -1,4 +1,5 @@
-"""Runs that are killed, cut off, fenced, raced or robbed of their table: no row is lost or doubled, and ingestion goes on where it was."""
+"""Runs that are killed, disconnected, fenced, raced, or lose their table lose and duplicate no row, and ingestion
+continues."""
 
 import signal
 import threading
@@ -34,7 +35,7 @@ ROWS = {"retention": RetentionWork(enforce=True, rows=RowsWork(column="at", max_
 
 
 def goes_on(lake: Lake, topic: Topic) -> None:
-    """Nothing is lost or doubled; ingestion and the next run find everything in order."""
+    """Check that no row is lost or duplicated, and that ingestion and the next run succeed."""
     topic.check()
     topic.ingest(1)
     topic.check()
@@ -51,14 +52,14 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize("place", EVERYWHERE)
-def test_a_failure_at_each_place(lake: Lake, place: str) -> None:
+def test_a_failure_at_each_place_loses_no_row(lake: Lake, place: str) -> None:
     topic = lake.topic()
     topic.ingest(4)
     run = lake.prepare(topic.work(**ALL), failpoints=f"{place}=raise:1")
     code = run.work()
     (report,) = run.report().tables
     if place == "after-commit":
-        # It was done; the exception is not believed.
+        # The commit took effect, so the run does not trust the exception.
         assert (code, report.outcome) == (ExitCode.DONE, "Done")
     else:
         assert (code, report.outcome, report.reason) == (ExitCode.TEMPORARY, "Failed", "RunFailed")
@@ -73,18 +74,19 @@ def killed(lake: Lake, place: str) -> None:
     goes_on(lake, topic)
 
 
-def test_kill_9_in_the_commit(lake: Lake) -> None:
+def test_kill_9_in_a_commit_loses_no_row(lake: Lake) -> None:
     killed(lake, "in-commit")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("place", [place for place in get_args(failpoints.Maintenance) if place != "in-commit"])
-def test_kill_9_at_each_place(lake: Lake, place: str) -> None:
+def test_kill_9_at_each_place_loses_no_row(lake: Lake, place: str) -> None:
     killed(lake, place)
 
 
 def old_and_young(lake: Lake) -> Topic:
-    """A table with a file of old rows, one of young ones, and one in which every second is old: so 15 of 30 rows are to go."""
+    """Return a table with a file of old rows, a file of young rows, and a file in which every second row is old. 15
+    of 30 rows are to be deleted."""
     topic = lake.topic(properties={"write.delete.mode": "merge-on-read"})
     for at in ([ago(40)], [ago(40), ago(1)], [ago(1)]):
         topic.ingest(1, at=at)
@@ -103,7 +105,7 @@ YOUNG = [*range(11, 20, 2), *range(20, 30)]
     ],
 )
 @pytest.mark.parametrize("passage", [1, 2])
-def test_a_failure_at_each_place_while_rows_are_dropped(lake: Lake, place: str, passage: int) -> None:
+def test_a_failure_while_rows_are_dropped_keeps_the_others(lake: Lake, place: str, passage: int) -> None:
     topic = old_and_young(lake)
     run = lake.prepare(topic.work(**ROWS), failpoints=f"{place}=raise:{passage}")
     run.work()
@@ -131,21 +133,21 @@ OTHERS: dict[str, tuple[Callable[[Lake, Topic], None], list[int]]] = {
 
 @pytest.mark.parametrize("what", OTHERS)
 @pytest.mark.parametrize("whole", [True, False])
-def test_others_are_at_work_while_rows_are_dropped(
+def test_concurrent_commits_are_kept_while_rows_are_dropped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, whole: bool
 ) -> None:
-    """Rows are planned before, and dropped after, the commits of other writers: whole files, or rewritten files."""
+    """Plan the rows before, and drop them after, commits of other writers: whole files, or rewritten files."""
     topic = old_and_young(lake)
     act, deleted = OTHERS[what]
     if whole:
         plain, acted = retention._past, list[Any]()
 
         def past(*args: Any) -> Any:
-            found = plain(*args)
+            result = plain(*args)
             if not acted:
                 acted.append(True)
                 act(lake, topic)
-            return found
+            return result
 
         monkeypatch.setattr(retention, "_past", past)
     else:
@@ -158,15 +160,15 @@ def test_others_are_at_work_while_rows_are_dropped(
     assert dict(landed.offsets) == {0: topic.end}
 
 
-def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:
+def test_a_process_writes_its_report_and_exits_on_sigterm(lake: Lake) -> None:
     topic, other = lake.topic(), lake.topic()
     topic.ingest(4)
-    # An attempt before this one, as it seems, left a lease: the run waits for it to run out.
+    # An earlier attempt seems to have left a lease, so the run waits for its expiry.
     store = Files(str(lake.contract.leases_directory))
     assert store.write(names.table_lease(other.uuid), Record(f"{lake.contract.name}/x", time.time(), 600), None)
     works = topic.work(**ALL), other.work(**ALL)
     with lake.spawn(*works, cores=1, lease_seconds=600) as run:
-        await_true("the first table", lambda: topic.kinds()[-1] == "compact", 240)
+        await_true("the first table is compacted", lambda: topic.kinds()[-1] == "compact", 240)
         run.process.send_signal(signal.SIGTERM)
         assert run.wait() == ExitCode.TEMPORARY, run.said()
         first, second = run.report().tables
@@ -179,7 +181,7 @@ def test_a_process_ends_with_a_report_and_is_told_to_end(lake: Lake) -> None:
     assert "firn-secret" not in said
 
 
-def test_a_contract_that_means_nothing_ends_the_process_for_good(lake: Lake) -> None:
+def test_an_invalid_contract_has_an_exit_code_without_retry(lake: Lake) -> None:
     with lake.spawn(leases_directory=None) as run:
         assert run.wait() == ExitCode.CONFIGURATION, run.said()
     assert "leases" in run.said()
@@ -192,7 +194,7 @@ def proxy(database: Postgres) -> Any:
 
 
 @pytest.mark.parametrize("expiry", [False, True])
-def test_the_catalogs_answer_to_a_commit_is_lost(lake: Lake, proxy: Proxy, expiry: bool) -> None:
+def test_a_commit_without_an_answer_is_read_back(lake: Lake, proxy: Proxy, expiry: bool) -> None:
     topic = lake.topic()
     topic.ingest(4)
     connection = lake.contract.catalogs[CATALOG]
@@ -205,32 +207,32 @@ def test_the_catalogs_answer_to_a_commit_is_lost(lake: Lake, proxy: Proxy, expir
     (report,) = run.report().tables
     assert (code, report.outcome) == (ExitCode.DONE, "Done")
     assert topic.kinds() == ["compact"]
-    # What was committed has its files: nothing of it was taken for refused.
+    # The committed files exist, so the run did not treat the commit as rejected.
     goes_on(lake, topic)
 
 
-def test_two_runs_at_once(lake: Lake) -> None:
+def test_of_two_concurrent_runs_one_works_on_a_table(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     runs = [lake.prepare(topic.work(**ALL)) for _ in range(2)]
     busy = lake.leases("somebody").acquire(names.table_lease(topic.uuid))
     assert busy is not None
     assert runs[0].work() == ExitCode.DONE
-    assert [one.outcome for one in runs[0].report().tables] == ["Busy"]
+    assert [table.outcome for table in runs[0].report().tables] == ["Busy"]
     assert "somebody" in runs[0].report().tables[0].message
     busy.release()
     assert runs[1].work() == ExitCode.DONE
-    assert [one.outcome for one in runs[1].report().tables] == ["Done"]
+    assert [table.outcome for table in runs[1].report().tables] == ["Done"]
     goes_on(lake, topic)
 
 
-def test_two_runs_at_once_without_leases(lake: Lake) -> None:
-    """Leases spare work. What keeps tables whole is how commits are made."""
+def test_two_concurrent_runs_without_leases_lose_no_row(lake: Lake) -> None:
+    """Leases only save work. The way in which commits are made protects the tables."""
     topic = lake.topic()
     topic.ingest(6)
-    one = lake.prepare(topic.work(**ALL))
+    first = lake.prepare(topic.work(**ALL))
     other = Lake(lake.contract, lake.spark, lake.storage, lake.directory / "elsewhere").prepare(topic.work(**ALL))
-    threads = [threading.Thread(target=run.work) for run in (one, other)]
+    threads = [threading.Thread(target=run.work) for run in (first, other)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -264,7 +266,7 @@ def test_a_run_that_lost_its_lease_commits_nothing(lake: Lake, monkeypatch: pyte
     (report,) = run.report().tables
     assert (report.outcome, report.reason) == ("Failed", "Fenced")
     assert topic.kinds() == ["ingest"] * 4
-    # The files that it had written are gone with it.
+    # The files that the run had written are deleted with it.
     assert sum(path.startswith("data/") for path in topic.objects()) == 4
     topic.check()
 
@@ -274,19 +276,21 @@ def drop(lake: Lake, topic: Topic, purge: bool) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_a_table_is_dropped_under_the_run(lake: Lake, monkeypatch: pytest.MonkeyPatch, purge: bool) -> None:
+def test_a_table_dropped_during_a_run_is_reported_as_gone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, purge: bool
+) -> None:
     topic, other = lake.topic(), lake.topic()
-    for one in (topic, other):
-        one.ingest(4)
+    for ingested in (topic, other):
+        ingested.ingest(4)
     while_rewriting(monkeypatch, drop(lake, topic, purge))
     run = lake.prepare(topic.work(**ALL), other.work(**ALL), cores=1)
     assert run.work() == ExitCode.DONE
-    assert [one.outcome for one in run.report().tables] == ["Gone", "Done"]
+    assert [table.outcome for table in run.report().tables] == ["Gone", "Done"]
     other.check()
     assert lake.run(topic.work(**ALL)).outcome == "Gone"
 
 
-def test_another_table_under_the_same_name_is_left_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_table_of_the_same_name_is_not_changed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic()
     topic.ingest(4)
 
@@ -309,7 +313,7 @@ def test_another_table_under_the_same_name_is_left_alone(lake: Lake, monkeypatch
 
 
 @pytest.mark.parametrize("why", ["deadline", "received SIGTERM"])
-def test_a_run_that_has_to_end_leaves_what_is_not_committed(
+def test_a_stopped_run_leaves_uncommitted_work_unfinished(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     topic, other = lake.topic(), lake.topic()
@@ -318,14 +322,17 @@ def test_a_run_that_has_to_end_leaves_what_is_not_committed(
     run = lake.prepare(topic.work(**ALL), other.work(**ALL), cores=1)
     while_rewriting(monkeypatch, lambda: run.stop.set(why))
     assert run.work() == (ExitCode.DONE if why == "deadline" else ExitCode.TEMPORARY)
-    assert [(one.outcome, one.begun) for one in run.report().tables] == [("Unfinished", True), ("Unfinished", False)]
-    for one in (topic, other):
-        assert one.kinds() == ["ingest"] * 4
-        assert sum(path.startswith("data/") for path in one.objects()) == 4
-        goes_on(lake, one)
+    assert [(table.outcome, table.begun) for table in run.report().tables] == [
+        ("Unfinished", True),
+        ("Unfinished", False),
+    ]
+    for unfinished in (topic, other):
+        assert unfinished.kinds() == ["ingest"] * 4
+        assert sum(path.startswith("data/") for path in unfinished.objects()) == 4
+        goes_on(lake, unfinished)
 
 
-def test_the_deadline_is_kept(lake: Lake) -> None:
+def test_a_run_ends_at_its_deadline(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     store = Files(str(lake.contract.leases_directory))
@@ -336,7 +343,7 @@ def test_the_deadline_is_kept(lake: Lake) -> None:
     assert (report.outcome, report.message) == ("Unfinished", "stopped: deadline")
 
 
-def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) -> None:
+def test_ingestion_keeps_its_rate_during_maintenance(lake: Lake) -> None:
     topic = lake.topic(partition_by=("bucket(2, id)",))
     topic.ingest(4)
     stop = threading.Event()
@@ -346,7 +353,7 @@ def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) 
         try:
             while not stop.is_set():
                 topic.ingest(1, count=1_000)
-                stop.wait(0.25)  # still several times what any freshness asks for
+                stop.wait(0.25)  # still several times the rate that any freshness requires
         except BaseException as error:
             failures.append(error)
 
@@ -362,7 +369,7 @@ def test_ingestion_goes_on_at_full_rate_while_tables_are_maintained(lake: Lake) 
     goes_on(lake, topic)
 
 
-def test_age_keeps_what_running_work_needs(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_gives_up_when_its_snapshot_expires(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another engine expires snapshots during a rewrite without a lease: the rewrite gives up, and nothing is lost."""
     topic = lake.topic()
     topic.ingest(4)

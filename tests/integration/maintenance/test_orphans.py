@@ -1,4 +1,4 @@
-"""Orphan removal on a bucket with everything in it that must not go."""
+"""Orphan removal on a bucket with all kinds of files that must stay."""
 
 import os
 import time
@@ -14,7 +14,7 @@ OLD = time.time() - 10 * 86_400
 
 
 def age(topic: Topic) -> None:
-    """Everything at the table's location becomes ten days old."""
+    """Make every file at the table's location ten days old."""
     for path in topic.lake.path(str(topic.table.location())).rglob("*"):
         os.utime(path, (OLD, OLD))
 
@@ -54,10 +54,10 @@ ODD = (
 )
 
 
-def test_not_one_live_file_goes(lake: Lake) -> None:
+def test_no_live_file_is_removed(lake: Lake) -> None:
     topic = lake.topic(partition_by=("name",))
     topic.ingest(3, count=2)
-    # Partition values, and with them live paths, of every kind.
+    # Partition values, and so live paths, with all kinds of characters.
     topic.sql(
         "INSERT INTO {t} (id, name) VALUES (6, 'a b'), (7, '50%'), (8, 'a/b+c=d&e'), (9, 'ü日'), (10, ''), (11, '%20'), (12, '_x'), (13, '.y')"
     )
@@ -77,7 +77,7 @@ def test_not_one_live_file_goes(lake: Lake) -> None:
     inside = put(topic, "nested/data/f.parquet")
     hidden = {put(topic, "data/_temporary/0/f.parquet"), put(topic, ".hidden/f"), put(topic, "_log/1.json")}
     young = {put(topic, "data/young.parquet", old=False), put(topic, "metadata/young-m0.avro", old=False)}
-    # S3FileIO would delete what such a name begins with: a live file, for one.
+    # S3FileIO would delete every key that begins with this name, for example a live file.
     file = next(name for name in sorted(live) if name.startswith("data/"))
     cut = {put(topic, f"{file}?version=2"), put(topic, f"{file}#2")}
     neighbour = put(topic, "../" + lake.path(str(topic.table.location())).name + "-2/data/f.parquet")
@@ -94,7 +94,7 @@ def test_not_one_live_file_goes(lake: Lake) -> None:
     assert orphans(lake, topic) == set()
 
 
-def test_what_refused_commits_and_killed_runs_left_is_found(lake: Lake) -> None:
+def test_files_of_failed_commits_and_killed_runs_are_removed(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     run = lake.prepare(topic.work(compaction=CompactionWork(open_grace_ms=0)), failpoints="in-commit=raise:1")
@@ -109,49 +109,49 @@ def test_what_refused_commits_and_killed_runs_left_is_found(lake: Lake) -> None:
     topic.check()
 
 
-def test_files_of_a_commit_that_comes_after_the_listing_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However old they look: a writer may have been slow, or its clock wrong."""
+def test_files_committed_after_the_listing_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that look old stay as well, because a writer may be slow, or its clock wrong."""
     topic = lake.topic()
     topic.ingest(2)
     age(topic)
     listed = module.listed
 
     def list_then_commit(*args: object) -> object:
-        found = list(listed(*args))  # type: ignore[arg-type]
+        before = list(listed(*args))  # type: ignore[arg-type]
         topic.ingest(1)
         age(topic)
-        return [*found, *listed(*args)]  # type: ignore[arg-type]
+        return [*before, *listed(*args)]  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "listed", list_then_commit)
     assert orphans(lake, topic) == set()
     topic.check()
 
 
-def test_a_location_that_two_tables_share_is_left_alone(lake: Lake) -> None:
-    one, other = lake.topic(), lake.topic()
-    one.ingest(2)
+def test_a_location_shared_by_two_tables_is_not_cleaned(lake: Lake) -> None:
+    topic, other = lake.topic(), lake.topic()
+    topic.ingest(2)
     other.ingest(3)
-    catalog = one.job.table.catalog
-    # Another table at the same place: re-created with the files of the first still there.
-    shared = f"{catalog}.{one.job.table.namespace}.shared_{lake.suffix}"
-    lake.spark.sql(f"CREATE TABLE {shared} (id BIGINT) USING iceberg LOCATION '{one.table.location()}'")
+    catalog = topic.job.table.catalog
+    # Another table at the same location: re-created while the files of the first still exist.
+    shared = f"{catalog}.{topic.job.table.namespace}.shared_{lake.suffix}"
+    lake.spark.sql(f"CREATE TABLE {shared} (id BIGINT) USING iceberg LOCATION '{topic.table.location()}'")
     lake.spark.sql(f"INSERT INTO {shared} VALUES (1)")
-    age(one)
-    before = one.objects()
+    age(topic)
+    before = topic.objects()
     run = lake.prepare(
-        one.work(retention=RetentionWork(enforce=True, orphan_min_age_ms=0)),
+        topic.work(retention=RetentionWork(enforce=True, orphan_min_age_ms=0)),
         other.work(retention=RetentionWork(enforce=True, orphan_min_age_ms=0)),
     )
     assert run.work() == 2
     first, second = run.report().tables
     assert (first.outcome, first.reason, second.outcome) == ("Failed", "ResourceConflict", "Nothing")
     assert "another table" in first.message
-    assert one.objects() == before
+    assert topic.objects() == before
     assert lake.spark.table(shared).count() == 1
-    one.check()
+    topic.check()
 
 
-def test_expiry_that_ended_early_is_finished_by_orphan_removal(lake: Lake) -> None:
+def test_orphan_removal_finishes_an_interrupted_expiry(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     lake.run(topic.work(compaction=CompactionWork(open_grace_ms=0)))

@@ -1,4 +1,5 @@
-"""Retention of real tables: what goes, what stays, and that a dry run says the same and changes nothing."""
+"""Retention of real tables: which data is deleted, which stays, and that a dry run reports the same and changes
+nothing."""
 
 import time
 from typing import Any
@@ -15,18 +16,18 @@ COMPACT = CompactionWork(open_grace_ms=0)
 
 
 def both(lake: Lake, topic: Topic, **work: Any) -> tuple[TableReport, TableReport]:
-    """The reports of a dry run and of the run that does it; the dry run has to leave everything as it is."""
+    """Return the reports of a dry run and of the enforced run. Check that the dry run changes nothing."""
     before = topic.objects(), str(topic.fresh().operations().current().metadataFileLocation())
     dry = lake.run(topic.work(retention=RetentionWork(**work)))
     assert (topic.objects(), str(topic.fresh().operations().current().metadataFileLocation())) == before
     return dry, lake.run(topic.work(retention=RetentionWork(enforce=True, **work)))
 
 
-def same(one: Removed | None, other: Removed | None) -> bool:
-    """Up to bytes of files that are only named, not read."""
-    assert one is not None
+def same(removed: Removed | None, other: Removed | None) -> bool:
+    """Compare two reports, except for the bytes of files that are named and not read."""
+    assert removed is not None
     assert other is not None
-    return (one.files, one.items, one.bytes) == (other.files, other.items, other.bytes)
+    return (removed.files, removed.items, removed.bytes) == (other.files, other.items, other.bytes)
 
 
 def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +38,7 @@ def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rewriter, "count", never)
 
 
-def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_partitions_are_dropped_from_metadata_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic(partition_by=("day(at)",))
     topic.ingest(2, at=[ago(40), ago(35), ago(10), ago(1)], count=8)
 
@@ -55,9 +56,7 @@ def test_whole_partitions_go_by_metadata_alone(lake: Lake, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("column", ["_kafka.timestamp", "at", "day", "local"])
-def test_files_that_are_past_as_a_whole_go_by_their_bounds(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, column: str
-) -> None:
+def test_expired_files_are_dropped_by_their_bounds(lake: Lake, monkeypatch: pytest.MonkeyPatch, column: str) -> None:
     topic = lake.topic()
     if column in ("day", "local"):
         kind = {"day": "date", "local": "timestamp_ntz"}[column]
@@ -81,9 +80,7 @@ def test_files_that_are_past_as_a_whole_go_by_their_bounds(
     assert frame.count() == 1
 
 
-def test_files_without_bounds_whose_rows_all_go_are_not_written_anew(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_files_without_bounds_are_not_rewritten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic(properties={"write.metadata.metrics.default": "none"})
     row = f"SELECT 1L AS id, TIMESTAMP '{ago(40)}' AS at"
     lake.spark.sql(row).writeTo(topic.identifier).append()
@@ -95,7 +92,7 @@ def test_files_without_bounds_whose_rows_all_go_are_not_written_anew(
     assert topic.ids() == []
 
 
-def test_what_was_dropped_before_the_end_stays_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_dropped_before_an_interruption_stay_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic()
     topic.ingest(1, at=[ago(40)])
     topic.ingest(1, at=[ago(40), ago(1)])
@@ -116,14 +113,14 @@ def test_what_was_dropped_before_the_end_stays_dropped(lake: Lake, monkeypatch: 
     assert report.rows is not None
     assert (report.rows.files, report.rows.items) == (1, 10)
     assert topic.ids() == list(range(10, 20))
-    # What was written for the commit that did not come to be is gone.
+    # Files of the commit that failed are deleted.
     assert {path for path in topic.objects() - before if path.endswith(".parquet")} == set()
     monkeypatch.setattr(Rewriter, "rewrite", rewrite)
     assert lake.run(work).outcome == "Done"
     assert topic.ids() == list(range(11, 20, 2))
 
 
-def test_rows_go_where_files_hold_younger_ones_too(lake: Lake) -> None:
+def test_expired_rows_are_removed_from_mixed_files(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(1, at=[ago(40), ago(20)])
     topic.ingest(1, at=[ago(40)])
@@ -146,7 +143,7 @@ def test_rows_without_a_time_stay(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(("column", "message"), [("name", "string"), ("nothing", "is missing")])
-def test_a_column_that_tells_no_time_is_said(lake: Lake, column: str, message: str) -> None:
+def test_a_column_without_a_time_type_is_reported(lake: Lake, column: str, message: str) -> None:
     topic = lake.topic()
     topic.ingest(1, at=[ago(40)])
     run = lake.prepare(topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column=column, max_age_ms=1))))
@@ -157,7 +154,7 @@ def test_a_column_that_tells_no_time_is_said(lake: Lake, column: str, message: s
     assert len(topic.ids()) == 10
 
 
-def test_dead_letters_follow(lake: Lake) -> None:
+def test_retention_applies_to_dead_letters(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(1, at=[ago(1)])
     topic.dead_letters()
@@ -173,7 +170,7 @@ def test_dead_letters_follow(lake: Lake) -> None:
     assert len(topic.ids()) == 10
 
 
-def test_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
+def test_expired_snapshots_delete_their_unshared_files(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(5)
     lake.run(topic.work(compaction=COMPACT))
@@ -182,7 +179,7 @@ def test_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
     assert dry.snapshots is not None
     assert (dry.snapshots.items, wet.snapshots.items if wet.snapshots else None) == (5, 5)
     assert same(dry.snapshots, wet.snapshots)
-    # Five small data files, five manifest lists, and the manifests that only they led to.
+    # Five small data files, five manifest lists, and the manifests that only these refer to.
     assert dry.snapshots.files >= 15
     left = {path for path in topic.objects() if path.startswith("data/")}
     assert len(small - left) == 5
@@ -192,7 +189,7 @@ def test_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
     assert topic.kinds()[-2:] == ["ingest", "ingest"]
 
 
-def test_tags_branches_and_the_newest_stay(lake: Lake) -> None:
+def test_tags_branches_and_the_newest_snapshot_stay(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(2)
     topic.sql("ALTER TABLE {t} CREATE TAG audited")
@@ -203,7 +200,7 @@ def test_tags_branches_and_the_newest_stay(lake: Lake) -> None:
         topic.work(retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=2)))
     )
     assert report.snapshots is not None
-    # Of six: the newest two, the tag's, and the branch's newest two.
+    # Of six snapshots: the newest two, that of the tag, and the newest two of the branch.
     assert report.snapshots.items == 1
     for version, count in (("audited", 20), ("side", 40)):
         frame = lake.spark.read.option("versionAsOf", version).format("iceberg").load(topic.identifier)
@@ -211,7 +208,7 @@ def test_tags_branches_and_the_newest_stay(lake: Lake) -> None:
     topic.check()
 
 
-def test_a_branch_keeps_what_it_was_made_to_keep(lake: Lake) -> None:
+def test_a_branch_keeps_snapshots_by_its_own_setting(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(5)
     topic.sql("ALTER TABLE {t} CREATE BRANCH side WITH SNAPSHOT RETENTION 3 SNAPSHOTS")
@@ -219,12 +216,12 @@ def test_a_branch_keeps_what_it_was_made_to_keep(lake: Lake) -> None:
     dry, wet = both(lake, topic, snapshots=EXPIRE)
     assert same(dry.snapshots, wet.snapshots)
     assert wet.snapshots is not None
-    # Of five: the newest three for the one branch, the second for the other.
+    # Of five snapshots: the newest three for the first branch, and the second one for the other.
     assert wet.snapshots.items == 1
     topic.check()
 
 
-def test_a_table_that_somebody_else_gave_the_name_of_dead_letters_is_theirs(lake: Lake) -> None:
+def test_another_table_of_the_dead_letter_name_is_not_changed(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(4)
     foreign = f"{topic.identifier}__dlq"
@@ -236,13 +233,13 @@ def test_a_table_that_somebody_else_gave_the_name_of_dead_letters_is_theirs(lake
     assert lake.spark.table(f"{foreign}.data_files").count() == 5
 
 
-def test_offsets_are_known_when_no_ingestion_commit_is_left(lake: Lake) -> None:
+def test_offsets_survive_the_expiry_of_all_ingestion_commits(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(5)
     lake.run(topic.work(compaction=COMPACT, retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
     assert topic.kinds() == ["compact"]
     topic.check()
-    # Not by the properties alone: a snapshot knows what it holds.
+    # Offsets come from the snapshots, too, and not from properties alone.
     topic.sql(
         "ALTER TABLE {t} UNSET TBLPROPERTIES ('firn.offsets', 'firn.epoch', 'firn.topic-id', 'firn.commit-id', 'firn.writer')"
     )
@@ -251,8 +248,8 @@ def test_offsets_are_known_when_no_ingestion_commit_is_left(lake: Lake) -> None:
     topic.check()
 
 
-def test_a_long_reader_reads_on_while_snapshots_expire(lake: Lake) -> None:
-    """It began on a snapshot as old as you like; what counts is when that was superseded."""
+def test_a_long_read_completes_while_snapshots_expire(lake: Lake) -> None:
+    """The reader uses a snapshot of any age. Its age counts from the time when it was superseded."""
     topic = lake.topic()
     topic.ingest(5)
     began = topic.fresh().currentSnapshot().snapshotId()
@@ -265,14 +262,14 @@ def test_a_long_reader_reads_on_while_snapshots_expire(lake: Lake) -> None:
     )
     assert report.snapshots is None or report.snapshots.items == 0
     assert [row["id"] for row in reading.orderBy("id").collect()] == list(range(50))
-    # Past the age it is over, for the reader and not for the table.
+    # After this age the read fails, and the table is unaffected.
     lake.run(topic.work(retention=RetentionWork(enforce=True, snapshots=EXPIRE)))
     with pytest.raises(Exception, match="(?i)not (find|exist)|no such|cannot find|404"):
         reading.collect()
     topic.check()
 
 
-def test_old_metadata_files_go_and_the_table_drops_its_own_from_then_on(lake: Lake) -> None:
+def test_old_metadata_files_are_deleted_then_and_at_later_commits(lake: Lake) -> None:
     kept = {"write.metadata.delete-after-commit.enabled": "false", "write.metadata.previous-versions-max": "4"}
     topic = lake.topic(properties=kept)
     topic.ingest(9, count=1)
@@ -284,7 +281,7 @@ def test_old_metadata_files_go_and_the_table_drops_its_own_from_then_on(lake: La
     dry, wet = both(lake, topic, metadata_keep=2)
     assert dry.metadata is not None
     assert wet.metadata is not None
-    # Two in the log and the newest stay; the run's own commit, which tells the table to keep two, is one more version.
+    # Two in the log and the newest stay. The run's own commit, which sets the number to two, adds one version.
     assert (dry.metadata.items, wet.metadata.items) == (7, 7)
     assert metadata() == 3
     topic.ingest(3, count=1)
@@ -292,7 +289,7 @@ def test_old_metadata_files_go_and_the_table_drops_its_own_from_then_on(lake: La
     topic.check()
 
 
-def test_a_table_whose_files_are_not_to_be_deleted_is_left_alone(lake: Lake) -> None:
+def test_a_table_without_garbage_collection_keeps_its_files(lake: Lake) -> None:
     topic = lake.topic(properties={"gc.enabled": "false"})
     topic.ingest(3)
     before = topic.objects()

@@ -1,4 +1,4 @@
-"""The operator as a process against real servers: API server, Kafka, PostgreSQL; no nodes, so no driver runs."""
+"""The operator as a process against real servers: API server, Kafka, PostgreSQL. Without nodes no driver runs."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 @dataclass
 class Running:
-    """An operator process and how to ask it."""
+    """An operator process, its probes and its metrics."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -53,7 +53,7 @@ class Running:
         return answer is not None and answer.status_code == 200
 
     def metric(self, name: str) -> float:
-        """A metric's value, summed over its labels."""
+        """Return the value of a metric, summed over its labels."""
         text = httpx.get(f"http://127.0.0.1:{self.metrics}/metrics", timeout=5).text
         lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
@@ -61,7 +61,7 @@ class Running:
 
 @dataclass
 class World:
-    """The servers, and operators on them."""
+    """The servers, and operators that run against them."""
 
     api: ApiServer
     broker: Kafka
@@ -70,7 +70,7 @@ class World:
     program: Sequence[str] = ("-m", "firn_operator")
 
     def configuration(self, **changes: object) -> Manifest:
-        """A configuration for these servers."""
+        """Return a configuration for these servers."""
         return {
             "namespace": SYSTEM,
             "images": {"spark": {"image": "example.com/firn-spark:1"}, "kafka": {"image": "example.com/kafka:1"}},
@@ -90,7 +90,7 @@ class World:
         }
 
     def start(self, configuration: Manifest) -> Running:
-        """An operator process; it may not be ready yet."""
+        """Start an operator process, which may not be ready yet."""
         number = next(_numbers)
         file = self.directory / f"config-{number}.yaml"
         file.write_text(yaml.safe_dump(configuration))
@@ -111,7 +111,7 @@ class World:
 
     @contextmanager
     def operator(self, **changes: object) -> Iterator[Running]:
-        """A ready operator; it ends by SIGTERM, and has to end well."""
+        """Run a ready operator. It receives SIGTERM at the end, and must exit with code 0."""
         running = self.start(self.configuration(**changes))
         try:
             await_true("the operator is ready", running.ready)
@@ -123,7 +123,7 @@ class World:
             stop(running.process, signal.SIGKILL)
 
     def apply(self, name: str, spec: Manifest) -> Manifest:
-        """Apply an IcebergTopic in demo."""
+        """Apply an IcebergTopic in namespace demo."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "IcebergTopic",
@@ -134,11 +134,11 @@ class World:
         return self.api.call("PATCH", place, body, "application/apply-patch+yaml")
 
     def topic(self, name: str) -> Manifest | None:
-        """The IcebergTopic as it is, or None."""
+        """Return the live IcebergTopic, or None."""
         return self.find(f"{TOPICS}/{name}")
 
     def find(self, path: str) -> Manifest | None:
-        """An object, or None."""
+        """Return an object, or None."""
         try:
             return self.api.call("GET", path)
         except Refused as refusal:
@@ -147,38 +147,38 @@ class World:
             raise
 
     def condition(self, name: str, type_: str) -> tuple[str, str, str]:
-        """Status, reason and message of a condition."""
-        found = self.topic(name)
-        assert found is not None
-        for condition in found["status"]["conditions"]:
+        """Return status, reason and message of a condition."""
+        topic = self.topic(name)
+        assert topic is not None
+        for condition in topic["status"]["conditions"]:
             if condition["type"] == type_:
                 return condition["status"], condition["reason"], condition["message"]
         return "", "", ""
 
     def await_condition(self, name: str, type_: str, status: str, *reasons: str) -> None:
-        """Wait until a condition has this status, and one of these reasons where some are given."""
+        """Wait until a condition has this status, and one of these reasons if any are given."""
 
         def met() -> bool:
-            found = self.condition(name, type_)
-            return found[0] == status and (not reasons or found[1] in reasons)
+            condition = self.condition(name, type_)
+            return condition[0] == status and (not reasons or condition[1] in reasons)
 
         try:
             await_true(f"{name}: {type_}={status} {reasons}", met, 120)
         except AssertionError as error:
-            found = self.topic(name)
-            raise AssertionError(f"{error}: {json.dumps(found and found['status'])}") from None
+            topic = self.topic(name)
+            raise AssertionError(f"{error}: {json.dumps(topic and topic['status'])}") from None
 
     def await_made(self, name: str) -> None:
-        """Wait until topic and table are there and the job is handed out."""
+        """Wait until topic and table exist and the job contract is written."""
         self.await_condition(name, "TopicReady", "True")
         self.await_condition(name, "TableReady", "True")
-        found = self.topic(name)
-        assert found is not None
-        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        topic = self.topic(name)
+        assert topic is not None
+        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(topic['metadata']['uid'])}"
         await_true("the job contract", lambda: self.find(job) is not None)
 
     def versions(self) -> dict[str, str]:
-        """Resource versions of everything that the operator writes."""
+        """Return the resource versions of everything that the operator writes."""
         places = (
             TOPICS,
             f"/api/v1/namespaces/{SYSTEM}/configmaps",
@@ -213,7 +213,7 @@ def install_crds(api: ApiServer) -> None:
 def name(world: World) -> Iterator[str]:
     name = f"orders-{next(_numbers)}"
     yield name
-    found = world.topic(name)
-    if found is not None:
+    topic = world.topic(name)
+    if topic is not None:
         world.api.call("PATCH", f"{TOPICS}/{name}", {"metadata": {"finalizers": None}}, "application/merge-patch+json")
         world.api.call("DELETE", f"{TOPICS}/{name}")

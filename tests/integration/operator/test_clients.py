@@ -1,4 +1,4 @@
-"""How the HTTP clients take what servers do to them: retries, refusals, silence. Against a server on loopback that misbehaves."""
+"""HTTP clients against a server on loopback that misbehaves: retries, denials and silence."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Answer = Callable[[], web.Response]
 
 @dataclass
 class Server:
-    """Gives the answers in turn, the last one for ever."""
+    """Return the answers in turn, and the last one for ever."""
 
     port: int
     answers: list[Answer] = field(default_factory=list)
@@ -34,13 +34,13 @@ class Server:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    found = Server(free_port())
+    made = Server(free_port())
     application = web.Application()
-    application.router.add_route("*", "/{path:.*}", found.handle)
+    application.router.add_route("*", "/{path:.*}", made.handle)
     runner = web.AppRunner(application)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", found.port).start()
-    yield found
+    await web.TCPSite(runner, "127.0.0.1", made.port).start()
+    yield made
     await runner.cleanup()
 
 
@@ -65,20 +65,20 @@ FINE: Answer = says(200)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
-async def test_reads_are_repeated(api: Api, server: Server, status: int) -> None:
+async def test_failed_reads_are_retried(api: Api, server: Server, status: int) -> None:
     server.answers = [says(status), says(status), FINE]
     await api.call("GET", "/thing")
     assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_writes_are_repeated_where_the_server_did_nothing(api: Api, server: Server, status: int) -> None:
+async def test_writes_are_retried_if_the_server_did_nothing(api: Api, server: Server, status: int) -> None:
     server.answers = [says(status, **{"Retry-After": "3"}), FINE]
     await api.call("POST", "/thing", body={})
     assert len(server.asked) == 2
 
 
-async def test_a_write_whose_outcome_is_not_known_is_not_repeated(api: Api, server: Server) -> None:
+async def test_a_write_with_an_unknown_outcome_is_not_retried(api: Api, server: Server) -> None:
     server.answers = [says(500, "etcdserver: request timed out")]
     with pytest.raises(UnavailableError, match="etcdserver"):
         await api.call("PATCH", "/thing", body={})
@@ -93,21 +93,21 @@ async def test_a_server_that_stays_busy_is_unavailable(api: Api, server: Server)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_who_may_not_is_told_so_at_once(api: Api, server: Server, status: int) -> None:
+async def test_a_denied_request_fails_at_once(api: Api, server: Server, status: int) -> None:
     server.answers = [says(status, "you may not")]
     with pytest.raises(AccessDeniedError, match="you may not"):
         await api.call("GET", "/thing")
     assert len(server.asked) == 1
 
 
-async def test_a_refusal_carries_status_reason_and_message(api: Api, server: Server) -> None:
+async def test_an_error_has_status_reason_and_message(api: Api, server: Server) -> None:
     server.answers = [says(409, "it moved")]
     with pytest.raises(ApiError) as refusal:
         await api.call("PUT", "/thing", body={})
     assert (refusal.value.status, refusal.value.reason, refusal.value.message) == (409, "Word", "it moved")
 
 
-async def test_writes_keep_to_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_respect_the_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], list[float]()
 
     async def sleep(seconds: float) -> None:
@@ -129,7 +129,7 @@ def progress(group: str = "default") -> Answer:
     return lambda: web.Response(text=json.dumps({"group": group, "started": 1.0, "topics": []}))
 
 
-async def test_progress_is_asked_once_an_interval_and_kept_when_silent(
+async def test_progress_is_read_once_per_interval_and_kept_on_errors(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=1000)
@@ -145,14 +145,14 @@ async def test_progress_is_asked_once_an_interval_and_kept_when_silent(
 
 
 @pytest.mark.parametrize("answer", [lambda: web.Response(text="<html>"), says(404)])
-async def test_nonsense_is_no_progress(server: Server, answer: Answer) -> None:
+async def test_an_invalid_answer_is_no_progress(server: Server, answer: Answer) -> None:
     said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=5)
     server.answers = [answer]
     assert await said.read("default") is None
     await said.close()
 
 
-async def test_nobody_listening_is_no_progress() -> None:
+async def test_a_closed_port_is_no_progress() -> None:
     port = free_port()
     said = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}", interval=5)
     assert await said.read("default") is None

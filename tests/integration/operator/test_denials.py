@@ -14,7 +14,7 @@ from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    with directory_for_postgres() as directory, postgres(directory) as found:
+    with directory_for_postgres() as directory, postgres(directory) as running:
         statements = (
             "create role low login password 'low'",
             "create role barred password 'barred'",
@@ -23,9 +23,9 @@ def server() -> Iterator[Postgres]:
             "revoke connect on database closed from public",
         )
         for statement in statements:
-            with psycopg.connect(**_as(found, found.user, found.password), autocommit=True) as connection:
+            with psycopg.connect(**_as(running, running.user, running.password), autocommit=True) as connection:
                 connection.execute(statement)
-        yield found
+        yield running
 
 
 def _as(server: Postgres, user: str, password: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _as(server: Postgres, user: str, password: str) -> dict[str, Any]:
         ("low", "low", "ghost", UnavailableError, 'database "ghost" does not exist'),
     ],
 )
-async def test_a_refusal_is_told_from_what_is_missing(
+async def test_denied_access_differs_from_a_missing_object(
     server: Postgres, user: str, password: str, database: str, kind: type[FirnError], words: str
 ) -> None:
     uri = server.uri.replace("/postgres", f"/{database}")
@@ -57,7 +57,7 @@ async def test_a_refusal_is_told_from_what_is_missing(
     assert type(told.value) is kind
 
 
-async def test_a_table_of_the_catalog_that_somebody_dropped_is_no_denial(server: Postgres) -> None:
+async def test_a_dropped_catalog_table_is_unavailable(server: Postgres) -> None:
     properties = {"user": server.user, "password": server.password}
     connection = CatalogConnection(type="sql", uri=server.uri, warehouse="/nowhere", properties=properties)
     tables = CatalogTables({"lake": connection})

@@ -1,4 +1,4 @@
-"""Policies under a running operator: from an annotation to a Job, and from what became of the Job to the status of both sides."""
+"""Policies under a running operator: from an annotation to a Job, and from the end of the Job to both statuses."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ def place(kind: str, name: str) -> str:
 def apply(world: "World", kind: str, name: str, spec: Manifest, **annotations: str) -> Manifest:
     metadata = {
         "name": name,
-        "annotations": {f"firn.dev/{key.replace('_', '-')}": it for key, it in annotations.items()},
+        "annotations": {f"firn.dev/{key.replace('_', '-')}": value for key, value in annotations.items()},
     }
     body = {"apiVersion": names.API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
     query = "?fieldManager=user&force=true"
@@ -40,19 +40,19 @@ def apply(world: "World", kind: str, name: str, spec: Manifest, **annotations: s
 
 
 def status(world: "World", kind: str, name: str) -> Manifest:
-    found = world.find(place(kind, name))
-    return (found or {}).get("status", {})
+    policy = world.find(place(kind, name))
+    return (policy or {}).get("status", {})
 
 
-def condition(found: Manifest, kind: str) -> tuple[str, str]:
-    return next(((it["status"], it["reason"]) for it in found["conditions"] if it["type"] == kind), ("", ""))
+def condition(status: Manifest, kind: str) -> tuple[str, str]:
+    return next(((item["status"], item["reason"]) for item in status["conditions"] if item["type"] == kind), ("", ""))
 
 
 def jobs(world: "World", policy: str) -> list[Manifest]:
-    found: list[Manifest] = world.api.call(
+    items: list[Manifest] = world.api.call(
         "GET", f"/apis/batch/v1/namespaces/{SYSTEM}/jobs?labelSelector={names.LABEL_POLICY}%3D{policy}"
     )["items"]
-    return found
+    return items
 
 
 def end(world: "World", job: Manifest, **said: Any) -> None:
@@ -61,7 +61,7 @@ def end(world: "World", job: Manifest, **said: Any) -> None:
     contract = world.find(f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
     assert contract is not None
     run = MaintenanceRun.model_validate_json(contract["data"]["run.json"])
-    report = RunReport(name=name, tables=tuple(TableReport(uid=it.uid, **said) for it in run.tables))
+    report = RunReport(name=name, tables=tuple(TableReport(uid=table.uid, **said) for table in run.tables))
     template, now = job["spec"]["template"], "2026-01-01T00:10:00Z"
     pod = {"metadata": {**template["metadata"], "name": f"{name}-x"}, "spec": dict(template["spec"])}
     pod["spec"]["automountServiceAccountToken"] = False
@@ -80,9 +80,7 @@ def end(world: "World", job: Manifest, **said: Any) -> None:
     world.api.call("PUT", f"/apis/batch/v1/namespaces/{SYSTEM}/jobs/{name}/status", live)
 
 
-def test_a_run_is_made_when_it_is_asked_for_and_both_sides_say_what_came_of_it(
-    world: "World", operator: "Running", name: str
-) -> None:
+def test_a_requested_run_starts_and_both_statuses_report_it(world: "World", operator: "Running", name: str) -> None:
     apply(world, "CompactionPolicy", name, {"triggers": {"smallFiles": 1000}})
     world.apply(name, {"schema": SCHEMA, "partitions": 1, "compactionPolicyRef": {"name": name}})
     world.await_made(name)
@@ -93,44 +91,50 @@ def test_a_run_is_made_when_it_is_asked_for_and_both_sides_say_what_came_of_it(
 
     apply(world, "CompactionPolicy", name, {"triggers": {"smallFiles": 1000}}, run_now="1")
     await_true("a run", lambda: len(jobs(world, name)) == 1)
-    await_true("it is shown", lambda: len(status(world, "CompactionPolicy", name).get("activeRuns", [])) == 1)
+    await_true(
+        "the status shows the run", lambda: len(status(world, "CompactionPolicy", name).get("activeRuns", [])) == 1
+    )
     end(world, jobs(world, name)[0], outcome="Done", commits=1, files_before=9, files_after=1, bytes_rewritten=99)
-    await_true("its end is shown", lambda: "lastRun" in status(world, "CompactionPolicy", name))
+    await_true("the status shows the end of the run", lambda: "lastRun" in status(world, "CompactionPolicy", name))
     last = status(world, "CompactionPolicy", name)["lastRun"]
     assert (last["result"], last["tables"], last["filesAfter"]) == ("Succeeded", 1, 1)
     world.await_condition(name, "MaintenanceHealthy", "True", "Succeeded")
-    found = world.topic(name)
-    assert found is not None
-    bound = found["status"]["maintenance"]["compaction"]
+    topic = world.topic(name)
+    assert topic is not None
+    bound = topic["status"]["maintenance"]["compaction"]
     assert (bound["policy"], bound["because"]) == (name, "NamedByTopic")
     assert bound["lastRequest"] == {"policy": "1"}
     assert operator.metric("firn_maintenance_runs_total") >= 1
     assert operator.metric("firn_maintenance_rewritten_bytes_total") >= 99
 
     def events() -> set[tuple[str, str]]:
-        found = world.api.call("GET", "/api/v1/namespaces/demo/events")["items"]
-        return {(it["involvedObject"]["kind"], it["reason"]) for it in found if it["involvedObject"]["name"] == name}
+        items = world.api.call("GET", "/api/v1/namespaces/demo/events")["items"]
+        return {
+            (event["involvedObject"]["kind"], event["reason"])
+            for event in items
+            if event["involvedObject"]["name"] == name
+        }
 
     wanted = {("CompactionPolicy", "RunStarted"), ("CompactionPolicy", "Compacted"), ("IcebergTopic", "Compacted")}
     await_true("Events", lambda: wanted <= events())
     assert len(jobs(world, name)) == 1
 
 
-def test_a_bad_policy_says_which_field_and_comes_right(world: "World", operator: "Running", name: str) -> None:
+def test_an_invalid_policy_names_the_field_and_recovers(world: "World", operator: "Running", name: str) -> None:
     apply(world, "RetentionPolicy", name, {"snapshots": {"maxAge": "7d"}, "schedule": {"cron": "0 25 * * *"}})
 
-    def found() -> Manifest:
+    def policy_status() -> Manifest:
         return status(world, "RetentionPolicy", name)
 
-    await_true("it is refused", lambda: condition(found(), "SpecValid") == ("False", "InvalidSpec"))
-    message = next(it["message"] for it in found()["conditions"] if it["type"] == "SpecValid")
+    await_true("the policy is rejected", lambda: condition(policy_status(), "SpecValid") == ("False", "InvalidSpec"))
+    message = next(item["message"] for item in policy_status()["conditions"] if item["type"] == "SpecValid")
     assert "spec.schedule.cron" in message
     apply(world, "RetentionPolicy", name, {"snapshots": {"maxAge": "7d"}, "schedule": {"cron": "0 5 * * *"}})
-    await_true("it is followed", lambda: condition(found(), "Ready") == ("True", "AllReady"))
+    await_true("the policy is accepted", lambda: condition(policy_status(), "Ready") == ("True", "AllReady"))
     world.api.call("DELETE", place("RetentionPolicy", name))
 
 
-def test_an_operator_that_starts_again_finds_its_runs_and_makes_no_other(world: "World", name: str) -> None:
+def test_a_restarted_operator_finds_its_runs_and_starts_no_other(world: "World", name: str) -> None:
     apply(world, "RetentionPolicy", name, {"snapshots": {"maxAge": "7d"}}, run_now="1")
     world.apply(name, {"schema": SCHEMA, "partitions": 1, "retentionPolicyRef": {"name": name}})
     with world.operator():
@@ -138,11 +142,11 @@ def test_an_operator_that_starts_again_finds_its_runs_and_makes_no_other(world: 
         await_true("a run", lambda: len(jobs(world, name)) == 1)
     end(world, jobs(world, name)[0], outcome="Nothing")
     with world.operator():
-        await_true("its end is shown", lambda: "lastRun" in status(world, "RetentionPolicy", name))
+        await_true("the status shows the end of the run", lambda: "lastRun" in status(world, "RetentionPolicy", name))
         world.await_condition(name, "MaintenanceHealthy", "True", "Succeeded")
         assert len(jobs(world, name)) == 1
         apply(world, "RetentionPolicy", name, {"snapshots": {"maxAge": "7d"}}, run_now="2")
         await_true("another run", lambda: len(jobs(world, name)) == 2)
         world.api.call("DELETE", place("RetentionPolicy", name))
-        await_true("the run at work is stopped", lambda: len(jobs(world, name)) == 1)
+        await_true("the active run is stopped", lambda: len(jobs(world, name)) == 1)
         world.await_condition(name, "PoliciesResolved", "False", "PolicyNotFound")

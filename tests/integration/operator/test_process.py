@@ -1,4 +1,4 @@
-"""The operator as a process: restarts, start-up, what it says of itself, dependencies that are down."""
+"""The operator as a process: restarts, start-up, metrics and stopped dependencies."""
 
 import signal
 from typing import TYPE_CHECKING
@@ -16,14 +16,14 @@ SYSTEM = "firn-system"
 
 
 def settled(world: "World") -> dict[str, str]:
-    """Return the versions of all objects after two looks found the same."""
+    """Return the versions of all objects after two equal reads."""
     seen: list[dict[str, str]] = [{}]
 
     def same() -> bool:
         seen.append(world.versions())
         return seen[-1] == seen[-2]
 
-    await_true("writes come to rest", same)
+    await_true("no more writes", same)
     return seen[-1]
 
 
@@ -36,32 +36,30 @@ def test_a_restart_writes_nothing(world: "World", name: str, how: signal.Signals
         operator.process.send_signal(how)
         operator.process.wait(60)
     with world.operator() as operator:
-        await_true("every key was looked at", lambda: operator.metric("firn_reconcile_total") >= 3)
+        await_true("every key was reconciled", lambda: operator.metric("firn_reconcile_total") >= 3)
         await_true("the queue is empty", lambda: operator.metric("firn_reconcile_queue_depth") == 0)
         assert settled(world) == before
 
 
-def test_a_job_contract_that_somebody_deletes_comes_back(
-    world: "World", name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_job_contract_is_restored(world: "World", name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.operator(resync="2s") as operator:
         world.apply(name, {"schema": SCHEMA})
         world.await_made(name)
-        found = world.topic(name)
-        assert found is not None
-        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+        topic = world.topic(name)
+        assert topic is not None
+        job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(topic['metadata']['uid'])}"
         world.api.call("DELETE", job)
-        await_true("the job contract is back", lambda: world.find(job) is not None)
+        await_true("the job contract is restored", lambda: world.find(job) is not None)
         assert operator.metric("firn_watch_behind_seconds") == 0
 
 
 def test_only_watched_namespaces_count(world: "World", name: str) -> None:
     with world.operator(watchNamespaces=["elsewhere"]) as operator:
         world.apply(name, {"schema": SCHEMA})
-        await_true("configured things were looked at", lambda: operator.metric("firn_reconcile_total") >= 3)
-        found = world.topic(name)
-        assert found is not None
-        assert found["status"]["observedGeneration"] == -1
+        await_true("the configured objects were reconciled", lambda: operator.metric("firn_reconcile_total") >= 3)
+        topic = world.topic(name)
+        assert topic is not None
+        assert topic["status"]["observedGeneration"] == -1
     with world.operator(watchNamespaces=["demo", "elsewhere"]):
         world.await_made(name)
 
@@ -69,21 +67,21 @@ def test_only_watched_namespaces_count(world: "World", name: str) -> None:
 TOPICS_CRD = "icebergtopics.firn.dev"
 
 
-def test_a_missing_crd_is_waited_for(world: "World") -> None:
+def test_the_operator_waits_for_a_missing_crd(world: "World") -> None:
     from tests.integration.operator.conftest import install_crds
 
     place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{TOPICS_CRD}"
     world.api.call("DELETE", place)
-    await_true("the CRD is gone", lambda: world.find(place) is None)
+    await_true("the CRD is deleted", lambda: world.find(place) is None)
     running = world.start(world.configuration())
     try:
 
-        def told() -> bool:
+        def names_the_crd() -> bool:
             assert running.process.poll() is None, tail(running.log)
             answer = running.probe("readyz")
             return answer is not None and answer.status_code == 503 and TOPICS_CRD in answer.text
 
-        await_true("the missing CRD is told", told)
+        await_true("the operator reports the missing CRD", names_the_crd)
         alive = running.probe("livez")
         assert alive is not None
         assert alive.status_code == 200
@@ -96,13 +94,13 @@ def test_a_missing_crd_is_waited_for(world: "World") -> None:
         install_crds(world.api)
 
 
-def test_a_wrong_configuration_ends_the_process_and_names_the_key(world: "World") -> None:
+def test_an_invalid_configuration_stops_the_process_and_names_the_key(world: "World") -> None:
     running = world.start(world.configuration(defaultProfile="nobody"))
     assert running.process.wait(60) == 2
     assert "defaultProfile" in running.log.read_text()
 
 
-def test_a_catalog_that_is_down_shows_and_passes(world: "World", name: str) -> None:
+def test_conditions_report_a_stopped_catalog_and_recover(world: "World", name: str) -> None:
     catalog = world.configuration()["catalogs"]["lake"]
     down = {"lake": {**catalog, "uri": "postgresql://127.0.0.1:1/postgres"}}
     with world.operator(catalogs=down):
@@ -114,7 +112,7 @@ def test_a_catalog_that_is_down_shows_and_passes(world: "World", name: str) -> N
         world.await_made(name)
 
 
-def test_brokers_that_are_down_show_and_pass(world: "World", name: str) -> None:
+def test_conditions_report_stopped_brokers_and_recover(world: "World", name: str) -> None:
     with world.operator(profiles={"classic": {"bootstrapServers": "127.0.0.1:1"}}):
         world.apply(name, {"schema": SCHEMA})
         world.await_condition(name, "TopicReady", "False", "BrokerUnreachable")

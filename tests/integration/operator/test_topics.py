@@ -37,13 +37,13 @@ def table_exists(world: "World", name: str) -> bool:
     return open_catalog("lake", connection).table_exists(("demo", name.replace("-", "_")))
 
 
-def test_a_manifest_becomes_topic_table_job_and_conditions(world: "World", operator: "Running", name: str) -> None:
+def test_a_manifest_creates_topic_table_job_and_conditions(world: "World", operator: "Running", name: str) -> None:
     world.apply(name, {"schema": SCHEMA, "partitions": 3, "table": {"partitionBy": ["bucket(4, carrier)"]}})
     world.await_made(name)
-    found = world.topic(name)
-    assert found is not None
-    assert found["status"]["partitions"] == 3
-    assert found["status"]["table"]["identifier"] == f"lake.demo.{name.replace('-', '_')}"
+    topic = world.topic(name)
+    assert topic is not None
+    assert topic["status"]["partitions"] == 3
+    assert topic["status"]["table"]["identifier"] == f"lake.demo.{name.replace('-', '_')}"
     world.await_condition(name, "IngestionReady", "False", "Starting")
     assert name in topics(world)
     assert table_exists(world, name)
@@ -56,27 +56,27 @@ def test_a_manifest_becomes_topic_table_job_and_conditions(world: "World", opera
     assert operator.metric("firn_reconcile_seconds_count") > 0
 
 
-def test_a_changed_spec_is_followed(world: "World", operator: "Running", name: str) -> None:
+def test_a_changed_spec_is_applied(world: "World", operator: "Running", name: str) -> None:
     world.apply(name, {"schema": SCHEMA, "partitions": 1})
     world.await_made(name)
     more = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "origin", "type": "string"}]}
     world.apply(name, {"schema": more, "partitions": 2, "config": {"retention.ms": "60000"}})
 
     def followed() -> bool:
-        found = world.topic(name)
-        assert found is not None
-        return found["status"]["observedGeneration"] == 2 and found["status"]["partitions"] == 2
+        topic = world.topic(name)
+        assert topic is not None
+        return topic["status"]["observedGeneration"] == 2 and topic["status"]["partitions"] == 2
 
     await_true("the new spec is observed", followed)
     world.await_condition(name, "TableReady", "True")
 
 
-def test_two_resources_for_one_table_the_older_keeps_it(world: "World", operator: "Running", name: str) -> None:
+def test_of_two_resources_for_one_table_the_older_keeps_it(world: "World", operator: "Running", name: str) -> None:
     world.apply(name, {"schema": SCHEMA})
     world.await_made(name)
     older = world.topic(name)
     assert older is not None
-    # Ages are whole seconds; in the same second the uid would decide.
+    # Creation times have whole seconds. Within one second the uid would decide.
     made = datetime.fromisoformat(older["metadata"]["creationTimestamp"])
     await_true("a later second", lambda: datetime.now(UTC) - made > timedelta(seconds=1))
     other = f"{name}-too"
@@ -87,24 +87,24 @@ def test_two_resources_for_one_table_the_older_keeps_it(world: "World", operator
     world.await_condition(name, "TableReady", "True")
 
 
-def test_deleting_with_delete_takes_topic_and_table(world: "World", operator: "Running", name: str) -> None:
+def test_the_delete_policy_deletes_topic_and_table(world: "World", operator: "Running", name: str) -> None:
     place = f"/apis/{names.API_VERSION}/namespaces/demo/icebergtopics/{name}"
     world.apply(name, {"schema": SCHEMA, "deletionPolicy": {"topic": "Delete", "table": "Delete"}})
     world.await_made(name)
     world.api.call("DELETE", place)
-    await_true("the resource is gone", lambda: world.find(place) is None, 120)
-    await_true("the Kafka topic is gone", lambda: name not in topics(world))
+    await_true("the resource is deleted", lambda: world.find(place) is None, 120)
+    await_true("the Kafka topic is deleted", lambda: name not in topics(world))
     assert not table_exists(world, name)
 
 
-def test_deleting_keeps_by_default(world: "World", operator: "Running", name: str) -> None:
+def test_a_deletion_keeps_topic_and_table_by_default(world: "World", operator: "Running", name: str) -> None:
     place = f"/apis/{names.API_VERSION}/namespaces/demo/icebergtopics/{name}"
     world.apply(name, {"schema": SCHEMA})
     world.await_made(name)
-    found = world.topic(name)
-    assert found is not None
-    job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(found['metadata']['uid'])}"
+    topic = world.topic(name)
+    assert topic is not None
+    job = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.job(topic['metadata']['uid'])}"
     world.api.call("DELETE", place)
-    await_true("the job contract is taken back", lambda: world.find(job) is None)
+    await_true("the job contract is deleted", lambda: world.find(job) is None)
     assert name in topics(world)
     assert table_exists(world, name)

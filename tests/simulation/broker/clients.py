@@ -219,7 +219,7 @@ class Member:
         answer = await call(self._world, await somewhere(self._world), 10, 2, key=self._group, key_type=0)
         if answer.error_code:
             return
-        self._host = next((it for it in self._world.hosts if it.number == answer.port), None)
+        self._host = next((host for host in self._world.hosts if host.number == answer.port), None)
         if self._host is None or not await self._join():
             return
         positions = {}
@@ -253,7 +253,7 @@ class Member:
         self._generation = joined.generation_id
         assignments = []
         if joined.leader == self._id:
-            members = sorted(it.member_id for it in joined.members)
+            members = sorted(member.member_id for member in joined.members)
             parts = {id: bytes(range(self._partitions)[place :: len(members)]) for place, id in enumerate(members)}
             assignments = [{"member_id": id, "assignment": part} for id, part in parts.items()]
         synced: Any = await self._ask(
@@ -352,7 +352,9 @@ class Admin:
         while True:
             await asyncio.sleep(chance.expovariate(0.8))
             log = self._trimmed, chance.randrange(self._partitions)
-            high = max((it.high for it in self._history.bounds if it.log == log and it.high >= 0), default=0)
+            high = max(
+                (bound.high for bound in self._history.bounds if bound.log == log and bound.high >= 0), default=0
+            )
             began = self._world.now()
             try:
                 answer = await call(
@@ -372,7 +374,9 @@ class Admin:
         Waits for each reply, because a late request must not take effect after the next one.
         """
         began = self._world.now()
-        await self._until(20, 3, {0, UNKNOWN_TOPIC}, lambda it: it.responses[0].error_code, topic_names=[self._remade])
+        await self._until(
+            20, 3, {0, UNKNOWN_TOPIC}, lambda reply: reply.responses[0].error_code, topic_names=[self._remade]
+        )
         await self.make(self._remade, 1, {})
         self._history.made_anew.setdefault(self._remade, []).append((began, self._world.now()))
 
@@ -382,7 +386,7 @@ class Admin:
             "name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
             "configs": [{"name": key, "value": value} for key, value in configs.items()],
         }  # fmt: skip
-        await self._until(19, 5, {0, 36}, lambda it: it.topics[0].error_code, topics=[topic], validate_only=False)
+        await self._until(19, 5, {0, 36}, lambda reply: reply.topics[0].error_code, topics=[topic], validate_only=False)
 
     async def _until(self, api: int, version: int, done: set[int], error: Callable[[Any], int], **fields: Any) -> None:
         while True:

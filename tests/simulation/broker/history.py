@@ -133,7 +133,7 @@ def _logs(history: History) -> Iterator[str]:
 
 def _acknowledged(history: History) -> Iterator[str]:
     """Every acknowledged batch is at its acknowledged offset, unless it lies below the log start."""
-    places = {log: {it.offset: it for it in batches} for log, (_, batches) in history.logs.items()}
+    places = {log: {batch.offset: batch for batch in batches} for log, (_, batches) in history.logs.items()}
     for sent in history.sent:
         if sent.offset is None:
             continue
@@ -154,7 +154,7 @@ def _orders(history: History) -> Iterator[str]:
 
     An idempotent producer's batch exists once, any other at most as often as it was sent.
     """
-    by_id = {(it.log, it.producer, it.number): it for it in history.sent}
+    by_id = {(record.log, record.producer, record.number): record for record in history.sent}
     for log, (_, batches) in history.logs.items():
         last: dict[int, int] = {}
         count: dict[tuple[int, int], int] = defaultdict(int)
@@ -196,7 +196,7 @@ def _readers(history: History) -> Iterator[str]:
             expected = position.get((reader, log), 0)
             end = batch.offset + batch.records
             # A log start may lie inside a batch.
-            if batch.offset != expected and not any(batch.offset <= it < end for it in skips[reader, log]):
+            if batch.offset != expected and not any(batch.offset <= offset < end for offset in skips[reader, log]):
                 yield f"{log}: {reader} got {batch} instead of offset {expected}"
             position[reader, log] = end
     for (reader, log), end in position.items():
@@ -212,9 +212,9 @@ def _bounds(history: History) -> Iterator[str]:
     for bounds in history.bounds:
         by_log[bounds.log].append(bounds)
     for log, all_bounds in by_log.items():
-        ended = sorted(all_bounds, key=lambda it: it.ended)
+        ended = sorted(all_bounds, key=lambda bounds: bounds.ended)
         place, start, high = 0, 0, 0
-        for bounds in sorted(all_bounds, key=lambda it: it.began):
+        for bounds in sorted(all_bounds, key=lambda bounds: bounds.began):
             while place < len(ended) and ended[place].ended < bounds.began:
                 start, high = max(start, ended[place].start), max(high, ended[place].high)
                 place += 1
@@ -228,14 +228,14 @@ def _offsets(history: History) -> Iterator[str]:
     Members were given all records below it.
     """
     for read in history.reads:
-        commits = [it for it in history.commits if it.log == read.log]
-        begun = max((it.began for it in commits if it.ended < read.began), default=None)
+        commits = [commit for commit in history.commits if commit.log == read.log]
+        begun = max((commit.began for commit in commits if commit.ended < read.began), default=None)
         if read.offset < 0:
             if begun is not None:
                 yield f"{read} although offsets were committed"
         elif not any(
-            it.offset == read.offset and it.began < read.ended and (begun is None or it.ended >= begun)
-            for it in commits
+            commit.offset == read.offset and commit.began < read.ended and (begun is None or commit.ended >= begun)
+            for commit in commits
         ):
             yield f"{read} is older than an acknowledged commit, or was never committed"
         missing = set(range(max(read.offset, 0))) - history.consumed[read.log]

@@ -20,14 +20,14 @@ BROKERS = 3
 WINDOWS = 7
 CHAOS_SECONDS = 45
 PEACE_SECONDS = 240
-"""Everything has to have come to rest so long after the last fault."""
+"""Time limit for brokers and clients to recover after the last fault."""
 HOUR = 3600.0
 OPERATIONS, FAULTS, ACKNOWLEDGED = 2000, 30, 80
 """Lower bounds of a story. A shorter story would prove too little."""
 
 
 @dataclass
-class Told:
+class Outcome:
     """The outcome of a seed."""
 
     history: History
@@ -36,7 +36,7 @@ class Told:
     wrong: list[str]
 
 
-def tell(seed: int) -> Told:
+def run_story(seed: int) -> Outcome:
     """Run the story of a seed, which is always the same."""
     world, record = World(seed), History()
     wrong: list[str] = []
@@ -48,7 +48,7 @@ def tell(seed: int) -> Told:
     wrong += [f"unexpected: {error}" for error in world.errors]
     if not wrong:
         wrong += history.violations(record)
-    return Told(record, world.operations, dict(world.faults), wrong)
+    return Outcome(record, world.operations, dict(world.faults), wrong)
 
 
 async def _story(world: World, record: History) -> None:
@@ -80,10 +80,12 @@ async def _story(world: World, record: History) -> None:
     # These are too slow for records that retention deletes.
     consumers += [Consumer(world, record, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
     instances = ["static", *[None] * (MEMBERS - 1)]
-    members = [Member(world, record, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], it) for it in instances]
+    members = [Member(world, record, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], instance) for instance in instances]
     chaos = world.later(_chaos(world))
     trimming = world.later(admin.trim())
-    reading = [world.later(it.run()) for it in consumers] + [world.later(it.run()) for it in members]
+    reading = [world.later(consumer.run()) for consumer in consumers] + [
+        world.later(member.run()) for member in members
+    ]
     async with asyncio.timeout(600):
         await asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers))
     await _stop(chaos, trimming)
@@ -93,7 +95,11 @@ async def _story(world: World, record: History) -> None:
     async with asyncio.timeout(PEACE_SECONDS):
         # Retention runs meanwhile, and must not delete any referenced object.
         await asyncio.sleep(12)
-        while not all(it.stable for it in members) or sorted(p for it in members for p in it.mine) != [0, 1, 2]:
+        while not all(member.stable for member in members) or sorted(p for member in members for p in member.mine) != [
+            0,
+            1,
+            2,
+        ]:
             await asyncio.sleep(0.5)
         await asyncio.sleep(3)
     await _stop(*reading)
@@ -189,7 +195,7 @@ async def _kill(world: World) -> None:
 
 
 async def _freeze(world: World) -> None:
-    """It comes back as a zombie if it was longer away than its lease."""
+    """Freeze a process. It continues as a zombie if it was frozen for longer than its lease."""
     if not world.hosts:
         return
     host = world.chance.choice(world.hosts)
@@ -209,7 +215,7 @@ async def _cut(world: World) -> None:
 
 
 async def _coordinator_gone(world: World) -> None:
-    """Now and then longer than all leases."""
+    """Stop the coordinator, sometimes for longer than all leases."""
     world.faults["coordinator gone"] += 1
     seconds = world.chance.choice((1.0, 2.0, 1.5 * LEASE_SECONDS))
     world.down[COORDINATOR] = world.now() + world.chance.random() * seconds
@@ -222,7 +228,7 @@ async def _restart(world: World) -> None:
 
 
 async def _store_gone(world: World) -> None:
-    """Now and then longer than an upload is tried."""
+    """Stop the object store, sometimes for longer than an upload is tried."""
     world.faults["store gone"] += 1
     world.down[OBJECTS] = world.now() + world.chance.random() * world.chance.choice((1.0, 6.0))
 

@@ -15,22 +15,22 @@ from firn_broker.log.watermarks import Watch
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
-from tests.simulation.broker.story import tell
+from tests.simulation.broker.story import run_story
 
 SEEDS = range(12)
 
 
-def found_out() -> str:
+def first_violation() -> str:
     """Return the first violation of the first failing story, or an empty text."""
     for seed in SEEDS:
-        if wrong := tell(seed).wrong:
+        if wrong := run_story(seed).wrong:
             return wrong[0]
     return ""
 
 
 def test_the_checker_finds_a_coordinator_that_accepts_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "judge", lambda *_: None)
-    assert "times, and was sent" in found_out()
+    assert "times, and was sent" in first_violation()
 
 
 def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypa
 
     monkeypatch.setattr(WalWriter, "_commit", commit)
     # Detected by the batch's offset, or by the gap before the producer's next batch.
-    assert found_out()
+    assert first_violation()
 
 
 def test_the_checker_finds_a_writer_that_commits_in_the_order_of_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_the_checker_finds_a_writer_that_commits_in_the_order_of_uploads(monkeyp
 
     monkeypatch.setattr(WalWriter, "run", run)
     # The coordinator rejects the later batch, and its producer fails with that error.
-    assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in found_out()
+    assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in first_violation()
 
 
 def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,19 +69,19 @@ def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: p
         positions: Sequence[Position],
         max_bytes: int,
         ahead: int,
-        found: dict[Position, LookupResult],
+        lookups: dict[Position, LookupResult],
         watch: Watch,
     ) -> bool:
-        known, key, now = self.__dict__.setdefault("_known", {}), tuple(positions), asyncio.get_running_loop().time
-        if key not in known or known[key][0] + 5 < now():
-            full = await find(self, positions, max_bytes, ahead, found, watch)
-            known[key] = now(), full, {position: found[position] for position in positions}
-        _, full, old = known[key]
-        found.update(old)
+        caches, key, now = self.__dict__.setdefault("_known", {}), tuple(positions), asyncio.get_running_loop().time
+        if key not in caches or caches[key][0] + 5 < now():
+            full = await find(self, positions, max_bytes, ahead, lookups, watch)
+            caches[key] = now(), full, {position: lookups[position] for position in positions}
+        _, full, old = caches[key]
+        lookups.update(old)
         return bool(full)
 
     monkeypatch.setattr(Reader, "_find", remembered)
-    assert "were reported" in found_out()
+    assert "were reported" in first_violation()
 
 
 def test_the_checker_finds_a_coordinator_that_does_not_store_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,4 +89,4 @@ def test_the_checker_finds_a_coordinator_that_does_not_store_groups(monkeypatch:
         return True
 
     monkeypatch.setattr(GroupStorage, "save", keep)
-    assert "partition" in found_out()
+    assert "partition" in first_violation()

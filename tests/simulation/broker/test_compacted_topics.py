@@ -66,7 +66,7 @@ class Producer:
             return window
         host, client = self.world.chance.choice(self.world.hosts), Client("peer")
         answers = await asyncio.gather(
-            *(wire.produce(self.world, host, client, TOPIC, self.partition, self._batch(*it)) for it in window),
+            *(wire.produce(self.world, host, client, TOPIC, self.partition, self._batch(*batch)) for batch in window),
             return_exceptions=True,
         )
         for taken, (answer, (first, pairs)) in enumerate(zip(answers, window, strict=True)):
@@ -114,15 +114,15 @@ class Consumer:
         if error:
             assert error in RETRIABLE, f"{error} at {self.offset}, which exists"
             return False
-        assert self.offset == high or len(data), f"no records at {self.offset} of {high}: a consumer could not go on"
+        assert self.offset == high or len(data), f"no records at {self.offset} of {high}: a consumer could not continue"
         for place, size, offsets in record_batch.walk(data):
             batch = data[place : place + size]
             base = int.from_bytes(batch[:8], "big")
             assert base <= self.offset < base + offsets, f"{base} + {offsets} does not follow {self.offset}"
             self.seen += [
-                (it.offset, it.key or b"", None if it.tombstone else it.rest)
-                for it in keys.decode(batch)
-                if it.offset >= self.offset
+                (decoded.offset, decoded.key or b"", None if decoded.tombstone else decoded.rest)
+                for decoded in keys.decode(batch)
+                if decoded.offset >= self.offset
             ]
             self.offset = base + offsets
         return self.offset == high
@@ -135,20 +135,20 @@ def newest(seen: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, int]:
 
 def final(producers: list[Producer], partition: int) -> Iterator[tuple[bytes, bytes | None, int]]:
     """Return (key, value, offset) of the newest acknowledged record of each key."""
-    for one in producers:
-        if one.partition == partition:
-            yield from (one.written[sequence] for sequence in one.newest.values())
+    for producer in producers:
+        if producer.partition == partition:
+            yield from (producer.written[sequence] for sequence in producer.newest.values())
 
 
 def check_order(producers: list[Producer], consumer: Consumer) -> None:
     """Check that every read record was written at its offset, and that offsets only rise."""
     there = {
         offset: (key, value)
-        for one in producers
-        if one.partition == consumer.partition
-        for key, value, offset in one.written.values()
+        for producer in producers
+        if producer.partition == consumer.partition
+        for key, value, offset in producer.written.values()
     }
-    assert [it[0] for it in consumer.seen] == sorted({it[0] for it in consumer.seen})
+    assert [read[0] for read in consumer.seen] == sorted({read[0] for read in consumer.seen})
     for offset, key, value in consumer.seen:
         if offset in there:
             assert (key, value is None) == (there[offset][0], there[offset][1] is None)
@@ -170,13 +170,13 @@ async def newcomers(world: World, producers: list[Producer]) -> None:
             check_acknowledged(before, newest(consumer.seen))
 
 
-def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], found: dict[bytes, int]) -> None:
+def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], last_offsets: dict[bytes, int]) -> None:
     for key, value, offset in before:
         if value is None:
-            assert found.get(key, -1) == -1 or found[key] > offset, f"{key!r} came back"
+            assert last_offsets.get(key, -1) == -1 or last_offsets[key] > offset, f"{key!r} came back"
         else:
             # A later deletion may be stored and not acknowledged yet.
-            assert found.get(key, -1) == -1 or found[key] >= offset, f"{key!r} is older than {offset}"
+            assert last_offsets.get(key, -1) == -1 or last_offsets[key] >= offset, f"{key!r} is older than {offset}"
 
 
 async def story(seed: int) -> None:
@@ -205,7 +205,7 @@ async def story(seed: int) -> None:
 
     producers = [Producer(world, number) for number in range(PRODUCERS)]
     consumers = [Consumer(world, partition) for partition in range(PARTITIONS)]
-    beside = [asyncio.create_task(it) for it in (deaths(), newcomers(world, producers), *map(follow, consumers))]
+    beside = [asyncio.create_task(work) for work in (deaths(), newcomers(world, producers), *map(follow, consumers))]
     await asyncio.gather(*(producer.run() for producer in producers))
     await asyncio.sleep(30)
     world.trouble = 0.0
@@ -236,7 +236,9 @@ async def story(seed: int) -> None:
                 assert offsets.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
         if ratio == "0":
             live = {key for key, value, _ in final(producers, partition) if value is not None}
-            assert [it[1] for it in last.seen] == [it[1] for it in last.seen if it[1] in live], "a tombstone stayed"
+            assert [read[1] for read in last.seen] == [read[1] for read in last.seen if read[1] in live], (
+                "a tombstone stayed"
+            )
             assert len(last.seen) == len(live)
     world.end()
     assert not world.errors

@@ -57,7 +57,7 @@ async def numbers(world: World, host: Host) -> list[int]:
     while True:
         answer = await wire.fetch(world, host, Client("reader"), TOPIC, 0, offset)
         assert not answer.error
-        seen += [it.number for it in answer.batches]
+        seen += [batch.number for batch in answer.batches]
         offset += len(answer.batches)
         if offset >= answer.high:
             return seen
@@ -202,7 +202,7 @@ def test_a_zombie_commits_late() -> None:
     run(story())
 
 
-def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() -> None:
+def test_a_zombie_with_withdrawn_reservations_commits_nothing() -> None:
     async def story() -> None:
         async with brokers() as world:
             zombie, other = world.hosts
@@ -220,7 +220,7 @@ def test_a_zombie_whose_reservations_were_withdrawn_commits_nothing_with_them() 
 async def served_by(world: World, host: Host) -> tuple[set[int], set[int]]:
     """Return the ids of the brokers and of the leaders that this broker names in Metadata."""
     metadata = await wire.call(world, host, 3, 12, topics=None, allow_auto_topic_creation=False)
-    return {it.node_id for it in metadata.brokers}, {
+    return {node.node_id for node in metadata.brokers}, {
         part.leader_id for topic in metadata.topics for part in topic.partitions
     }
 
@@ -251,7 +251,7 @@ def test_one_broker_alone_cannot_reach_the_coordinator() -> None:
     run(story())
 
 
-def test_a_batch_that_an_isolated_broker_gave_up_is_not_committed_later() -> None:
+def test_a_batch_abandoned_by_an_isolated_broker_is_not_committed() -> None:
     async def story() -> None:
         async with brokers() as world:
             well, cut = world.hosts
@@ -281,7 +281,7 @@ def test_the_coordinator_cannot_be_reached_when_a_broker_starts() -> None:
     run(story())
 
 
-def test_the_coordinator_is_down() -> None:
+def test_an_outage_of_the_coordinator_loses_no_record() -> None:
     async def story() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
@@ -292,10 +292,15 @@ def test_the_coordinator_is_down() -> None:
             waiting = [
                 world.later(
                     wire.produce(
-                        world, host, client, TOPIC, 0, wire.batch(it, 1, 1, 10, producer=PRODUCER, epoch=0, sequence=it)
+                        world,
+                        host,
+                        client,
+                        TOPIC,
+                        0,
+                        wire.batch(number, 1, 1, 10, producer=PRODUCER, epoch=0, sequence=number),
                     )
                 )
-                for it in (1, 2)
+                for number in (1, 2)
             ]
             assert (await wire.fetch(world, host, Client("reader"), TOPIC, 0, 0)).error == STORAGE_ERROR
             joined = await wire.call(
@@ -304,21 +309,21 @@ def test_the_coordinator_is_down() -> None:
             )  # fmt: skip
             assert joined.error_code is ErrorCode.coordinator_not_available
             await asyncio.sleep(2)
-            assert not any(it.done() for it in waiting)
+            assert not any(task.done() for task in waiting)
             await asyncio.wait(waiting)
-            assert all(isinstance(it.exception(), Dead) for it in waiting), (
+            assert all(isinstance(task.exception(), Dead) for task in waiting), (
                 "clients timed out, but the broker still has their batches"
             )
             world.errors.clear()
             await asyncio.sleep(3 * LEASE_SECONDS)
             # Clients send them again, and learn that they were committed.
-            assert [await send(world, host, it) for it in (1, 2)] == [(0, 1), (0, 2)]
+            assert [await send(world, host, number) for number in (1, 2)] == [(0, 1), (0, 2)]
             assert await numbers(world, host) == [0, 1, 2]
 
     run(story())
 
 
-async def test_requests_that_wait_for_the_coordinator_are_bounded_and_stop_the_reading_of_sockets() -> None:
+async def test_requests_that_wait_for_the_coordinator_are_bounded() -> None:
     class Stuck:
         def __init__(self) -> None:
             self.taken = 0
@@ -353,7 +358,7 @@ async def test_requests_that_wait_for_the_coordinator_are_bounded_and_stop_the_r
     await server.stop(0.01, lambda: None)
 
 
-def test_the_coordinator_is_restored_to_an_older_backup() -> None:
+def test_the_coordinator_may_be_restored_to_an_older_backup() -> None:
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
@@ -375,7 +380,7 @@ def test_the_coordinator_is_restored_to_an_older_backup() -> None:
     run(story())
 
 
-def test_the_object_store_is_slow_or_fails() -> None:
+def test_a_slow_or_failing_object_store_loses_no_record() -> None:
     async def story() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
@@ -383,18 +388,23 @@ def test_the_object_store_is_slow_or_fails() -> None:
             assert await send(world, host, 0) == (0, 0), "uploads are retried"
             world.down[OBJECTS] = world.now() + 60
             client = Client("peer")
-            batches = [wire.batch(it, 1, 1, 4000, producer=PRODUCER, epoch=0, sequence=it) for it in range(1, 11)]
+            batches = [
+                wire.batch(number, 1, 1, 4000, producer=PRODUCER, epoch=0, sequence=number) for number in range(1, 11)
+            ]
             answers = await asyncio.gather(
-                *(wire.produce(world, host, client, TOPIC, 0, it, seconds=8) for it in batches[:8]),
+                *(wire.produce(world, host, client, TOPIC, 0, batch, seconds=8) for batch in batches[:8]),
                 return_exceptions=True,
             )
-            # The first fails after the upload's timeout. Those behind it fail later, if their clients still wait.
+            # The first request fails after the time-out of the upload. Later requests fail after it, if their clients
+            # still wait.
             assert answers[0] == (STORAGE_ERROR, -1)
-            assert all(it == (STORAGE_ERROR, -1) or isinstance(it, Dead) for it in answers), answers
+            assert all(answer == (STORAGE_ERROR, -1) or isinstance(answer, Dead) for answer in answers), answers
             await asyncio.sleep(30)
             assert not host.broker.writer.unfinished, "no request waits for ever"
             world.down[OBJECTS] = 0.0
-            assert [await send(world, host, it) for it in range(1, 11)] == [(0, it) for it in range(1, 11)]
+            assert [await send(world, host, number) for number in range(1, 11)] == [
+                (0, number) for number in range(1, 11)
+            ]
             assert await numbers(world, host) == list(range(11))
 
     run(story())

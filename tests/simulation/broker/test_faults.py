@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.simulation.broker.story import ACKNOWLEDGED, FAULTS, OPERATIONS, tell
+from tests.simulation.broker.story import ACKNOWLEDGED, FAULTS, OPERATIONS, run_story
 
 KEPT = (1, 2, 5, 9, 18, 24, 62, 72, 83, 168)
 """Seeds that failed once and always run.
@@ -17,16 +17,16 @@ Each bug also has a unit test, because a seed tells another story after every ch
 SEEDS = [*range(1000 if os.environ.get("FIRN_LONG") else 200)]
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *(it for it in KEPT if it not in SEEDS)])
+@pytest.mark.parametrize("seed", [*SEEDS, *(seed for seed in KEPT if seed not in SEEDS)])
 def test_acknowledged_records_stay(seed: int) -> None:
-    told = tell(seed)
-    assert not told.wrong, "\n".join(told.wrong[:20])
-    assert told.operations >= OPERATIONS
-    assert sum(told.faults.values()) >= FAULTS
-    assert sum(it.offset is not None for it in told.history.sent) >= ACKNOWLEDGED
+    outcome = run_story(seed)
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.operations >= OPERATIONS
+    assert sum(outcome.faults.values()) >= FAULTS
+    assert sum(record.offset is not None for record in outcome.history.sent) >= ACKNOWLEDGED
 
 
 def test_a_seed_always_runs_the_same_way() -> None:
-    first, second = tell(3), tell(3)
+    first, second = run_story(3), run_story(3)
     assert (first.operations, first.faults) == (second.operations, second.faults)
     assert first.history == second.history

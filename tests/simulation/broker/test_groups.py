@@ -110,7 +110,7 @@ class Member:
         assert reply.member_epoch >= self.epoch, "epochs only grow"
         self.epoch, self.says_all, self.sure_until = reply.member_epoch, False, sent + SESSION
         if reply.assignment is not None:
-            self.told = frozenset(index for it in reply.assignment.topic_partitions for index in it.partitions)
+            self.told = frozenset(index for topic in reply.assignment.topic_partitions for index in topic.partitions)
         return True
 
     def check(self) -> None:

@@ -44,13 +44,17 @@ def test_stored_data_stays_within_bounds() -> None:
 
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **SETTINGS) as one, broker(shared, 2, **SETTINGS) as two:
+        async with broker(shared, **SETTINGS) as first, broker(shared, 2, **SETTINGS) as second:
             await create(
-                one, "t", PARTITIONS, retention_ms=f"{RETENTION_SECONDS * 1000}", message_timestamp_type="LogAppendTime"
+                first,
+                "t",
+                PARTITIONS,
+                retention_ms=f"{RETENTION_SECONDS * 1000}",
+                message_timestamp_type="LogAppendTime",
             )
-            await one.broker.topic_metadata.refresh()
-            await two.broker.topic_metadata.refresh()
-            writing = asyncio.gather(write(one, 0), write(two, 1))
+            await first.broker.topic_metadata.refresh()
+            await second.broker.topic_metadata.refresh()
+            writing = asyncio.gather(write(first, 0), write(second, 1))
             # One batch range per second, in an object of its own. Data may wait for two more rounds of retention.
             rounds = 3 * ROUND_SECONDS
             bounds = {

@@ -32,33 +32,37 @@ class Look:
     async def once(self, zone: str) -> None:
         world = self._world
         host = await somewhere(world)
-        since = {it.number for it in world.hosts}
+        since = {broker_host.number for broker_host in world.hosts}
         asked = world.now()
         try:
             reply = await wire.call(world, host, 3, 9, client=f"reader,zone={zone}", topics=None)
         except Dead:
             return
-        ports = {it.node_id: it.port for it in reply.brokers}
-        racks = {it.node_id: it.rack for it in reply.brokers}
+        ports = {node.node_id: node.port for node in reply.brokers}
+        racks = {node.node_id: node.rack for node in reply.brokers}
         for port in ports.values():
             if port in self._died:
                 assert asked - self._died[port][1] <= FORGOTTEN_SECONDS, f"broker {port} is named long after its end"
-        leaders = {it.leader_id for it in reply.topics[0].partitions}
+        leaders = {partition.leader_id for partition in reply.topics[0].partitions}
         assert leaders <= set(ports)
         if zone in racks.values():
-            assert {racks[it] for it in leaders} == {zone}, "leaders in other zones, while the zone has brokers"
+            assert {racks[leader] for leader in leaders} == {zone}, "leaders in other zones, while the zone has brokers"
             self.near += 1
         else:
-            alive = {it.number for it in world.hosts if it.zone == zone} & since & self._settled
+            alive = (
+                {broker_host.number for broker_host in world.hosts if broker_host.zone == zone} & since & self._settled
+            )
             assert not alive, f"brokers of {zone} that live are not named"
             self.far += 1
-        self.led[zone].update(ports[it.leader_id] for it in reply.topics[0].partitions)
+        self.led[zone].update(ports[partition.leader_id] for partition in reply.topics[0].partitions)
 
     @property
     def _settled(self) -> set[int]:
         """Return brokers that started so long ago that all others know them."""
         return {
-            it.number for it in self._world.hosts if self._world.now() - self._world.began[it.number] > LEASE_SECONDS
+            host.number
+            for host in self._world.hosts
+            if self._world.now() - self._world.began[host.number] > LEASE_SECONDS
         }
 
 
@@ -78,7 +82,11 @@ def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
                 await asyncio.sleep(chance.expovariate(0.3))
                 victim: Host = chance.choice(world.hosts)
                 # Sometimes a whole zone dies.
-                gone = [it for it in world.hosts if it.zone == victim.zone] if chance.random() < 0.4 else [victim]
+                gone = (
+                    [host_in_zone for host_in_zone in world.hosts if host_in_zone.zone == victim.zone]
+                    if chance.random() < 0.4
+                    else [victim]
+                )
                 if len(gone) == len(world.hosts):
                     continue
                 for host in gone:
@@ -106,7 +114,7 @@ def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
         for zone in ZONES:
             await look.once(zone)
             led = look.led[zone]
-            assert set(led) == {it.number for it in world.hosts if it.zone == zone}
+            assert set(led) == {host.number for host in world.hosts if host.zone == zone}
             assert max(led.values()) < 2 * PARTITIONS / len(led)
         assert not world.errors
         world.end()

@@ -16,26 +16,26 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("path", generated())
-def test_file_is_in_step_with_the_models(path: str) -> None:
+def test_a_generated_file_matches_the_models(path: str) -> None:
     assert (ROOT / path).read_text() == generated()[path], "run make generate"
 
 
-def test_no_other_crd_lies_around() -> None:
-    found = {
+def test_no_other_crd_file_exists() -> None:
+    present = {
         str(path.relative_to(ROOT))
         for pattern in ("crds/*.yaml", "charts/firn/templates/crd-*")
         for path in ROOT.glob(pattern)
     }
-    assert found == {path for path in generated() if "crd" in path}
+    assert present == {path for path in generated() if "crd" in path}
 
 
 @pytest.mark.parametrize("crd", crds.all_crds(), ids=lambda crd: crd["spec"]["names"]["kind"])
-def test_a_crd_reads_back_as_it_was_made(crd: crds.Manifest) -> None:
+def test_a_crd_reads_back_unchanged(crd: crds.Manifest) -> None:
     path = f"crds/firn.dev_{crd['spec']['names']['plural']}.yaml"
     assert yaml.safe_load(generated()[path]) == crd
 
 
-def test_generate_writes_what_is_missing_or_stale_and_check_only_tells(tmp_path: Path) -> None:
+def test_generate_writes_stale_files_and_check_only_reports_them(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "firn", tmp_path / "firn", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "hack").mkdir()
     for name in ("__init__.py", "generate", "generate.py"):

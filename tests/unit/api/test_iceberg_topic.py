@@ -22,7 +22,7 @@ def topic(
     )
 
 
-def test_what_is_unset_comes_from_the_name_and_the_configuration() -> None:
+def test_unset_fields_default_to_the_name_and_the_configuration() -> None:
     least = topic()
     assert least.topic_name == "my-topic"
     assert least.profile_name("classic") == "classic"
@@ -34,7 +34,7 @@ def test_what_is_unset_comes_from_the_name_and_the_configuration() -> None:
     assert (least.spec.suspend, least.spec.partitions, least.spec.deletion_policy.table) == (False, None, "Retain")
 
 
-def test_what_is_set_wins() -> None:
+def test_set_fields_override_the_defaults() -> None:
     most = topic(
         {
             "profile": "fast",
@@ -58,7 +58,7 @@ def test_a_table_is_named_after_the_topic() -> None:
     assert topic({"topicName": "Legacy.Payments_EU"}).table_target("lake").name == "legacy_payments_eu"
 
 
-def test_a_new_default_in_the_configuration_moves_no_topic_that_exists() -> None:
+def test_a_new_default_moves_no_existing_topic() -> None:
     made = topic(profile="classic", table={"identifier": "lake.my_team.my_topic"})
     assert made.profile_name("new-default") == "classic"
     assert made.table_target("new-default").identifier == "lake.my_team.my_topic"
@@ -72,23 +72,23 @@ def test_a_new_default_in_the_configuration_moves_no_topic_that_exists() -> None
         ("1969-12-31T23:59:59Z", -1000),
     ],
 )
-def test_start_at_a_time(time: str, milliseconds: int) -> None:
-    found = topic({"ingestion": {"startFrom": {"timestamp": time}}}).start_from
-    assert found == StartFrom(kind="Timestamp", timestamp_ms=milliseconds)
+def test_start_from_may_be_a_time(time: str, milliseconds: int) -> None:
+    start = topic({"ingestion": {"startFrom": {"timestamp": time}}}).start_from
+    assert start == StartFrom(kind="Timestamp", timestamp_ms=milliseconds)
 
 
 @pytest.mark.parametrize("start", ["earliest", 5, {}, {"timestamp": "2024-01-01T00:00:00"}, {"timestamp": "soon"}])
-def test_a_bad_start_is_refused_by_the_model_too(start: Any) -> None:
+def test_the_model_rejects_an_invalid_start(start: Any) -> None:
     with pytest.raises(InvalidSpecError, match=r"IcebergTopic my-topic: spec\.ingestion\.startFrom"):
         topic({"ingestion": {"startFrom": start}})
 
 
-def test_raw_schemas() -> None:
+def test_a_schema_without_fields_is_raw() -> None:
     assert (topic().record_schema().format, topic().record_schema().raw_as) == ("Raw", "Binary")
     assert topic({"schema": {"raw": "String"}}).record_schema().raw_as == "String"
 
 
-def test_json_schema() -> None:
+def test_a_schema_with_fields_is_json() -> None:
     schema = topic(
         {
             "schema": {
@@ -124,10 +124,10 @@ def test_a_bad_schema_names_the_field(fields: list[dict[str, Any]], problem: str
         wrong.record_schema()
     assert str(refused.value).startswith(f"spec.schema.fields: {problem}")
     assert refused.value.reason == Reason.BAD_SCHEMA
-    assert wrong.table_target("lake").name == "my_topic", "a table is claimed and found whatever its columns"
+    assert wrong.table_target("lake").name == "my_topic", "a table is claimed under its name, whatever its columns"
 
 
-def test_a_table_cannot_be_called_like_dead_letters() -> None:
+def test_a_table_name_may_not_end_like_a_dead_letter_table() -> None:
     with pytest.raises(InvalidSpecError, match=r"flights__dlq: .* set spec\.table\.name") as refused:
         topic(name="flights--dlq").table_target("lake")
     assert refused.value.reason == Reason.RESOURCE_CONFLICT
@@ -151,15 +151,15 @@ def test_every_wrong_field_is_named() -> None:
 
 
 @pytest.mark.parametrize("manifest", [{}, {"metadata": None}, {"metadata": {"name": "a"}, "spec": []}])
-def test_what_is_no_resource_is_refused(manifest: dict[str, Any]) -> None:
+def test_other_documents_are_rejected(manifest: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpecError, match="IcebergTopic"):
         IcebergTopic.parse(manifest)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_sample_comes_out_at_a_topic_and_a_table(path: Path) -> None:
+def test_each_sample_has_a_valid_topic_and_table(path: Path) -> None:
     text = path.read_text()
-    assert text.startswith("# "), "a sample says what it shows"
+    assert text.startswith("# "), "a sample begins with an explanation"
     for manifest in yaml.safe_load_all(text):
         sample = IcebergTopic.parse(manifest)
         assert (sample.metadata.namespace, manifest["kind"]) == ("demo", "IcebergTopic")
@@ -169,14 +169,14 @@ def test_sample_comes_out_at_a_topic_and_a_table(path: Path) -> None:
         assert sample.table_target("lake").catalog == "lake"
 
 
-def test_samples_are_topics_and_tables_of_their_own() -> None:
+def test_samples_share_no_topic_and_no_table() -> None:
     samples = [IcebergTopic.parse(yaml.safe_load(path.read_text())) for path in SAMPLES]
     assert len(samples) >= 8
     assert len({sample.topic_name for sample in samples}) == len(samples)
     assert len({sample.table_target("lake").identifier for sample in samples}) == len(samples)
 
 
-def test_status_is_written_as_it_is_read() -> None:
+def test_a_status_is_written_as_it_was_read() -> None:
     status: dict[str, Any] = {
         "observedGeneration": 2,
         "topicId": "x",

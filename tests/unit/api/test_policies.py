@@ -35,26 +35,33 @@ def retention(**spec: Any) -> RetentionPolicy:
         ({"schedule": {"cron": "0 3 * * *"}}, None),
     ],
 )
-def test_triggers_that_nobody_named(spec: dict[str, Any], triggers: object) -> None:
+def test_unset_triggers_have_defaults(spec: dict[str, Any], triggers: object) -> None:
     assert compaction(**spec).triggers == triggers
 
 
-def test_triggers_that_are_named_are_all_that_count() -> None:
-    found = compaction(triggers={"maxAge": "1h"}).triggers
-    assert found is not None
-    assert (found.small_files, found.small_bytes, found.delete_file_ratio, found.max_age) == (None, None, None, "1h")
+def test_set_triggers_replace_the_defaults() -> None:
+    triggers = compaction(triggers={"maxAge": "1h"}).triggers
+    assert triggers is not None
+    assert (triggers.small_files, triggers.small_bytes, triggers.delete_file_ratio, triggers.max_age) == (
+        None,
+        None,
+        None,
+        "1h",
+    )
 
 
-def test_what_a_compaction_does() -> None:
+def test_a_compaction_policy_becomes_work() -> None:
     work = compaction(targetFileSize="1Gi", openGrace="90s", triggers={"deleteFileRatio": "0.05"}).work()
     assert (work.target_file_bytes, work.open_grace_ms, work.delete_file_ratio) == (2**30, 90_000, 0.05)
-    assert compaction(triggers={"smallFiles": 5}).work().delete_file_ratio == 0.3, "deleted rows leave with the rest"
-    assert not compaction().work(everything=True).everything, "BinPack has no use for files that are large"
+    assert compaction(triggers={"smallFiles": 5}).work().delete_file_ratio == 0.3, (
+        "deleted rows are removed by other rewrites, too"
+    )
+    assert not compaction().work(everything=True).everything, "BinPack rewrites no large files"
     assert compaction(strategy="ZOrder", columns=["a"]).work(everything=True).everything
 
 
-def test_what_a_retention_does() -> None:
-    assert retention(log={"maxAge": "7d"}).work() is None, "the log is the broker's"
+def test_a_retention_policy_becomes_work() -> None:
+    assert retention(log={"maxAge": "7d"}).work() is None, "the broker applies the retention of the log"
     work = retention(metadataFiles={"keep": 7}).work()
     assert work is not None
     assert not work.enforce
@@ -84,12 +91,12 @@ def test_what_a_retention_does() -> None:
 def test_selectors_select_as_kubernetes_does(
     selector: dict[str, Any], matching: dict[str, str], other: dict[str, str] | None
 ) -> None:
-    found = LabelSelector.model_validate(selector)
-    assert found.matches(matching)
-    assert other is None or not found.matches(other)
+    parsed = LabelSelector.model_validate(selector)
+    assert parsed.matches(matching)
+    assert other is None or not parsed.matches(other)
 
 
-def test_the_legal_retention_keeps_the_days_of_its_name() -> None:
+def test_the_sample_of_legal_retention_keeps_the_days_in_its_name() -> None:
     document = yaml.safe_load((ROOT / "crds/samples/policies/legal-retention.yaml").read_text())
     spec = RetentionPolicy.model_validate(document).spec
     assert spec.log is not None
@@ -103,14 +110,14 @@ def test_the_legal_retention_keeps_the_days_of_its_name() -> None:
     clocks = timedelta(hours=1)
     next_run = timedelta(days=1) + clocks + late
     removed = durations.parse(spec.rows.max_age or "") + next_run
-    assert durations.parse(spec.snapshots.max_age) < timedelta(days=1) - clocks - late, "gone with the next run"
+    assert durations.parse(spec.snapshots.max_age) < timedelta(days=1) - clocks - late, "deleted by the next run"
     assert removed + next_run <= promised
     assert removed + durations.parse(spec.orphan_files.min_age) + next_run <= promised
     segment, checks = timedelta(days=7), timedelta(minutes=6)
     assert durations.parse(spec.log.max_age or "") + segment + checks <= promised
 
 
-def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
+def test_samples_are_valid_and_fit_the_topic_of_the_samples() -> None:
     config = gen.config()
     flights = IcebergTopic.parse(yaml.safe_load((ROOT / "crds/samples/flights.yaml").read_text()))
     columns = {field.name for field in flights.spec.record_schema.fields or ()} if flights.spec.record_schema else set()
@@ -118,9 +125,9 @@ def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
         "CompactionPolicy": CompactionPolicy,
         "RetentionPolicy": RetentionPolicy,
     }
-    found = [document for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
-    assert {document["kind"] for document in found} == set(kinds)
-    for document in found:
+    samples = [document for path in SAMPLES for document in yaml.safe_load_all(path.read_text())]
+    assert {document["kind"] for document in samples} == set(kinds)
+    for document in samples:
         policy = kinds[document["kind"]].model_validate(document)
         terms.read_terms(policy, "uid", config)
         assert policy.metadata.namespace == flights.metadata.namespace
@@ -129,4 +136,4 @@ def test_samples_can_be_followed_and_fit_the_topic_of_the_samples() -> None:
             if policy.spec.selector is not None:
                 assert policy.spec.selector.matches(flights.metadata.labels)
         else:
-            assert not policy.enforced, "nobody's data goes because a sample was applied"
+            assert not policy.enforced, "applying a sample deletes no data"

@@ -55,7 +55,7 @@ def test_a_field_named_title_is_a_field() -> None:
     assert structural(Model.model_json_schema(by_alias=True))["properties"] == {"title": {"type": "integer"}}
 
 
-def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
+def test_references_are_inlined_and_their_siblings_win() -> None:
     inner = {
         "type": "object",
         "properties": {
@@ -69,7 +69,7 @@ def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
     assert schema_of(list[Inner]) == {"type": "array", "items": {**inner, "description": "The nested model."}}
 
 
-def test_recursion_is_refused() -> None:
+def test_a_recursive_model_is_rejected() -> None:
     assert "Tree contains itself" in refusal_of(Tree)
 
 
@@ -77,7 +77,7 @@ def test_an_optional_field_is_its_type_alone() -> None:
     assert schema_of(Annotated[int, Field(ge=1)] | None, default=None) == {"type": "integer", "minimum": 1}
 
 
-def test_a_union_is_refused() -> None:
+def test_a_union_is_rejected() -> None:
     assert refusal_of(int | str).startswith("schema.member: a union")
 
 
@@ -101,7 +101,7 @@ def test_other_defaults_stay(kind: Any, default: Any) -> None:
     assert schema_of(kind, default=default)["default"] == default
 
 
-def test_maps_and_bounds() -> None:
+def test_maps_and_bounds_are_kept() -> None:
     kind = Annotated[dict[str, Annotated[str, Field(max_length=9, pattern="^a")]], Field(max_length=3)]
     assert schema_of(kind) == {
         "type": "object",
@@ -133,11 +133,11 @@ def test_rules_of_a_field_and_of_its_model_are_joined() -> None:
         (Annotated[str, WithJsonSchema({"type": "string", "contentEncoding": "base64"})], {}, "contentEncoding"),
     ],
 )
-def test_what_no_rule_knows_is_refused_and_named(kind: Any, field: dict[str, Any], named: str) -> None:
+def test_an_unsupported_type_is_rejected_and_named(kind: Any, field: dict[str, Any], named: str) -> None:
     message = refusal_of(kind, **field)
     assert message.startswith("schema.member: ")
     assert named in message
 
 
-def test_what_has_no_type_is_refused() -> None:
+def test_a_member_without_a_type_is_rejected() -> None:
     assert refusal_of(Any) == "schema.member: the field has no type; annotate it with one"

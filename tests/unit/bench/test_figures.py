@@ -26,7 +26,7 @@ from hack.bench.measuring.figures import Figure, Results, rounded
 from hack.bench.measuring.process_tree import Sample, Usage
 
 
-def test_a_ratio_above_one_means_ours_is_better_whichever_direction_is() -> None:
+def test_a_ratio_above_one_means_that_firn_is_better() -> None:
     assert Figure("throughput", 600.0, "rows/s", "higher", "peer", 300.0).ratio == 2.0
     assert Figure("cost", 2.5, "CPU s", "lower", "peer", 5.0).ratio == 2.0
     assert Figure("cost", 10.0, "CPU s", "lower", "peer", 5.0).ratio == 0.5
@@ -50,7 +50,7 @@ def test_results_are_printed_and_kept_as_lines_with_the_promised_keys(tmp_path: 
     assert " x " in first["machine"]
 
 
-def test_figures_are_rounded_to_what_they_are_worth() -> None:
+def test_figures_are_rounded_to_four_digits() -> None:
     assert [rounded(value) for value in (123456.7, 123.456, 0.00012345, None)] == [123457, 123.5, 0.0001234, None]
 
 
@@ -79,13 +79,13 @@ def test_a_record_waits_until_the_first_commit_whose_offsets_reach_past_it() -> 
     assert delays(written, landed, until=20.0) == [5.0, 4.0, 7.0, 17.0]
 
 
-def test_cpu_is_read_between_samples_by_straight_line_and_never_beyond_them() -> None:
+def test_cpu_is_interpolated_between_samples_and_never_beyond() -> None:
     usage = Usage([Sample(10.0, 1.0), Sample(20.0, 3.0), Sample(30.0, 3.0)], peak_bytes=0)
     assert [usage.cpu_at(moment) for moment in (0.0, 10.0, 15.0, 25.0, 99.0)] == [1.0, 1.0, 2.0, 3.0, 3.0]
     assert usage.cpu_between(15.0, 30.0) == 1.0
 
 
-def test_cpu_is_told_apart_by_parts_that_may_come_later() -> None:
+def test_cpu_is_split_by_parts_that_may_appear_later() -> None:
     usage = Usage([Sample(10.0, 1.0, {"root": 1.0}), Sample(20.0, 5.0, {"root": 2.0, "java": 3.0})], peak_bytes=0)
     assert usage.parts == ["java", "root"]
     assert [usage.cpu_between(10.0, 15.0, part) for part in (None, "root", "java")] == [2.0, 0.5, 1.5]
@@ -104,17 +104,17 @@ def run(seconds: float, cpu: float) -> Run:
 
 
 def test_ingestion_is_compared_by_the_medians_of_all_runs() -> None:
-    found = {
+    figures = {
         figure.name: figure for figure in compared([run(10.0, 4.0), run(20.0, 5.0), run(90.0, 9.0)], [run(40.0, 10.0)])
     }
-    assert found.keys() == {f"ingest_{name}" for name in FIGURES}
-    assert found["ingest_rows_per_second"].value == 50_000.0
-    assert found["ingest_rows_per_second"].ratio == 2.0
-    assert found["ingest_cpu_seconds_per_million_rows"].value == 5.0
-    assert found["ingest_cpu_seconds_per_million_rows"].ratio == 2.0
+    assert figures.keys() == {f"ingest_{name}" for name in FIGURES}
+    assert figures["ingest_rows_per_second"].value == 50_000.0
+    assert figures["ingest_rows_per_second"].ratio == 2.0
+    assert figures["ingest_cpu_seconds_per_million_rows"].value == 5.0
+    assert figures["ingest_cpu_seconds_per_million_rows"].ratio == 2.0
     # Half of the time after the first commit, so half of the CPU, for half of the rows.
-    assert found["ingest_cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
-    assert found["ingest_rows_per_second_backlogged"].value is None
+    assert figures["ingest_cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
+    assert figures["ingest_rows_per_second_backlogged"].value is None
 
 
 class Snapshot:
@@ -123,14 +123,14 @@ class Snapshot:
 
 
 class Table:
-    """As much of a PyIceberg table as `history` looks at."""
+    """The part of a PyIceberg table that `history` reads."""
 
     def __init__(self, *snapshots: Snapshot) -> None:
         self.metadata = self
         self.snapshots = snapshots
 
 
-def test_history_is_of_the_snapshots_that_added_rows() -> None:
+def test_the_history_has_the_snapshots_that_added_rows() -> None:
     table = Table(
         Snapshot(
             2500, {"added-records": "5", "total-records": "8", "added-data-files": "2", "firn.offsets": '{"0":8}'}
@@ -142,7 +142,7 @@ def test_history_is_of_the_snapshots_that_added_rows() -> None:
     assert history(table) == [Commit(1.5, 3), Commit(2.5, 8, 2, {0: 8})]
 
 
-def test_rows_of_a_table_are_its_current_snapshots_and_none_without_one() -> None:
+def test_rows_of_a_table_are_those_of_its_current_snapshot() -> None:
     class Current:
         def __init__(self, snapshot: Snapshot | None) -> None:
             self._snapshot = snapshot
@@ -159,16 +159,16 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
 
 
-def test_a_topic_is_fresh_only_when_its_every_record_was() -> None:
+def test_a_topic_is_fresh_only_if_every_record_was() -> None:
     assert share_fresh({"a": [59.0, 60.0], "b": [1.0, 60.1], "c": [], "d": [2.0]}, bound=60.0) == 0.75
 
 
-def test_numbers_of_data_files() -> None:
-    found = numbers([DataFile(10, 1_000_000), DataFile(10, 3_000_000), DataFile(20, 4_000_000)])
-    assert found == {"count": 3, "median_size": 3.0, "smallest_size": 1.0, "bytes_per_row": 200_000.0}
+def test_data_files_have_counts_and_sizes() -> None:
+    figures = numbers([DataFile(10, 1_000_000), DataFile(10, 3_000_000), DataFile(20, 4_000_000)])
+    assert figures == {"count": 3, "median_size": 3.0, "smallest_size": 1.0, "bytes_per_row": 200_000.0}
 
 
-def test_the_operators_writes_are_told_from_its_reads() -> None:
+def test_writes_of_the_operator_are_counted_apart_from_reads() -> None:
     text = """
 # TYPE process_cpu_seconds_total counter
 process_cpu_seconds_total 12.5
@@ -182,7 +182,7 @@ firn_kubernetes_requests_total{code="409",method="POST"} 3.0
     assert reading(text, 7.0) == Reading(time=7.0, cpu=12.5, resident_bytes=2e8, writes=23.0)
 
 
-def test_growth_is_measured_once_settled() -> None:
+def test_growth_is_measured_after_the_settling_time() -> None:
     seen = Seen(at=[0, 15, 30, 45, 60], small=[100, 0, 2, 4, 6])
     assert seen.slope(seen.small, 15) == 8
     assert seen.slope(seen.small, 45) is None

@@ -26,7 +26,9 @@ GENERATIONS = 3
 
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that waits; its child and grandchild have ended. Each prints the CPU seconds that it has used itself."""
+    """Run a process that waits, and whose child and grandchild have ended.
+
+    Each of them prints the CPU seconds that it has used itself."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
     process = subprocess.Popen(
@@ -46,7 +48,7 @@ def used(family: subprocess.Popen[str]) -> float:
     return sum(float(family.stdout.readline()) for _ in range(GENERATIONS))
 
 
-def test_cpu_of_a_tree_holds_what_its_dead_descendants_used(family: subprocess.Popen[str]) -> None:
+def test_cpu_of_a_tree_includes_dead_descendants(family: subprocess.Popen[str]) -> None:
     said = used(family)
     assert said >= 0.45
     assert (
@@ -54,14 +56,14 @@ def test_cpu_of_a_tree_holds_what_its_dead_descendants_used(family: subprocess.P
     )  # /proc counts in hundredths, user and system apart
 
 
-def test_a_tree_is_its_root_with_descendants_and_no_one_else(family: subprocess.Popen[str]) -> None:
+def test_a_tree_is_its_root_with_all_descendants(family: subprocess.Popen[str]) -> None:
     everyone = processes()
     assert family.pid in {process.pid for process in members(family.pid, everyone)}
     assert os.getpid() not in {process.pid for process in members(family.pid, everyone)}
     assert family.pid in {process.pid for process in members(os.getpid(), everyone)}
 
 
-def test_memory_of_a_tree_is_there_while_it_lives_and_gone_after(family: subprocess.Popen[str]) -> None:
+def test_memory_of_a_tree_counts_only_live_processes(family: subprocess.Popen[str]) -> None:
     used(family)
     assert memory_bytes(family.pid) > 1_000_000
     family.communicate()
@@ -80,7 +82,7 @@ def test_samples_never_go_down_even_when_the_tree_ends(family: subprocess.Popen[
     assert sampler.peak_bytes > 1_000_000
 
 
-def test_a_task_in_the_same_address_space_is_told_from_one_with_its_own(family: subprocess.Popen[str]) -> None:
+def test_a_thread_differs_from_a_process_with_its_own_memory(family: subprocess.Popen[str]) -> None:
     started, done = threading.Event(), threading.Event()
 
     def run() -> None:

@@ -158,12 +158,12 @@ class Rig:
 
 @asynccontextmanager
 async def rig(**writer: Any) -> AsyncIterator[Rig]:
-    """Parts with a topic of two partitions."""
+    """Run the parts of a broker with a topic of two partitions."""
     made = Rig(**writer)
     await made.store.start()
     await made.store.topics.create_topic(Topic(TOPIC, "t", 2, {}))
     await made.membership.join()
-    work = [asyncio.create_task(it) for it in (made.writer.run(), made.writer.settle())]
+    work = [asyncio.create_task(coroutine) for coroutine in (made.writer.run(), made.writer.settle())]
     try:
         yield made
     finally:

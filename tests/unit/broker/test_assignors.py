@@ -19,48 +19,51 @@ def parts(topic: UUID, *indexes: int) -> frozenset[Partition]:
     return frozenset(Partition(topic, index) for index in indexes)
 
 
-def after(members: list[Subscriber], found: Assignment) -> list[Subscriber]:
+def after(members: list[Subscriber], assignment: Assignment) -> list[Subscriber]:
     """Return the members with the partitions of an assignment."""
-    return [Subscriber(it.id, it.order, it.topics, found[it.id]) for it in members]
+    return [
+        Subscriber(subscriber.id, subscriber.order, subscriber.topics, assignment[subscriber.id])
+        for subscriber in members
+    ]
 
 
 def test_uniform_gives_everyone_the_same_number() -> None:
-    found = uniform([member("m", A, B), member("n", A, B)], {A: 3, B: 4})
-    assert sorted(map(len, found.values())) == [3, 4]
-    assert found["m"] | found["n"] == parts(A, 0, 1, 2) | parts(B, 0, 1, 2, 3)
+    assignment = uniform([member("m", A, B), member("n", A, B)], {A: 3, B: 4})
+    assert sorted(map(len, assignment.values())) == [3, 4]
+    assert assignment["m"] | assignment["n"] == parts(A, 0, 1, 2) | parts(B, 0, 1, 2, 3)
 
 
-def test_uniform_takes_no_more_than_it_must() -> None:
+def test_uniform_moves_the_fewest_partitions() -> None:
     members = after(two := [member("m", A), member("n", A)], uniform(two, {A: 6}))
-    found = uniform([*members, member("o", A)], {A: 6})
-    assert [len(found[id]) for id in "mno"] == [2, 2, 2]
-    assert all(found[it.id] < it.before for it in members)
-    left = uniform(after([*members, member("o", A)], found)[1:], {A: 6})
-    assert all(found[id] < left[id] for id in "no")
+    assignment = uniform([*members, member("o", A)], {A: 6})
+    assert [len(assignment[id]) for id in "mno"] == [2, 2, 2]
+    assert all(assignment[subscriber.id] < subscriber.before for subscriber in members)
+    left = uniform(after([*members, member("o", A)], assignment)[1:], {A: 6})
+    assert all(assignment[id] < left[id] for id in "no")
 
 
 def test_uniform_respects_subscriptions() -> None:
-    found = uniform([member("m", A, B), member("n", B), member("o")], {A: 2, B: 4})
-    assert (len(found["m"]), len(found["n"]), len(found["o"])) == (3, 3, 0)
-    assert parts(A, 0, 1) < found["m"]
-    assert found["n"] < parts(B, 0, 1, 2, 3)
+    assignment = uniform([member("m", A, B), member("n", B), member("o")], {A: 2, B: 4})
+    assert (len(assignment["m"]), len(assignment["n"]), len(assignment["o"])) == (3, 3, 0)
+    assert parts(A, 0, 1) < assignment["m"]
+    assert assignment["n"] < parts(B, 0, 1, 2, 3)
 
 
-def test_what_is_not_subscribed_to_any_more_goes_to_others() -> None:
-    found = uniform([member("m", A, before=parts(A, 0) | parts(B, 0)), member("n", A, B)], {A: 1, B: 1})
-    assert found == {"m": parts(A, 0), "n": parts(B, 0)}
+def test_partitions_of_a_former_subscriber_go_to_others() -> None:
+    assignment = uniform([member("m", A, before=parts(A, 0) | parts(B, 0)), member("n", A, B)], {A: 1, B: 1})
+    assert assignment == {"m": parts(A, 0), "n": parts(B, 0)}
 
 
-def test_partitions_of_a_topic_that_shrank_or_went_are_nobodys() -> None:
+def test_partitions_that_no_longer_exist_are_not_assigned() -> None:
     assert uniform([member("m", A, B, before=parts(A, 5) | parts(B, 0))], {A: 1}) == {"m": parts(A, 0)}
 
 
 def test_range_gives_the_same_numbers_of_each_topic_to_the_same_member() -> None:
-    found = range_([member("n", A, B), member("m", A, B)], {A: 3, B: 3})
-    assert found == {"m": parts(A, 0, 1) | parts(B, 0, 1), "n": parts(A, 2) | parts(B, 2)}
+    assignment = range_([member("n", A, B), member("m", A, B)], {A: 3, B: 3})
+    assert assignment == {"m": parts(A, 0, 1) | parts(B, 0, 1), "n": parts(A, 2) | parts(B, 2)}
 
 
-def test_range_with_more_members_than_partitions() -> None:
+def test_range_leaves_members_without_partitions_if_it_must() -> None:
     assert range_([member("m", A), member("n", A)], {A: 1}) == {"m": parts(A, 0), "n": frozenset()}
 
 
@@ -71,7 +74,7 @@ def test_most_members_decide_and_uniform_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_any_group_is_whole_even_and_sticky(seed: int) -> None:
+def test_any_assignment_is_complete_even_and_sticky(seed: int) -> None:
     chance = Random(seed)
     all_topics = [UUID(int=number) for number in range(1, 6)]
     same = chance.random() < 0.5
@@ -79,7 +82,7 @@ def test_any_group_is_whole_even_and_sticky(seed: int) -> None:
     topics: dict[UUID, int] = {}
     for _ in range(6):
         topics = {topic: chance.randrange(topics.get(topic, 0), 12) for topic in all_topics[: chance.randrange(1, 6)]}
-        members = [it for it in members if chance.random() < 0.8]
+        members = [subscriber for subscriber in members if chance.random() < 0.8]
         members += [
             member(f"m{chance.random()}", *(all_topics if same else chance.sample(all_topics, chance.randrange(6))))
             for _ in range(chance.randrange(4))
@@ -87,18 +90,23 @@ def test_any_group_is_whole_even_and_sticky(seed: int) -> None:
         if not members:
             continue
         for assign in (range_, uniform):
-            found = assign(members, topics)
-            owned = [partition for it in found.values() for partition in it]
-            wanted = {topic for it in members for topic in it.topics}
+            assignment = assign(members, topics)
+            owned = [partition for share in assignment.values() for partition in share]
+            wanted = {topic for subscriber in members for topic in subscriber.topics}
             assert len(owned) == len(set(owned))
-            assert set(owned) == {Partition(it, n) for it in topics if it in wanted for n in range(topics[it])}
-            assert all({it.topic for it in found[one.id]} <= one.topics for one in members)
-        counts = {it.id: len(found[it.id]) for it in members}
+            assert set(owned) == {
+                Partition(topic, n) for topic in topics if topic in wanted for n in range(topics[topic])
+            }
+            assert all(
+                {partition.topic for partition in assignment[subscriber.id]} <= subscriber.topics
+                for subscriber in members
+            )
+        counts = {subscriber.id: len(assignment[subscriber.id]) for subscriber in members}
         if same:
             assert max(counts.values()) - min(counts.values()) <= 1
         for giver in members:
             for taker in members:
-                could = any(it.topic in taker.topics for it in found[giver.id])
+                could = any(partition.topic in taker.topics for partition in assignment[giver.id])
                 assert not could or counts[giver.id] - counts[taker.id] <= 1, (giver, taker)
-        members = after(members, found)
-        assert uniform(members, topics) == found, "nothing has changed: nothing moves"
+        members = after(members, assignment)
+        assert uniform(members, topics) == assignment, "without a change no partition moves"

@@ -1,4 +1,4 @@
-"""Readers of old records while the store is slow: they wait for each other, and no other client waits for them."""
+"""Readers of old records wait for each other while the store is slow, and delay no other client."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ async def seconds_of_produce(asked: Asked, partition: int) -> float:
 async def seconds_of_tail(asked: Asked, partition: int, offset: int) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    found = await fetch(asked, "live", partition, offset)
-    assert bases(found.records)[0] == offset
+    answer = await fetch(asked, "live", partition, offset)
+    assert bases(answer.records)[0] == offset
     return loop.time() - began
 
 
@@ -59,24 +59,27 @@ def test_backfills_slow_neither_producers_nor_readers_of_the_tail() -> None:
             await create(other, "live", 2)
             for _ in range(3):
                 await asyncio.gather(
-                    *(produce(other, "old", it, raw(body=b"x" * BATCH)) for it in range(READERS)),
+                    *(produce(other, "old", partition, raw(body=b"x" * BATCH)) for partition in range(READERS)),
                 )
             await seconds_of_produce(asked, 0)
             calm = await seconds_of_produce(asked, 0)
             reads = SlowReads(shared)
             loop = asyncio.get_running_loop()
             began = loop.time()
-            backfills = [asyncio.ensure_future(fetch(asked, "old", it, 0, max_bytes=BATCH)) for it in range(READERS)]
+            backfills = [
+                asyncio.ensure_future(fetch(asked, "old", partition, 0, max_bytes=BATCH))
+                for partition in range(READERS)
+            ]
             await asyncio.sleep(1)
             assert reads.at_once == LANES, "the others wait for these"
             for offset in range(2, 7):
                 assert await seconds_of_produce(asked, 0) <= calm
-                assert await seconds_of_tail(asked, 0, offset) == 0, "what was written here is still here"
+                assert await seconds_of_tail(asked, 0, offset) == 0, "batches of this broker are still in its memory"
             assert (await produce(other, "live", 1, raw())).error_code is ErrorCode.none
             assert GET_SECONDS <= await seconds_of_tail(asked, 1, 0) < 2 * GET_SECONDS, "one read, without a queue"
-            assert not all(it.done() for it in backfills)
-            for found in await asyncio.gather(*backfills):
-                assert bases(found.records) == [0]
+            assert not all(backfill.done() for backfill in backfills)
+            for answer in await asyncio.gather(*backfills):
+                assert bases(answer.records) == [0]
             assert loop.time() - began >= READERS / LANES * GET_SECONDS
             assert reads.most_at_once == LANES + 1
 

@@ -14,7 +14,7 @@ from tests.unit.broker.rig import FIRST, Rig, rig
 
 
 class OneGroup:
-    """All groups of a broker."""
+    """Every group of a broker."""
 
     async def list(self) -> list[Group]:
         return [Group("g", 0.0, 1, str)]
@@ -33,7 +33,7 @@ WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
 
 
 @pytest.mark.parametrize("what", WORK)
-def test_the_work_goes_on_after_an_unexpected_error(what: str) -> None:
+def test_background_work_continues_after_an_unexpected_error(what: str) -> None:
     async def story() -> None:
         async with rig() as parts:
             with parts.watermarks.watch([FIRST]):

@@ -14,7 +14,7 @@ NONE = ErrorCode.none
 
 
 class Future(asyncio.Future[Any]):
-    """Of no loop: the machine only sets it, and tests only look."""
+    """A future without a loop. The state machine sets it, and tests read it."""
 
     def __init__(self) -> None:
         super().__init__(loop=_LOOP)
@@ -54,7 +54,7 @@ class Play:
         return future
 
     def after(self, seconds: float) -> None:
-        """Time goes on, with every deadline on its way."""
+        """Advance the time, and reach every deadline on the way."""
         end = self.now + seconds
         while (deadline := self.group.next_deadline()) <= end:
             self.now = max(self.now, deadline)
@@ -62,19 +62,21 @@ class Play:
         self.now = end
 
     def stable(self, count: int) -> list[str]:
-        """So many members with their parts."""
+        """Return the ids of ``count`` members that have their assignments."""
         first: JoinReply = self.join().result()
         ids = [first.member]
         while len(ids) < count:
             joining = [self.join(), *(self.join(id) for id in ids)]
-            ids = [it.result().member for it in joining]
+            ids = [reply.result().member for reply in joining]
         replies = (
-            {it.member: it for it in (self.join(id).result() for id in ids)} if count > 1 else {first.member: first}
+            {reply.member: reply for reply in (self.join(id).result() for id in ids)}
+            if count > 1
+            else {first.member: first}
         )
         generation = self.group.generation
         leader = next(iter(replies.values())).leader
-        for id in sorted(ids, key=lambda it: it == leader):
-            self.sync(id, generation, {it: it.encode() for it in ids})
+        for id in sorted(ids, key=lambda id_: id_ == leader):
+            self.sync(id, generation, {id_: id_.encode() for id_ in ids})
         assert self.group.state is State.STABLE
         return ids
 
@@ -84,7 +86,7 @@ def failed(future: Future) -> ErrorCode:
     return error
 
 
-def test_the_first_member_leads_and_gets_what_it_assigns() -> None:
+def test_the_first_member_leads_and_gets_its_assignment() -> None:
     play = Play()
     reply: JoinReply = play.join().result()
     assert (reply.error, reply.generation, reply.leader, reply.protocol) == (NONE, 1, reply.member, "range")
@@ -101,7 +103,7 @@ def test_an_empty_group_waits_for_more_members() -> None:
     assert not first.done()
     second = play.join()
     play.after(2)
-    assert not first.done(), "another came: wait again"
+    assert not first.done(), "another member joined: wait again"
     play.after(2)
     assert first.result().generation == second.result().generation == 1
     assert {first.result().leader, second.result().leader} == {first.result().member}
@@ -188,7 +190,8 @@ def test_a_member_without_heartbeats_is_removed() -> None:
 def test_removing_a_member_may_remove_another() -> None:
     play = Play()
     first, second, third = play.stable(3)
-    # All are as late, and the rebalance that the first one's end begins ends at once, and throws out the others.
+    # All members are equally late. The removal of the first one starts a rebalance, which ends at once and removes the
+    # others.
     play.group._rebalance_end = play.now
     for id in (first, second, third):
         play.group.members[id].deadline = play.now + 40
@@ -206,7 +209,7 @@ def test_a_member_that_leaves_is_out_at_once() -> None:
     assert len(reply.members) == 1
 
 
-def test_the_last_to_leave_empties_the_group() -> None:
+def test_the_last_member_to_leave_empties_the_group() -> None:
     play = Play()
     (first,) = play.stable(1)
     generation = play.group.generation
@@ -215,7 +218,7 @@ def test_the_last_to_leave_empties_the_group() -> None:
     assert play.group.generation > generation
 
 
-def test_a_member_that_missed_the_answer_gets_it_again() -> None:
+def test_a_member_that_missed_the_reply_gets_it_again() -> None:
     play = Play()
     first: JoinReply = play.join().result()
     again: JoinReply = play.join(first.member).result()
@@ -239,7 +242,7 @@ def test_the_leader_may_ask_for_a_rebalance() -> None:
     assert play.group.state is State.PREPARING
 
 
-def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
+def test_members_vote_among_protocols_that_all_support() -> None:
     play = Play(initial=1.0)
     joining = [
         play.join(protocols=[("a", b""), ("b", b""), ("c", b"")]),
@@ -247,12 +250,12 @@ def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
         play.join(protocols=[("c", b""), ("b", b"")]),
     ]
     play.after(3)
-    assert {it.result().protocol for it in joining} == {"c"}
+    assert {reply.result().protocol for reply in joining} == {"c"}
     assert failed(play.join(protocols=[("z", b"")])) is ErrorCode.inconsistent_group_protocol
     assert failed(play.join(protocol_type="connect")) is ErrorCode.inconsistent_group_protocol
 
 
-def test_wrong_generations_and_strangers() -> None:
+def test_wrong_generations_and_unknown_members_are_rejected() -> None:
     play = Play()
     (first,) = play.stable(1)
     assert play.group.heartbeat(first, None, 7, play.now) is ErrorCode.illegal_generation
@@ -267,7 +270,7 @@ def test_a_full_group_accepts_no_member() -> None:
     assert failed(play.join()) is ErrorCode.group_max_size_reached
 
 
-def test_a_static_member_takes_its_place_without_a_rebalance() -> None:
+def test_a_static_member_rejoins_without_a_rebalance() -> None:
     play = Play()
     first: JoinReply = play.join(instance="a").result()
     play.sync(first.member, 1, {first.member: b"all"})
@@ -287,7 +290,7 @@ def test_an_old_static_leader_learns_that_another_leads() -> None:
     assert (again.leader, again.members) == (first.member, ())
 
 
-def test_what_a_static_member_says_when_it_is_back_is_known_without_a_rebalance() -> None:
+def test_a_rejoining_static_member_updates_its_metadata() -> None:
     play = Play()
     first: JoinReply = play.join(instance="a").result()
     play.sync(first.member, 1, {first.member: b"all"})
@@ -297,7 +300,7 @@ def test_what_a_static_member_says_when_it_is_back_is_known_without_a_rebalance(
     assert play.sync(again.member, 1, instance="a").result().assignment == b"all"
 
 
-def test_a_static_member_that_changes_which_protocol_is_chosen_rebalances() -> None:
+def test_a_static_member_that_changes_the_protocol_rebalances() -> None:
     play = Play()
     first: JoinReply = play.join(instance="a").result()
     play.sync(first.member, 1, {first.member: b"all"})
@@ -313,7 +316,7 @@ def test_a_static_member_may_leave_by_its_instance() -> None:
     assert play.group.leave("", "a", play.now) is ErrorCode.unknown_member_id
 
 
-def test_assignments_that_could_not_be_kept_are_made_again() -> None:
+def test_assignments_that_could_not_be_stored_are_repeated() -> None:
     play = Play()
     first: JoinReply = play.join().result()
     future = Future()
@@ -325,7 +328,7 @@ def test_assignments_that_could_not_be_kept_are_made_again() -> None:
     assert play.join(first.member).result().generation == 2
 
 
-def test_a_group_goes_on_elsewhere() -> None:
+def test_a_saved_group_continues_on_another_broker() -> None:
     play = Play()
     first, second = play.stable(2)
     generation = play.group.generation
@@ -347,10 +350,10 @@ def test_a_rebalance_starts_again_on_another_broker() -> None:
     other.group.load(play.group.save(), 0.0)
     assert other.group.heartbeat(second, None, generation, 1.0) is ErrorCode.rebalance_in_progress
     joined = [other.join(first), other.join(second)]
-    assert {it.result().generation for it in joined} == {generation + 1}
+    assert {reply.result().generation for reply in joined} == {generation + 1}
 
 
-def test_a_group_goes_on_elsewhere_with_what_its_leader_has_just_brought() -> None:
+def test_a_moved_group_keeps_the_newest_assignment_of_its_leader() -> None:
     play = Play()
     first: JoinReply = play.join().result()
     without = play.group.save()

@@ -32,20 +32,24 @@ def batch(*pairs: tuple[bytes | None, bytes | None], time: int = NOW_MS) -> memo
 
 
 async def read(asked: Asked, topic: str = "t") -> list[tuple[int, bytes | None, bool]]:
-    """(offset, key, tombstone) of all records, as a consumer comes by them."""
-    found: list[tuple[int, bytes | None, bool]] = []
+    """Return (offset, key, tombstone) of all records, read as a consumer reads them."""
+    records: list[tuple[int, bytes | None, bool]] = []
     offset = 0
     while True:
         answer: Any = await fetch(asked, topic, 0, offset, wait=0)
         assert not answer.error_code
         if offset >= answer.high_watermark:
-            return found
+            return records
         data = memoryview(answer.records)
-        assert len(data), "a consumer could never go on"
+        assert len(data), "a consumer could not continue"
         for place, size, offsets in record_batch.walk(data):
-            one = data[place : place + size]
-            found += [(it.offset, it.key, it.tombstone) for it in keys.decode(one) if it.offset >= offset]
-            offset = int.from_bytes(one[:8], "big") + offsets
+            encoded = data[place : place + size]
+            records += [
+                (decoded.offset, decoded.key, decoded.tombstone)
+                for decoded in keys.decode(encoded)
+                if decoded.offset >= offset
+            ]
+            offset = int.from_bytes(encoded[:8], "big") + offsets
 
 
 async def fill(asked: Asked, start: int = 0) -> None:
@@ -63,8 +67,8 @@ async def topic_id(asked: Asked) -> UUID:
 
 async def size_of(asked: Asked, partitions: int = 3) -> list[int]:
     id = await topic_id(asked)
-    states = await asked.broker.metadata_store.log.states([Partition(id, it) for it in range(partitions)])
-    return [it.size for it in states if it is not None]
+    states = await asked.broker.metadata_store.log.states([Partition(id, number) for number in range(partitions)])
+    return [state.size for state in states if state is not None]
 
 
 async def alter(asked: Asked, name: str, **configs: str) -> ErrorCode:
@@ -78,7 +82,7 @@ async def alter(asked: Asked, name: str, **configs: str) -> ErrorCode:
     return code
 
 
-def test_the_newest_record_of_each_key_stays_at_its_offset_and_the_rest_goes() -> None:
+def test_the_newest_record_of_each_key_keeps_its_offset() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **UPKEEP) as asked:
@@ -97,7 +101,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset_and_the_rest_goes() -
     run(story())
 
 
-def test_tombstones_go_though_nothing_is_written_any_more_and_brokers_change() -> None:
+def test_tombstones_expire_without_writes_and_across_brokers() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **UPKEEP) as asked:
@@ -108,7 +112,7 @@ def test_tombstones_go_though_nothing_is_written_any_more_and_brokers_change() -
             assert await read(asked) == [(20, b"a", True), (21, b"b", True)]
         async with broker(shared, 2, **UPKEEP) as other:
             await asyncio.sleep(60)
-            assert [it[0] for it in await read(other)] == [20, 21]
+            assert [entry[0] for entry in await read(other)] == [20, 21]
             await asyncio.sleep(150)
             assert await read(other) == []
             assert (await produce(other, "t", 0, batch((b"c", b"w")))).base_offset == 22
@@ -117,7 +121,7 @@ def test_tombstones_go_though_nothing_is_written_any_more_and_brokers_change() -
     run(story())
 
 
-def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
+def test_the_next_broker_does_not_compact_again() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **UPKEEP) as asked:
@@ -131,28 +135,28 @@ def test_what_is_compacted_is_not_compacted_again_by_the_next_broker() -> None:
             assert set(shared.objects.objects) == before
             await fill(other, 21)
             await asyncio.sleep(150)
-            assert [it[0] for it in await read(other)] == [39, 40]
+            assert [entry[0] for entry in await read(other)] == [39, 40]
 
     run(story())
 
 
-def test_as_much_as_one_pass_takes_is_compacted_whatever_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_pass_is_compacted_below_the_dirty_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         monkeypatch.setattr(compaction, "PASS_RANGES", 4)
         async with broker(**UPKEEP) as asked:
             await create(asked, "t", cleanup_policy="compact")
-            await produce(asked, "t", 0, batch(*((b"%d" % it, b"v" * 100) for it in range(300))))
+            await produce(asked, "t", 0, batch(*((b"%d" % number, b"v" * 100) for number in range(300))))
             await asyncio.sleep(60)
             for _ in range(6):
                 await produce(asked, "t", 0, batch((b"0", b"w")))
                 await asyncio.sleep(0.3)
             await asyncio.sleep(100)
-            assert [it[0] for it in await read(asked)][298:] == [299, 303, 304, 305]
+            assert [entry[0] for entry in await read(asked)][298:] == [299, 303, 304, 305]
 
     run(story())
 
 
-def test_a_lower_ratio_counts_though_nothing_is_written() -> None:
+def test_a_lower_dirty_ratio_applies_without_writes() -> None:
     async def story() -> None:
         async with broker(**UPKEEP) as asked:
             await create(asked, "t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.9")
@@ -160,10 +164,10 @@ def test_a_lower_ratio_counts_though_nothing_is_written() -> None:
             await asyncio.sleep(60)
             await produce(asked, "t", 0, batch((b"a", b"w")))
             await asyncio.sleep(100)
-            assert [it[0] for it in await read(asked)] == [18, 19, 20]
+            assert [entry[0] for entry in await read(asked)] == [18, 19, 20]
             assert await alter(asked, "t", min_cleanable_dirty_ratio="0.1") == ErrorCode.none
             await asyncio.sleep(100)
-            assert [it[0] for it in await read(asked)] == [19, 20]
+            assert [entry[0] for entry in await read(asked)] == [19, 20]
 
     run(story())
 
@@ -180,12 +184,12 @@ def test_records_of_append_time_keep_their_times() -> None:
             await asyncio.sleep(100)
             answer = await fetch(asked, "t", 0, 0, wait=0)
             data = memoryview(answer.records)
-            found = {}
+            timestamps = {}
             for place, size, _ in record_batch.walk(data):
-                one = data[place : place + size]
-                assert record_batch.header(one)[1] & record_batch.APPEND_TIME_BIT
-                found.update({it.offset: it.timestamp for it in keys.decode(one)})
-            assert found == {offset: int(times[offset].timestamp() * 1000) for offset in (3, 4, 5)}
+                encoded = data[place : place + size]
+                assert record_batch.header(encoded)[1] & record_batch.APPEND_TIME_BIT
+                timestamps.update({decoded.offset: decoded.timestamp for decoded in keys.decode(encoded)})
+            assert timestamps == {offset: int(times[offset].timestamp() * 1000) for offset in (3, 4, 5)}
 
     run(story())
 
@@ -200,12 +204,12 @@ def test_records_younger_than_the_lag_stay() -> None:
             await asyncio.sleep(100)
             assert len(await read(asked)) == 4
             await asyncio.sleep(60)
-            assert [it[0] for it in await read(asked)] == [3]
+            assert [entry[0] for entry in await read(asked)] == [3]
 
     run(story())
 
 
-def test_deleting_goes_on_beside_compacting() -> None:
+def test_a_compacted_topic_may_also_delete_by_age() -> None:
     async def story() -> None:
         async with broker(**UPKEEP) as asked:
             now = int(asked.broker.clock.now().timestamp() * 1000)
@@ -213,7 +217,7 @@ def test_deleting_goes_on_beside_compacting() -> None:
             for number in range(4):
                 await produce(asked, "t", 0, batch((b"%d" % (number % 2), b"v"), time=now))
             await asyncio.sleep(100)
-            assert [it[0] for it in await read(asked)] == [2, 3]
+            assert [entry[0] for entry in await read(asked)] == [2, 3]
             await asyncio.sleep(200)
             answer = await fetch(asked, "t", 0, 4, wait=0)
             assert (answer.error_code, answer.log_start_offset, answer.high_watermark) == (ErrorCode.none, 4, 4)
@@ -221,31 +225,31 @@ def test_deleting_goes_on_beside_compacting() -> None:
     run(story())
 
 
-def test_all_that_is_due_is_compacted_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_round_compacts_all_due_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        # One partition needs three passes, and all of them together a few times what one pass takes.
+        # One partition needs three passes. All of them together need several times the work of one round.
         monkeypatch.setattr(compaction, "PASS_RANGES", 2)
         async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
             await create(asked, "t", partitions=6, cleanup_policy="compact")
-            one = batch((b"k", b"v" * 300_000))
+            large = batch((b"k", b"v" * 300_000))
             for _ in range(3):
-                await asyncio.gather(*(produce(asked, "t", partition, one) for partition in range(6)))
+                await asyncio.gather(*(produce(asked, "t", partition, large) for partition in range(6)))
             for _ in range(3):
-                await produce(asked, "t", 0, one)
+                await produce(asked, "t", 0, large)
             await asyncio.sleep(32 - asyncio.get_running_loop().time())
-            assert all(it < 400_000 for it in await size_of(asked, 6)), await size_of(asked, 6)
+            assert all(size < 400_000 for size in await size_of(asked, 6)), await size_of(asked, 6)
             assert metrics.NOT_COMPACTED.labels("behind")._value.get() == 0
 
     run(story())
 
 
-def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_partitions_take_turns_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **UPKEEP) as asked:
             await create(asked, "t", partitions=4, cleanup_policy="compact")
             for _ in range(3):
-                await asyncio.gather(*(produce(asked, "t", it, batch((b"k", b"v"))) for it in range(4)))
+                await asyncio.gather(*(produce(asked, "t", partition, batch((b"k", b"v"))) for partition in range(4)))
             before = await size_of(asked, 4)
             true = shared.store.log.find
 
@@ -270,9 +274,9 @@ def test_partitions_have_their_turn_though_more_is_due_than_a_round_does(monkeyp
 
 
 @pytest.mark.parametrize("why", ["outgrown", "undecodable"])
-def test_a_partition_that_cannot_be_compacted_stays_and_is_reported_until_it_can(why: str) -> None:
+def test_a_partition_that_fails_to_compact_is_reported(why: str) -> None:
     async def story() -> None:
-        def told() -> float:
+        def not_compacted() -> float:
             return metrics.NOT_COMPACTED.labels(why)._value.get()
 
         async with broker(upkeep={**UPKEEP["upkeep"], "compacted_bytes": 1 << 20}) as asked:
@@ -285,12 +289,12 @@ def test_a_partition_that_cannot_be_compacted_stays_and_is_reported_until_it_can
             partition = Partition(await topic_id(asked), 0)
             before = await asked.broker.metadata_store.log.states([partition])
             await asyncio.sleep(100)
-            assert told() == 1
+            assert not_compacted() == 1
             assert await asked.broker.metadata_store.log.states([partition]) == before
             await asked.broker.metadata_store.log.advance_start(partition, 3)
             await produce(asked, "t", 0, batch((b"k", b"v")))
             await asyncio.sleep(150)
-            assert told() == 0
+            assert not_compacted() == 0
 
     run(story())
 
@@ -314,17 +318,17 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
             with monkeypatch.context() as patched:
                 patched.setattr(place, name, broken)
                 await asyncio.sleep(40)
-                assert {it[0] for it in await read(asked)} >= {18, 19}
+                assert {entry[0] for entry in await read(asked)} >= {18, 19}
             await asyncio.sleep(300)
-            assert [it[0] for it in await read(asked)] == [18, 19]
-            known = await shared.store.retention.list_objects()
-            assert [key for key, (size, _) in known.items() if size < 0 and wal.horizon(key) is not None] == []
-            assert set(shared.objects.objects) == {key for key, (_, runs) in known.items() if runs}
+            assert [entry[0] for entry in await read(asked)] == [18, 19]
+            listed = await shared.store.retention.list_objects()
+            assert [key for key, (size, _) in listed.items() if size < 0 and wal.horizon(key) is not None] == []
+            assert set(shared.objects.objects) == {key for key, (_, runs) in listed.items() if runs}
 
     run(story())
 
 
-def test_tombstones_may_stay_for_ever() -> None:
+def test_the_longest_delete_retention_keeps_tombstones() -> None:
     async def story() -> None:
         async with broker(**UPKEEP) as asked:
             await create(asked, "t", cleanup_policy="compact", delete_retention_ms=str((1 << 63) - 1))
@@ -338,7 +342,7 @@ def test_tombstones_may_stay_for_ever() -> None:
 
 @pytest.mark.parametrize("fault", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize("place", ["put", "rewrite"])
-def test_room_is_made_though_compaction_never_succeeds(
+def test_other_maintenance_continues_if_compaction_fails(
     fault: type[Exception], place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
@@ -368,12 +372,12 @@ def test_room_is_made_though_compaction_never_succeeds(
             await asked.broker.metadata_store.topics.delete_topic(gone)
             await asyncio.sleep(200)
             assert of_gone not in shared.objects.objects
-            assert {it[0] for it in await read(asked)} >= {18, 19}
+            assert {entry[0] for entry in await read(asked)} >= {18, 19}
 
     run(story())
 
 
-def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **UPKEEP) as asked:
@@ -396,7 +400,7 @@ def test_a_partition_that_always_fails_leaves_others_their_turn(monkeypatch: pyt
     run(story())
 
 
-def test_what_says_to_be_too_large_is_refused() -> None:
+def test_a_compacted_topic_above_the_limits_is_rejected() -> None:
     async def story() -> None:
         async with broker(topics={"compacted_partitions": 3}) as asked:
             with pytest.raises(
@@ -417,7 +421,7 @@ def test_what_says_to_be_too_large_is_refused() -> None:
     run(story())
 
 
-def test_records_without_a_key_are_refused() -> None:
+def test_a_compacted_topic_rejects_records_without_a_key() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t", cleanup_policy="compact")

@@ -20,7 +20,7 @@ PRODUCE, TOLD, OTHER, BAD = 0, 1, 3, 4
 
 
 class Router:
-    """Answers each request with its correlation id, as soon as a test lets it."""
+    """Answers each request with its correlation id when the test releases it."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -50,7 +50,7 @@ class Router:
         self.gates.update({number: asyncio.Event() for number in numbers})
 
     async def until(self, *numbers: int, pause: float = 0.02) -> None:
-        """Until exactly these have begun, and for a while after."""
+        """Wait until exactly these requests have begun, and a while longer."""
         async with asyncio.timeout(5):
             while not set(numbers) <= set(self.begun):
                 await asyncio.sleep(0.001)
@@ -64,12 +64,12 @@ def request(api: int, number: int, size: int = 20) -> bytes:
 
 
 async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
-    found = []
+    numbers = []
     for _ in range(count):
         async with asyncio.timeout(5):
             size = int.from_bytes(await reader.readexactly(4), "big")
-            found.append(int.from_bytes(await reader.readexactly(size), "big"))
-    return found
+            numbers.append(int.from_bytes(await reader.readexactly(size), "big"))
+    return numbers
 
 
 async def closed(reader: asyncio.StreamReader) -> None:
@@ -86,14 +86,14 @@ async def free(budget: Budget) -> None:
 
 
 async def lost(server: Server) -> None:
-    """Until all connections are lost."""
+    """Wait until all connections are lost."""
     async with asyncio.timeout(5):
-        while not all(it._lost for it in server._connections):
+        while not all(connection._lost for connection in server._connections):
             await asyncio.sleep(0.001)
 
 
 async def gone(server: Server, left: int) -> None:
-    """Until so many connections are left."""
+    """Wait until ``left`` connections remain."""
     async with asyncio.timeout(5):
         while len(server._connections) != left:
             await asyncio.sleep(0.001)
@@ -121,7 +121,7 @@ async def test_answers_come_in_the_order_of_requests() -> None:
         writer.close()
 
 
-async def test_only_produce_requests_run_side_by_side() -> None:
+async def test_only_produce_requests_run_concurrently() -> None:
     async with serving() as (_, router, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
@@ -176,7 +176,8 @@ async def test_produce_requests_of_any_size_count() -> None:
         await asyncio.sleep(0.05)
         assert router.begun == list(range(1, count + 1))
         assert (server._budget.used, server._budget.waiting) == (count * size, 4)
-        # What was sent before is done for, wherever its client is; who waits in line is forgotten.
+        # Requests that were read before are completed although their client is gone. Requests that wait in line are
+        # dropped.
         for _, writer in clients[:2]:
             writer.transport.abort()
         for gate in router.gates.values():
@@ -198,7 +199,7 @@ async def test_only_produce_requests_may_be_large() -> None:
         writer.close()
 
 
-async def test_a_closed_connection_counts_until_its_writes_are_done() -> None:
+async def test_a_closed_connection_counts_until_its_writes_complete() -> None:
     async with serving(max_connections=1) as (server, router, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
@@ -226,7 +227,7 @@ async def test_reads_of_a_disconnected_client_are_cancelled() -> None:
                 await asyncio.sleep(0.001)
         writer.transport.abort()
         await gone(server, 0)
-        assert (router.begun, router.cut) == ([1, 3], [1]), "what it wanted to be done is done"
+        assert (router.begun, router.cut) == ([1, 3], [1]), "its write is completed"
 
 
 async def test_a_connection_closed_in_one_direction_holds_no_memory() -> None:
@@ -253,8 +254,8 @@ async def test_an_idle_connection_is_closed() -> None:
         writer.close()
 
 
-async def test_metrics_say_what_is_held_when_they_are_read() -> None:
-    def told() -> list[float | None]:
+async def test_metrics_report_the_memory_held_at_the_scrape() -> None:
+    def buffer_metrics() -> list[float | None]:
         return [REGISTRY.get_sample_value(f"firn_broker_buffer{name}") for name in ("ed_bytes", "_waiting")]
 
     async with serving(buffered_bytes=1 << 20) as (server, router, port):
@@ -264,17 +265,17 @@ async def test_metrics_say_what_is_held_when_they_are_read() -> None:
         await router.until(1)
         second[1].write(request(PRODUCE, 2, 50))
         async with asyncio.timeout(5):
-            while told() != [1 << 20, 1]:
+            while buffer_metrics() != [1 << 20, 1]:
                 await asyncio.sleep(0.001)
         router.gates[1].set()
         assert await answers(second[0], 1) == [2]
         await free(server._budget)
-        assert told() == [0, 0]
+        assert buffer_metrics() == [0, 0]
         for _, writer in (first, second):
             writer.close()
 
 
-async def test_a_request_larger_than_the_memory_is_taken_alone() -> None:
+async def test_a_request_larger_than_the_memory_is_read_alone() -> None:
     async with serving(buffered_bytes=1 << 20) as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(PRODUCE, 1, 3 << 20))
@@ -297,7 +298,7 @@ async def test_a_connection_lost_in_the_middle_of_a_request_releases_its_memory(
 
 
 @pytest.mark.parametrize(("api", "size"), [(PRODUCE, 900_000), (PRODUCE, 900), (OTHER, 900)])
-async def test_a_request_that_does_not_arrive_is_given_up(api: int, size: int) -> None:
+async def test_an_incomplete_request_times_out(api: int, size: int) -> None:
     async with serving(buffered_bytes=1 << 20, arrival_seconds=0.05) as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(api, 1, size)[: size // 2])
@@ -308,7 +309,7 @@ async def test_a_request_that_does_not_arrive_is_given_up(api: int, size: int) -
         second.close()
 
 
-async def test_a_bad_request_ends_its_connection_after_the_answers_before_it() -> None:
+async def test_an_invalid_request_closes_the_connection_after_earlier_replies() -> None:
     async with serving() as (_, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         other, second = await asyncio.open_connection("127.0.0.1", port)
@@ -332,11 +333,11 @@ async def test_a_connection_above_the_limit_is_closed() -> None:
         async with asyncio.timeout(5):
             with suppress(ConnectionResetError):
                 assert await other.read() == b""
-        for one in (writer, second):
-            one.close()
+        for opened in (writer, second):
+            opened.close()
 
 
-async def test_stopping_answers_what_was_asked() -> None:
+async def test_a_stopping_server_answers_pending_requests() -> None:
     async with serving() as (server, router, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
@@ -349,12 +350,12 @@ async def test_stopping_answers_what_was_asked() -> None:
         writer.close()
 
 
-def test_a_budget_serves_in_line() -> None:
+def test_a_budget_serves_waiters_in_order() -> None:
     budget, served = Budget(10), list[int]()
     assert budget.acquire(6, served.append)
     for size in (8, 1):
         assert not budget.acquire(size, lambda size: served.append(size))
-    assert served == [], "the small one does not overtake"
+    assert served == [], "the small request does not overtake"
     budget.release(6)
     assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
 
@@ -367,7 +368,7 @@ def test_a_budget_removes_cancelled_waiters() -> None:
     assert not budget.acquire(10, leave)
     assert not budget.acquire(2, other)
     budget.cancel(leave)
-    assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "who stood behind it waits no longer"
+    assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "the next request no longer waits"
 
 
 class Answers(Router):
@@ -390,17 +391,17 @@ async def test_a_client_that_reads_nothing_is_closed_when_others_need_the_memory
     async with serving(drain_seconds=0.1) as (server, _, port):
         router = Answers()
         server._router = router  # type: ignore[assignment]
-        _, one = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
-        one.write(request(OTHER, 1))
+        _, silent = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        silent.write(request(OTHER, 1))
         await asyncio.sleep(0.5)
-        assert (len(server._connections), router.budget.used) == (1, Answers.SIZE), "nobody waits for it"
+        assert (len(server._connections), router.budget.used) == (1, Answers.SIZE), "no other request waits for it"
         second, other = await asyncio.open_connection("127.0.0.1", port)
         other.write(request(OTHER, 2))
         async with asyncio.timeout(5):
             assert len(await second.readexactly(4 + Answers.SIZE)) > Answers.SIZE
         await gone(server, 1)
         await free(router.budget)
-        for writer in (one, other):
+        for writer in (silent, other):
             writer.close()
 
 
@@ -408,8 +409,8 @@ async def test_a_client_that_reads_slowly_is_not_closed() -> None:
     async with serving(drain_seconds=0.5) as (server, _, port):
         router = Answers()
         server._router = router  # type: ignore[assignment]
-        slow, one = await asyncio.open_connection("127.0.0.1", port)
-        one.write(request(OTHER, 1))
+        slow, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(request(OTHER, 1))
         await router.until(1)
         second, other = await asyncio.open_connection("127.0.0.1", port)
         other.write(request(OTHER, 2))
@@ -418,5 +419,5 @@ async def test_a_client_that_reads_slowly_is_not_closed() -> None:
             await asyncio.sleep(0.05)
         await slow.readexactly(4)
         await second.readexactly(4 + Answers.SIZE)
-        for writer in (one, other):
+        for writer in (first, other):
             writer.close()

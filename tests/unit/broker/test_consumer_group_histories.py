@@ -75,7 +75,7 @@ class World:
         self.clients.append(Client(f"m{self.count}", instance, names))
 
     def ask(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Answered: so it is stored."""
+        """Return the answer of the group, and store its state."""
         reply = self.group.heartbeat(request, self.topics, self.now)
         self.stored = self.group.save()
         assert self.group.epoch >= self.told_epoch
@@ -122,7 +122,7 @@ class World:
                 self.group.tick(self.now)
             case 9:
                 if chance.random() < 0.5:
-                    # Nobody heard of this, and nothing knows it.
+                    # No client receives this reply, and the state is not stored.
                     self.group.heartbeat(client.beat(chance), self.topics, self.now)
                     client.says_all = True
                 self.group = self.made()
@@ -130,7 +130,7 @@ class World:
                     self.group.load(self.stored, self.now)
 
     def check(self) -> None:
-        """No partition has two owners; who is out does not count, and knows by its own clock."""
+        """Check that no partition has two owners. A member whose session expired by its own clock does not count."""
         owned: dict[Partition, str] = {}
         for client in self.clients:
             if client.id in self.group.members:
@@ -150,7 +150,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_partitions_have_one_owner_and_in_the_end_all_have_one(seed: int) -> None:
+def test_each_partition_has_at_most_one_owner_and_finally_one(seed: int) -> None:
     world = World(seed)
     for _ in range(STEPS):
         world.step()
@@ -163,12 +163,17 @@ def test_partitions_have_one_owner_and_in_the_end_all_have_one(seed: int) -> Non
     assert len(owned) == len(set(owned))
     subscribed = {name for client in world.clients for name in client.names}
     expected = {
-        Partition(it.id, n) for name, it in world.topics.items() if name in subscribed for n in range(it.partitions)
+        Partition(topic.id, n)
+        for name, topic in world.topics.items()
+        if name in subscribed
+        for n in range(topic.partitions)
     }
     assert set(owned) == expected
     for giver in world.clients:
         for taker in world.clients:
             could = any(
-                world.topics[name].id == it.topic for it in giver.owned for name in taker.names & set(world.topics)
+                world.topics[name].id == partition.topic
+                for partition in giver.owned
+                for name in taker.names & set(world.topics)
             )
             assert not could or len(giver.owned) - len(taker.owned) <= 1, (giver, taker)

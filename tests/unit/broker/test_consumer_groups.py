@@ -37,7 +37,7 @@ class Play:
         return self.beat(member, 0, **fields)
 
     def after(self, seconds: float) -> None:
-        """Time goes on, with every deadline on its way."""
+        """Advance the time, and reach every deadline on the way."""
         end = self.now + seconds
         while (deadline := self.group.next_deadline()) <= end:
             self.now = max(self.now, deadline)
@@ -45,11 +45,11 @@ class Play:
         self.now = end
 
     def state(self) -> State:
-        """The state of the group. A call, because a type checker remembers what a property was."""
+        """Return the state of the group. This is a call, because a type checker remembers the value of a property."""
         return self.group.state
 
     def pair(self) -> tuple[Partitions, Partitions]:
-        """Members m and n, who share t, in epoch 2."""
+        """Return members m and n, who share t in epoch 2."""
         self.join("m")
         self.join("n")
         left = self.beat("m", 1).assignment
@@ -61,38 +61,38 @@ class Play:
         return left, given
 
 
-def test_the_first_member_gets_everything() -> None:
+def test_the_first_member_gets_every_partition() -> None:
     play = Play()
     assert play.state() is State.EMPTY
     reply = play.join("m")
     assert reply == HeartbeatReply(NONE, "m", 1, parts(0, 1, 2, 3))
     assert play.state() is State.STABLE
-    assert play.beat("m", 1, owned=parts(0, 1, 2, 3)) == HeartbeatReply(NONE, "m", 1), "nothing is new"
+    assert play.beat("m", 1, owned=parts(0, 1, 2, 3)) == HeartbeatReply(NONE, "m", 1), "nothing changes"
 
 
-def test_a_partition_goes_to_its_new_owner_when_the_old_one_gave_it_up() -> None:
+def test_a_partition_moves_after_its_old_owner_revoked_it() -> None:
     play = Play()
     play.join("m")
-    assert play.join("n") == HeartbeatReply(NONE, "n", 2, frozenset()), "in the group, and waiting"
+    assert play.join("n") == HeartbeatReply(NONE, "n", 2, frozenset()), "the member is in the group, and waits"
     assert play.state() is State.RECONCILING
     told = play.beat("m", 1)
     assert (told.epoch, len(told.assignment or ())) == (2, 2)
     assert told.assignment is not None
     rest = parts(0, 1, 2, 3) - told.assignment
     assert play.beat("n", 2).assignment is None
-    assert play.beat("m", 2).assignment is None, "it says nothing of what it owns: it has not given anything up"
+    assert play.beat("m", 2).assignment is None, "without a list of owned partitions the member has revoked none"
     assert play.beat("n", 2).assignment is None
     play.beat("m", 2, owned=told.assignment | set(list(rest)[:1]))
-    assert play.beat("n", 2).assignment is None, "not all"
+    assert play.beat("n", 2).assignment is None, "some partitions are left"
     play.beat("m", 1, owned=told.assignment)
-    assert play.beat("n", 2).assignment is None, "in its epoch of before it has not heard of it"
+    assert play.beat("n", 2).assignment is None, "a member in its earlier epoch has not received the assignment"
     play.beat("m", 2, owned=told.assignment)
     assert play.beat("n", 2).assignment == rest
     assert play.state() is State.STABLE
 
 
-def test_a_member_that_never_read_a_partition_learns_of_its_revocation_first() -> None:
-    """It may have heard of it, and begin just when the answer is lost that takes it away."""
+def test_a_partition_is_revoked_before_its_first_read() -> None:
+    """The member may have received the assignment, and may begin to read when the reply that revokes it is lost."""
     play = Play()
     play.join("m")
     play.join("n")
@@ -100,7 +100,7 @@ def test_a_member_that_never_read_a_partition_learns_of_its_revocation_first() -
     assert told.assignment is not None
     assert play.beat("n", 2).assignment is None
     begun = play.beat("m", 1, owned=parts(0, 1, 2, 3), names=frozenset({"t"}), rebalance_seconds=REBALANCE)
-    assert begun == told, "the answer was lost, and it has begun"
+    assert begun == told, "the reply was lost, and the member may have begun to read"
     play.beat("m", 2, owned=told.assignment)
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - told.assignment
 
@@ -139,25 +139,25 @@ def test_a_member_that_does_not_release_in_time_is_removed() -> None:
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3)
 
 
-def test_a_member_that_missed_an_answer_goes_on() -> None:
+def test_a_member_that_missed_a_reply_continues() -> None:
     play = Play()
     play.join("m")
     told = play.beat("m", 1) if play.join("n").error is NONE else None
     assert told is not None
     assert told.assignment is not None
     again = play.beat("m", 1, owned=told.assignment, names=frozenset({"t"}), rebalance_seconds=REBALANCE)
-    assert again == HeartbeatReply(NONE, "m", 2, told.assignment), "it says everything and is told everything"
+    assert again == HeartbeatReply(NONE, "m", 2, told.assignment), "a full heartbeat gets a full reply"
 
 
-def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
+def test_a_join_with_a_lost_reply_may_be_repeated() -> None:
     play = Play()
     assert play.join("m") == play.join("m") == HeartbeatReply(NONE, "m", 1, parts(0, 1, 2, 3))
     assert play.group.epoch == 1
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_member_that_starts_again_is_accepted_in_any_epoch(steps: int) -> None:
-    """It was fenced, or some answers to its joins were lost."""
+def test_a_restarted_member_is_accepted_in_any_epoch(steps: int) -> None:
+    """The member was fenced, or replies to its joins were lost."""
     play = Play()
     play.join("m")
     play.join("n")
@@ -171,7 +171,7 @@ def test_a_member_that_starts_again_is_accepted_in_any_epoch(steps: int) -> None
     play.beat("m", again.epoch, owned=again.assignment)
     rest = play.beat("n", play.group.members["n"].epoch, owned=frozenset()).assignment or frozenset()
     given = {*play.group.members["m"].assigned, *play.group.members["n"].assigned, *rest}
-    assert len(given) == play.topics["t"].partitions, "nothing waits for what m has given up"
+    assert len(given) == play.topics["t"].partitions, "no partition waits for those that m has revoked"
 
 
 @pytest.mark.parametrize("epoch", [1, 4])
@@ -185,7 +185,7 @@ def test_a_member_in_another_epoch_is_fenced(epoch: int) -> None:
     assert play.beat("m", 3).error is NONE
 
 
-def test_an_old_heartbeat_gives_nothing_up() -> None:
+def test_an_old_heartbeat_revokes_nothing() -> None:
     play = Play()
     play.join("m", names=frozenset({"t"}))
     play.topics = {"t": topic(1, "t", 6)}
@@ -198,7 +198,7 @@ def test_an_old_heartbeat_gives_nothing_up() -> None:
     assert play.beat("n", 3).assignment is None
 
 
-def test_new_partitions_and_topics_are_assigned_and_deleted_ones_taken() -> None:
+def test_new_partitions_are_assigned_and_deleted_ones_revoked() -> None:
     play = Play()
     play.join("m", names=frozenset({"t", "u"}))
     play.topics = {"t": topic(1, "t", 5), "u": topic(2, "u", 1)}
@@ -206,14 +206,16 @@ def test_new_partitions_and_topics_are_assigned_and_deleted_ones_taken() -> None
     assert grown.assignment == parts(0, 1, 2, 3, 4) | parts(0, topic=2)
     assert grown.epoch == 2
     play.topics = {**play.topics, "other": topic(3, "other", 1)}
-    assert play.beat("m", 2) == HeartbeatReply(NONE, "m", 2), "nobody wants it"
+    assert play.beat("m", 2) == HeartbeatReply(NONE, "m", 2), "no member subscribes to it"
     play.topics = {"u": topic(4, "u", 2)}
     gone = play.beat("m", 2)
-    assert gone.assignment == frozenset(), "u is another topic now, and comes when the rest is given up"
+    assert gone.assignment == frozenset(), (
+        "u is another topic now, and is assigned after the other partitions are revoked"
+    )
     assert play.beat("m", gone.epoch, owned=frozenset()).assignment == parts(0, 1, topic=4)
 
 
-def test_topics_by_pattern() -> None:
+def test_a_pattern_subscribes_to_matching_topics() -> None:
     play = Play()
     play.topics = {"t-1": topic(1, "t-1", 1), "not-t-1": topic(2, "not-t-1", 1)}
     assert play.join("m", names=None, pattern="t-.*").assignment == parts(0, topic=1)
@@ -224,7 +226,7 @@ def test_topics_by_pattern() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", "a{2000}", "x" * 5000])
-def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_rejected(pattern: str) -> None:
     play = Play()
     refused = play.join("m", pattern=pattern)
     assert refused.error is ErrorCode.invalid_regular_expression
@@ -233,13 +235,13 @@ def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
 
 
 def test_a_hostile_pattern_costs_little() -> None:
-    """Backtracking would take longer than the universe has."""
+    """Backtracking would practically never end."""
     play = Play()
     play.topics = {name: topic(number, name, 1) for number, name in enumerate(["a" * 248 + "-", "a" * 249])}
     assert play.join("m", names=None, pattern="(a+)+").assignment == parts(0, topic=1)
 
 
-def test_a_subscription_that_changes_changes_the_assignment() -> None:
+def test_a_changed_subscription_changes_the_assignment() -> None:
     play = Play()
     play.topics["u"] = topic(2, "u", 2)
     play.join("m")
@@ -248,7 +250,7 @@ def test_a_subscription_that_changes_changes_the_assignment() -> None:
     assert play.beat("m", 2, owned=frozenset()) == HeartbeatReply(NONE, "m", 2, parts(0, 1, topic=2))
 
 
-def test_a_static_member_comes_back_to_its_partitions() -> None:
+def test_a_static_member_gets_its_partitions_back() -> None:
     play = Play()
     play.join("m", instance="i")
     play.join("n")
@@ -257,14 +259,14 @@ def test_a_static_member_comes_back_to_its_partitions() -> None:
     play.beat("m", 2, instance="i", owned=left)
     assert play.beat("m", -2, instance="i") == HeartbeatReply(NONE, "m", -2)
     given = play.beat("n", 2).assignment
-    assert given == parts(0, 1, 2, 3) - left, "nothing of it goes to others"
+    assert given == parts(0, 1, 2, 3) - left, "no partition goes to others"
     assert play.join("m2", instance="i") == HeartbeatReply(NONE, "m2", 2, left)
-    assert play.group.epoch == 2, "and nobody else notices"
+    assert play.group.epoch == 2, "no other member notices"
     assert play.beat("m", 2, instance="i").error is ErrorCode.fenced_instance_id
     assert play.beat("m", 2).error is ErrorCode.unknown_member_id
 
 
-def test_a_static_member_that_does_not_come_back_is_out_after_a_session() -> None:
+def test_an_absent_static_member_is_removed_after_its_session() -> None:
     play = Play()
     play.join("m", instance="i")
     play.beat("m", -2, instance="i")
@@ -285,7 +287,7 @@ def test_an_instance_id_has_one_member() -> None:
     assert play.join("n", instance="i").error is NONE
 
 
-def test_most_members_decide_on_the_assignor() -> None:
+def test_members_vote_for_the_assignor() -> None:
     play = Play()
     play.join("m", assignor="range")
     assert play.group.assignor == "range"
@@ -304,7 +306,7 @@ def test_most_members_decide_on_the_assignor() -> None:
         (0, {"names": frozenset()}), (0, {"names": frozenset({"x" * 2_000_000})}), (0, {"instance": ""}), (0, {"rack": ""}), (-2, {}), (-3, {}),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(epoch: int, fields: dict[str, Any]) -> None:
+def test_inconsistent_heartbeats_are_rejected(epoch: int, fields: dict[str, Any]) -> None:
     play = Play()
     base = {"rebalance_seconds": REBALANCE, "names": frozenset({"t"}), "owned": frozenset()}
     refused = play.beat("m", epoch, **{**base, **fields})
@@ -314,17 +316,17 @@ def test_what_makes_no_sense_is_refused(epoch: int, fields: dict[str, Any]) -> N
     assert play.group.version == 0
 
 
-def test_members_are_bounded() -> None:
+def test_the_number_of_members_is_bounded() -> None:
     play = Play(max_members=1)
     play.join("m")
     assert play.join("n").error is ErrorCode.group_max_size_reached
     assert play.join("m").error is NONE
 
 
-def test_offsets_are_of_members_in_their_epoch() -> None:
+def test_only_members_in_their_epoch_commit_offsets() -> None:
     play = Play()
     commit = play.group.may_commit
-    assert commit("", None, -1, 0) is NONE, "by hand, while nobody is in it"
+    assert commit("", None, -1, 0) is NONE, "a manual commit to an empty group"
     play.join("m")
     assert commit("m", None, 1, 0) is NONE
     assert commit("m", None, 0, 0) is ErrorCode.stale_member_epoch
@@ -349,10 +351,10 @@ def test_every_reply_is_in_the_stored_state() -> None:
     assert loaded.state is State.RECONCILING
     assert loaded.next_deadline() == 100 + SESSION
     play.beat("m", 1, instance="i", client="c", host="/h")
-    assert play.group.version == version, "nothing was told: nothing has to be kept"
+    assert play.group.version == version, "no reply was sent, so no state has to be stored"
     play.group = loaded
     play.now = 100.0
     left = loaded.members["m"].assigned
     assert play.beat("m", 2, instance="i", owned=left).epoch == 2
     assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - left
-    assert loaded.epoch == 2, "another broker is no reason for new targets"
+    assert loaded.epoch == 2, "another broker computes no new targets"

@@ -37,7 +37,9 @@ def batch(
 
 def _java_snappy(data: bytes) -> bytes:
     blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + 32768])) for at in range(0, len(data), 32768)]
-    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(it)) + it for it in blocks)
+    return (
+        b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    )
 
 
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
@@ -56,11 +58,11 @@ def test_records_of_every_codec_are_found(codec: str) -> None:
     body = record(0, value=b"x" * 100_000) + record(3, time=-5, key=None, value=None)
     data, places = contents.open_batch(batch(compress(body), 2, attributes=number, base=40, delta=7))
     assert data == body
-    assert [(it.offset, it.timestamp) for it in places] == [(40, 1000), (43, 995)]
+    assert [(place.offset, place.timestamp) for place in places] == [(40, 1000), (43, 995)]
 
 
-@pytest.mark.parametrize("codec", [it for it in CODECS if it != "none"])
-def test_what_decompresses_to_more_than_the_bound_is_refused(codec: str) -> None:
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
+def test_a_batch_that_decompresses_above_the_bound_is_rejected(codec: str) -> None:
     number, compress = CODECS[codec]
     fits = record(0, value=bytes(contents.MAX_BYTES - 30))
     assert len(fits) <= contents.MAX_BYTES
@@ -69,7 +71,7 @@ def test_what_decompresses_to_more_than_the_bound_is_refused(codec: str) -> None
         contents.open_batch(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number))
 
 
-def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
+def test_a_block_with_a_large_declared_size_allocates_nothing() -> None:
     with pytest.raises(ValueError, match="a block has 4294967295 bytes"):
         contents.open_batch(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
 
@@ -81,12 +83,12 @@ def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
         pytest.param(batch(record(0) * 2, 1), id="too many"),
         pytest.param(batch(record(0, time=1 << 63), 1, time=-(1 << 63)), id="a number of 65 bits"),
         pytest.param(batch(b"\xff" * 1_000_000, 1), id="an endless number"),
-        pytest.param(batch(record(0) + record(0), 2), id="an offset twice"),
-        pytest.param(batch(record(1), 1), id="an offset past the last"),
+        pytest.param(batch(record(0) + record(0), 2), id="an offset occurs twice"),
+        pytest.param(batch(record(1), 1), id="an offset beyond the last"),
         pytest.param(batch(record(-1), 1), id="an offset before the first"),
-        pytest.param(batch(record(0, time=1 << 62), 1), id="a time out of the world"),
-        pytest.param(batch(record(0), 1, time=-1 << 62), id="a time that is too far from others"),
-        pytest.param(batch(record(0)[:-2], 1), id="an end too early"),
+        pytest.param(batch(record(0, time=1 << 62), 1), id="a time out of range"),
+        pytest.param(batch(record(0), 1, time=-1 << 62), id="a time too far from the others"),
+        pytest.param(batch(record(0)[:-2], 1), id="an end that is too early"),
         pytest.param(batch(b"\x01", 1), id="a negative length"),
         pytest.param(batch(record(0), 1, attributes=7), id="an unknown codec"),
         pytest.param(batch(b"nonsense", 1, attributes=4), id="no zstd"),
@@ -95,11 +97,11 @@ def test_a_block_that_says_to_be_large_is_not_made_room_for() -> None:
         pytest.param(batch(b"", -1), id="a negative number of records"),
     ],
 )
-def test_what_is_no_batch_is_said(damaged: memoryview) -> None:
+def test_a_damaged_batch_raises_value_error(damaged: memoryview) -> None:
     with pytest.raises(ValueError, match=r"record|number"):
         contents.open_batch(damaged)
 
 
-def test_records_of_append_time_have_that_of_their_batch() -> None:
+def test_records_with_append_time_have_the_time_of_their_batch() -> None:
     _, places = contents.open_batch(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
-    assert [it.timestamp for it in places] == [1000, 1000]
+    assert [place.timestamp for place in places] == [1000, 1000]

@@ -34,22 +34,22 @@ SAMPLES: dict[str, Any] = {
 
 
 def sample(schema: Any, chance: Random) -> Any:
-    """A message with something in every field, or nothing where that may be."""
+    """Return a message with a value in every field, or null in some nullable ones."""
     hints = get_type_hints(schema)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
         inner = nested_entity(hint)
 
-        def one(inner: Any = inner, field: Any = field) -> Any:
+        def element(inner: Any = inner, field: Any = field) -> Any:
             return sample(inner, chance) if inner is not None else SAMPLES[field.metadata["kafka_type"]]
 
         if type(None) in get_args(hint) and chance.random() < 0.3 and field.metadata.get("tag") is None:
             values[field.name] = None
         elif "tuple" in str(hint):
-            values[field.name] = tuple(one() for _ in range(chance.randrange(3)))
+            values[field.name] = tuple(element() for _ in range(chance.randrange(3)))
         else:
-            values[field.name] = one()
+            values[field.name] = element()
     return schema(**values)
 
 
@@ -60,7 +60,8 @@ def written(message: Any) -> bytes:
 
 
 def expected(record: Any, message: Any) -> Any:
-    """The record of a message: what kio has in the declared fields, and the record's defaults in those that the version lacks."""
+    """Return the record of a message: kio's values in the declared fields, and the record's defaults in fields that
+    the version lacks."""
     there = {field.name for field in dataclasses.fields(message)}
     parts = {name: nested_record(hint) for name, hint in get_type_hints(record).items()}
     values = {}
@@ -89,20 +90,22 @@ def agrees(record: Any, schemas: list[Any], served: int) -> None:
     declared = get_type_hints(record)
     for field in dataclasses.fields(record):
         definitions = [
-            (get_type_hints(schema)[field.name], it)
+            (get_type_hints(schema)[field.name], definition)
             for schema in schemas
-            for it in dataclasses.fields(schema)
-            if it.name == field.name
+            for definition in dataclasses.fields(schema)
+            if definition.name == field.name
         ]
         assert definitions, f"{record.__name__}.{field.name} is in no version"
         hint = declared[field.name]
-        assert nullable(hint) == any(nullable(it) for it, _ in definitions), f"{record.__name__}.{field.name}"
+        assert nullable(hint) == any(nullable(annotation) for annotation, _ in definitions), (
+            f"{record.__name__}.{field.name}"
+        )
         if len(definitions) < served:
             assert field.default is not dataclasses.MISSING, f"{record.__name__}.{field.name} needs a default"
-            kafkas = {it.default for _, it in definitions} - {dataclasses.MISSING}
+            kafkas = {definition.default for _, definition in definitions} - {dataclasses.MISSING}
             assert not kafkas or kafkas == {field.default}, f"{record.__name__}.{field.name}"
         if (part := nested_record(hint)) is not None:
-            agrees(part, [nested_entity(it) for it, _ in definitions], len(definitions))
+            agrees(part, [nested_entity(annotation) for annotation, _ in definitions], len(definitions))
 
 
 @pytest.mark.parametrize("api", REQUESTS)
@@ -112,7 +115,7 @@ def test_a_request_record_declares_fields_as_kafka_defines_them(api: int) -> Non
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
-def test_what_kio_writes_is_read(api: int, version: int) -> None:
+def test_requests_written_by_kio_are_read(api: int, version: int) -> None:
     schema = load_request_schema(api, version)
     assert headers.is_flexible(api, version) == schema.__flexible__
     for seed in range(20):
@@ -120,7 +123,9 @@ def test_what_kio_writes_is_read(api: int, version: int) -> None:
         data = written(message)
         request: Any = message_reader.decode(REQUESTS[api], api, version, memoryview(b"head" + data), 4)
         assert request == expected(REQUESTS[api], message)
-        if schema.__flexible__ and not any(it.metadata.get("tag") is not None for it in dataclasses.fields(schema)):
+        if schema.__flexible__ and not any(
+            field.metadata.get("tag") is not None for field in dataclasses.fields(schema)
+        ):
             unknown = data[:-1] + b"\x01\x63\x02hi"
             assert message_reader.decode(REQUESTS[api], api, version, memoryview(unknown), 0) == request
 

@@ -1,4 +1,4 @@
-"""Answers are written as kio writes them, for every advertised message and version, and long ones in pieces."""
+"""Answers equal those that kio writes, for every advertised message and version. Long answers are encoded in pieces."""
 
 import dataclasses
 import struct
@@ -27,19 +27,20 @@ METADATA = 3
 
 
 def fields(message: Any, chance: Random) -> Any:
-    """The message as handlers give one: nested dicts, with functions for some lists of them, and more than a version has."""
+    """Return the message as handlers return it: nested dicts, some lists as functions, and fields that the version
+    lacks."""
     if isinstance(message, tuple):
-        parts = [fields(it, chance) for it in message]
+        parts = [fields(part, chance) for part in message]
         lazy = parts and isinstance(parts[0], Mapping) and chance.random() < 0.5
         return partial(list, parts) if lazy else parts or ()
     if not dataclasses.is_dataclass(message):
         return message
-    found = {it.name: fields(getattr(message, it.name), chance) for it in dataclasses.fields(message)}
-    return {**found, "of_another_version": 1}
+    values = {field.name: fields(getattr(message, field.name), chance) for field in dataclasses.fields(message)}
+    return {**values, "of_another_version": 1}
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
-def test_answers_are_as_kio_writes_them(api: int, version: int) -> None:
+def test_answers_equal_those_that_kio_writes(api: int, version: int) -> None:
     schema = load_response_schema(api, version)
     for seed in range(20):
         message = sample(schema, Random(seed))
@@ -50,7 +51,7 @@ def test_answers_are_as_kio_writes_them(api: int, version: int) -> None:
     ("broken", "error"),
     [({"host": None}, TypeError), ({"port": None}, struct.error), ({"node_id": 1 << 31}, struct.error)],
 )
-def test_what_cannot_be_is_refused(broken: Mapping[str, Any], error: type[Exception]) -> None:
+def test_an_impossible_answer_raises(broken: Mapping[str, Any], error: type[Exception]) -> None:
     node = {"node_id": 1, "host": "h", "port": 2, "rack": None}
     whole: dict[str, Any] = {"brokers": [node], "cluster_id": "c", "controller_id": 1, "topics": ()}
     assert encode(METADATA, 9, {**whole, "cluster_authorized_operations": 0})
@@ -58,19 +59,19 @@ def test_what_cannot_be_is_refused(broken: Mapping[str, Any], error: type[Except
         encode(METADATA, 9, {**whole, "brokers": [{**node, **broken}]})
     for missing in ("brokers", "topics"):
         with pytest.raises(KeyError):
-            encode(METADATA, 9, {name: it for name, it in whole.items() if name != missing})
+            encode(METADATA, 9, {name: value for name, value in whole.items() if name != missing})
     with pytest.raises(KeyError):
         encode(METADATA, 9, {**whole, "brokers": [{"node_id": 1, "port": 2}]})
 
 
-def test_a_long_answer_lets_others_in() -> None:
+def test_encoding_a_long_answer_yields_to_other_tasks() -> None:
     async def story() -> None:
         async with broker() as asked:
             for number in range(12):
                 await create(asked, f"t{number}", 2_000)
-            found, turns = await counting_turns(asked.ask(METADATA, 12, topics=None))
-            assert sum(len(it.partitions) for it in found.topics) == 24_000
-            assert {it.error_code for it in found.topics} == {ErrorCode.none}
+            answer, turns = await counting_turns(asked.ask(METADATA, 12, topics=None))
+            assert sum(len(topic.partitions) for topic in answer.topics) == 24_000
+            assert {topic.error_code for topic in answer.topics} == {ErrorCode.none}
             assert turns >= 5
 
     run(story())

@@ -7,7 +7,7 @@ from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 
 
-async def test_each_finding_by_its_name() -> None:
+async def test_fsck_reports_each_kind_of_problem() -> None:
     async with rig() as parts:
         keys = []
         for _ in range(4):
@@ -22,12 +22,12 @@ async def test_each_finding_by_its_name() -> None:
         bad[60] ^= 1
         parts.objects.objects[damaged] = bytes(bad)
         parts.objects.objects["wal/00/stranger"] = b"x"
-        found = await fsck.check(parts.store.retention, parts.objects, read=True)
-        assert (found.missing, found.wrong_size, found.damaged) == ([missing], [short], [damaged])
-        assert (found.unknown, found.lost) == (["wal/00/stranger"], True)
+        report = await fsck.check(parts.store.retention, parts.objects, read=True)
+        assert (report.missing, report.wrong_size, report.damaged) == ([missing], [short], [damaged])
+        assert (report.unknown, report.lost) == (["wal/00/stranger"], True)
 
 
-async def test_objects_that_a_restored_coordinator_does_not_know() -> None:
+async def test_fsck_reports_objects_newer_than_the_coordinator() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(2), False), Append(SECOND, batch(3), False)])
         (key,) = parts.objects.objects
@@ -36,6 +36,6 @@ async def test_objects_that_a_restored_coordinator_does_not_know() -> None:
         announced = await fsck.check(parts.store.retention, parts.objects, read=False)
         assert (announced.uncommitted, announced.newer, announced.verdict) == ([key], [], ExitCode.DONE)
         parts.store.database.connection.execute("DELETE FROM wal WHERE key=?", (key,))
-        found = await fsck.check(parts.store.retention, parts.objects, read=False)
-        assert (found.newer, found.unknown, found.verdict) == ([key], [], ExitCode.CORRUPT)
-        assert found.newer_records == {f"{FIRST.topic}/0": 2, f"{SECOND.topic}/1": 3}
+        report = await fsck.check(parts.store.retention, parts.objects, read=False)
+        assert (report.newer, report.unknown, report.verdict) == ([key], [], ExitCode.CORRUPT)
+        assert report.newer_records == {f"{FIRST.topic}/0": 2, f"{SECOND.topic}/1": 3}

@@ -55,31 +55,31 @@ async def join_classic(asked: Asked, group: str, protocol: str = "range") -> Any
 def partitions(reply: Any) -> list[tuple[UUID, list[int]]] | None:
     if reply.assignment is None:
         return None
-    return [(it.topic_id, list(it.partitions)) for it in reply.assignment.topic_partitions]
+    return [(topic.topic_id, list(topic.partitions)) for topic in reply.assignment.topic_partitions]
 
 
 async def commit(asked: Asked, group: str, member: str, epoch: int, offset: int = 1) -> ErrorCode:
-    found = await asked.ask(
+    reply = await asked.ask(
         COMMIT, 9, group_id=group, generation_id_or_member_epoch=epoch, member_id=member,
         topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": offset}]}],
     )  # fmt: skip
-    code: ErrorCode = found.topics[0].partitions[0].error_code
+    code: ErrorCode = reply.topics[0].partitions[0].error_code
     return code
 
 
 async def read(asked: Asked, group: str, member: str | None, epoch: int) -> tuple[ErrorCode, int]:
-    found = await asked.ask(
+    reply = await asked.ask(
         FETCH, 9, require_stable=False,
         groups=[
             {"group_id": group, "member_id": member, "member_epoch": epoch, "topics": [{"name": "t", "partition_indexes": (0,)}]}
         ],
     )  # fmt: skip
-    return found.groups[0].error_code, found.groups[0].topics[0].partitions[0].committed_offset
+    return reply.groups[0].error_code, reply.groups[0].topics[0].partitions[0].committed_offset
 
 
 async def listed(asked: Asked, **filters: Any) -> dict[str, tuple[str, str]]:
-    found = await asked.ask(LIST, 5, **{"states_filter": (), "types_filter": (), **filters})
-    return {it.group_id: (it.group_type, it.group_state) for it in found.groups}
+    reply = await asked.ask(LIST, 5, **{"states_filter": (), "types_filter": (), **filters})
+    return {group.group_id: (group.group_type, group.group_state) for group in reply.groups}
 
 
 def test_a_consumer_group_is_described_listed_and_deleted() -> None:
@@ -91,9 +91,9 @@ def test_a_consumer_group_is_described_listed_and_deleted() -> None:
             assert joined.heartbeat_interval == timedelta(seconds=5)
             assert partitions(joined) == [(topic, [0, 1])]
             assert partitions(await beat(asked, "g", "m", 1)) is None
-            found = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g", "none"))).groups
-            assert [it.error_code for it in found] == [NONE, ErrorCode.group_id_not_found]
-            group, member = found[0], found[0].members[0]
+            groups = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g", "none"))).groups
+            assert [described_group.error_code for described_group in groups] == [NONE, ErrorCode.group_id_not_found]
+            group, member = groups[0], groups[0].members[0]
             assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == (
                 "Stable",
                 1,
@@ -116,7 +116,7 @@ def test_a_consumer_group_is_described_listed_and_deleted() -> None:
             assert (owned.topic_id, owned.topic_name, list(owned.partitions)) == (topic, "t", [0, 1])
             assert member.target_assignment == member.assignment
             (dead,) = (await asked.ask(DESCRIBE, 5, groups=("g",))).groups
-            assert (dead.error_code, dead.group_state) == (NONE, "Dead"), "this is not for it"
+            assert (dead.error_code, dead.group_state) == (NONE, "Dead"), "the classic protocol is not for this group"
             await join_classic(asked, "c")
             assert await listed(asked, types_filter=("Consumer",)) == {"g": ("consumer", "Stable")}
             assert list(await listed(asked, types_filter=("classic",))) == ["c"]
@@ -154,7 +154,7 @@ def test_a_group_has_one_protocol_and_changes_it_while_it_is_empty() -> None:
     run(story())
 
 
-def test_offsets_are_of_members_in_their_epoch() -> None:
+def test_only_members_in_their_epoch_commit_offsets() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
@@ -177,7 +177,7 @@ def test_offsets_are_of_members_in_their_epoch() -> None:
     run(story())
 
 
-def test_a_member_without_an_id_is_given_one_by_the_first_version_only() -> None:
+def test_only_the_first_version_assigns_member_ids() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
@@ -189,13 +189,13 @@ def test_a_member_without_an_id_is_given_one_by_the_first_version_only() -> None
             assert (await beat(asked, "", "m", 0, **more)).error_code is ErrorCode.invalid_request
             pattern = {**more, "subscribed_topic_names": None, "subscribed_topic_regex": "("}
             assert (await beat(asked, "h", "m", 0, **pattern)).error_code is ErrorCode.invalid_regular_expression
-            assert list(await listed(asked)) == ["g"], "who is refused leaves no group behind"
+            assert list(await listed(asked)) == ["g"], "a rejected member leaves no group behind"
 
     run(story())
 
 
 class Saves:
-    """`save_group` of a coordinator: counted, delayed, refused."""
+    """Count, delay or reject calls of `save_group`."""
 
     def __init__(self, shared: Shared) -> None:
         self.inner: Callable[..., Awaitable[None]] = shared.store.groups.save_group
@@ -212,7 +212,7 @@ class Saves:
         await self.inner(*arguments)
 
 
-def test_no_reply_precedes_its_storage() -> None:
+def test_no_reply_is_sent_before_the_group_is_stored() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -232,20 +232,20 @@ def test_no_reply_precedes_its_storage() -> None:
     run(story())
 
 
-def test_many_members_that_join_at_once_are_stored_together() -> None:
+def test_concurrent_joins_are_stored_together() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
             await create(asked, "t", 50)
             saves = Saves(shared)
             replies = await asyncio.gather(*(join(asked, "g", f"m{number}") for number in range(50)))
-            assert {it.error_code for it in replies} == {NONE}
+            assert {reply.error_code for reply in replies} == {NONE}
             assert saves.count <= 3
 
     run(story())
 
 
-def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
+def test_a_group_continues_after_its_broker_is_killed() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as first, broker(shared, seed=2) as second:
@@ -253,7 +253,9 @@ def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
             await asyncio.sleep(2)
             names = [f"g{number}" for number in range(20)]
             mine = [
-                it for it in names if first.broker.membership.shard_coordinator(first.broker.groups.shard(it)).id == 0
+                group_name
+                for group_name in names
+                if first.broker.membership.shard_coordinator(first.broker.groups.shard(group_name)).id == 0
             ]
             assert 0 < len(mine) < len(names)
             for name in mine:
@@ -263,20 +265,21 @@ def test_a_group_goes_on_at_another_broker_when_its_own_is_killed() -> None:
                 task.cancel()
             killed = asyncio.get_running_loop().time()
             for name in mine:
-                while (found := await beat(second, name, "m", 1)).error_code is not NONE:
-                    assert found.error_code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
+                while (reply := await beat(second, name, "m", 1)).error_code is not NONE:
+                    assert reply.error_code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
                     await asyncio.sleep(0.1)
-                assert (found.member_epoch, partitions(found)) == (1, None), "as if nothing had happened"
-            assert asyncio.get_running_loop().time() - killed < 7, "a lease of 5 seconds, and a look each second"
+                assert (reply.member_epoch, partitions(reply)) == (1, None), "the group continues unchanged"
+            assert asyncio.get_running_loop().time() - killed < 7, "a lease of 5 seconds, and a check each second"
             joined = await join(second, mine[0], "n")
-            assert (joined.member_epoch, partitions(joined)) == (2, []), "it knows whose they are"
+            assert (joined.member_epoch, partitions(joined)) == (2, []), "the broker knows the owners of the partitions"
             assert (await commit(first, mine[0], "m", 1)) is ErrorCode.coordinator_not_available
 
     run(story())
 
 
-def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
-    """It cannot know whether another has them; and what it knew may be old when it is there again."""
+def test_a_broker_that_loses_its_lease_drops_its_groups() -> None:
+    """The broker cannot know whether another broker has the groups, and its own state may be old when it gets them
+    back."""
 
     async def story() -> None:
         shared = Shared()
@@ -285,9 +288,9 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             await asyncio.sleep(2)
             membership = first.broker.membership
             name = next(
-                it
-                for it in map(str, range(100))
-                if membership.shard_coordinator(first.broker.groups.shard(it)).id == membership.lease.node
+                group_name
+                for group_name in map(str, range(100))
+                if membership.shard_coordinator(first.broker.groups.shard(group_name)).id == membership.lease.node
             )
             assert partitions(await join(first, name, "m")) == [(topic, [0, 1, 2, 3])]
             renew = shared.store.nodes.renew
@@ -298,12 +301,12 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
                 return await renew(lease, ttl_ms)
 
             shared.store.nodes.renew = cut_off  # type: ignore[method-assign]
-            while (found := (await beat(first, name, "m", 1)).error_code) is NONE:
+            while (code := (await beat(first, name, "m", 1)).error_code) is NONE:
                 assert (await join(second, name, "n")).error_code in (
                     ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress,
                 )  # fmt: skip
                 await asyncio.sleep(0.1)
-            assert found is ErrorCode.coordinator_not_available
+            assert code is ErrorCode.coordinator_not_available
             while (joined := await join(second, name, "n")).error_code is not NONE:
                 await asyncio.sleep(0.1)
             assert (joined.member_epoch, partitions(joined)) == (2, [])
@@ -312,14 +315,14 @@ def test_a_broker_that_cannot_renew_its_lease_forgets_its_groups() -> None:
             assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
             shared.store.nodes.renew = renew  # type: ignore[method-assign]
             while (back := await beat(first, name, "m", 2)).error_code is not NONE:
-                assert back.error_code is not ErrorCode.fenced_member_epoch, "what it answers is never old"
+                assert back.error_code is not ErrorCode.fenced_member_epoch, "a reply is never old"
                 await asyncio.sleep(0.1)
             assert (back.member_epoch, partitions(back)) == (2, None)
 
     run(story())
 
 
-def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
+def test_a_write_from_before_a_lapsed_lease_has_no_effect() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -346,15 +349,15 @@ def test_a_write_of_before_a_lapse_changes_nothing_after_it() -> None:
             assert (await join(asked, "g", "o")).error_code is NONE
         async with broker(shared, seed=2) as other:
             (group,) = (await other.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
-            assert {it.member_id: list(it.subscribed_topic_names) for it in group.members} == {
-                id: ["t"] for id in "mno"
-            }
+            assert {
+                participant.member_id: list(participant.subscribed_topic_names) for participant in group.members
+            } == {id: ["t"] for id in "mno"}
 
     run(story())
 
 
 @pytest.mark.parametrize("lost", ["acquire", "release"])
-def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> None:
+def test_a_group_moves_although_a_lease_reply_was_lost(lost: str) -> None:
     """A broker that holds a shard without knowing it would block the shard for as long as it lives."""
 
     async def story() -> None:
@@ -366,10 +369,10 @@ def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> N
             troubled = lost == "acquire"
 
             async def answered(*arguments: Any) -> Any:
-                found = await inner(*arguments) if lost == "acquire" or not troubled else None
+                result = await inner(*arguments) if lost == "acquire" or not troubled else None
                 if troubled:
                     raise UnavailableError("lost")
-                return found
+                return result
 
             setattr(shared.store.nodes, lost, answered)
             for name in names:
@@ -380,9 +383,9 @@ def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> N
                 await asyncio.sleep(3)
                 troubled = False
                 moved = [
-                    it
-                    for it in names
-                    if second.broker.membership.shard_coordinator(second.broker.groups.shard(it)).id == 1
+                    group_name
+                    for group_name in names
+                    if second.broker.membership.shard_coordinator(second.broker.groups.shard(group_name)).id == 1
                 ]
                 assert moved
                 await asyncio.sleep(2)
@@ -393,9 +396,7 @@ def test_a_group_moves_though_an_answer_about_its_owner_was_lost(lost: str) -> N
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
-    protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_expire_and_idle_groups_need_no_timer(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
 
     async def story() -> None:
@@ -419,19 +420,19 @@ def test_sessions_end_and_groups_that_wait_for_nothing_cost_nothing(
             await asyncio.sleep(40)
             assert set(looks) == {f"g{number}" for number in range(100)}
             assert len(looks) <= 200
-            # Nothing was stored of those whose leader brought no assignments.
+            # The group is not stored if its leader sends no assignments.
             left = {"Empty"} if protocol == "consumer" else set()
             assert {state for _, state in (await listed(asked)).values()} == left
             looks.clear()
             await asyncio.sleep(3600)
-            assert not looks, "nobody is in them"
+            assert not looks, "the groups are empty"
             assert not any(shard.timers for shard in coordinator.shards.owned())
 
     run(story())
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_wait_for_no_write_of_other_groups(protocol: str) -> None:
+def test_members_do_not_wait_for_writes_of_other_groups(protocol: str) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups={"initial_rebalance_ms": 3000, "consumer_session_ms": 10_000}) as asked:
@@ -476,11 +477,11 @@ def test_members_with_heartbeats_stay_and_others_are_removed() -> None:
             await join(asked, "g", "silent")
             for _ in range(20):
                 await asyncio.sleep(5)
-                found = await beat(asked, "g", "m", epoch)
-                assert found.error_code is NONE
-                epoch = found.member_epoch
+                reply = await beat(asked, "g", "m", epoch)
+                assert reply.error_code is NONE
+                epoch = reply.member_epoch
             (group,) = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
-            assert [it.member_id for it in group.members] == ["m"]
+            assert [participant.member_id for participant in group.members] == ["m"]
             assert group.members[0].assignment.topic_partitions[0].topic_id == topic
 
     run(story())
@@ -509,7 +510,7 @@ def lag(group: str) -> float | None:
     return REGISTRY.get_sample_value("firn_broker_group_lag", {"group": group, "topic": "t"})
 
 
-def test_a_member_that_dies_goes_though_the_group_was_of_the_other_protocol() -> None:
+def test_a_dead_member_is_removed_after_a_change_of_protocol() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t", 2)
@@ -517,15 +518,15 @@ def test_a_member_that_dies_goes_though_the_group_was_of_the_other_protocol() ->
             assert (await asked.ask(LEAVE, 2, group_id="g", member_id=before.member_id)).error_code is NONE
             joined = await join(asked, "g", "m")
             assert joined.error_code is NONE
-            # Beyond what was left of the classic member's session.
+            # Longer than the rest of the classic member's session.
             epoch = joined.member_epoch
             for _ in range(4):
                 await asyncio.sleep(5)
                 epoch = (await beat(asked, "g", "m", epoch)).member_epoch
             await asyncio.sleep(60)
-            (found,) = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
-            assert (found.group_state, found.members) == ("Empty", ())
-            # And back: whoever joins is answered.
+            (described,) = (await asked.ask(DESCRIBE_CONSUMERS, 1, group_ids=("g",))).groups
+            assert (described.group_state, described.members) == ("Empty", ())
+            # And back to the other protocol: a joining member gets a reply.
             assert (await asyncio.wait_for(join_classic(asked, "g"), 30)).error_code is NONE
 
     run(story())
@@ -541,7 +542,7 @@ async def come(
 
 
 async def synced(asked: Asked, joined: Any, instance: str = "i") -> Any:
-    mine = {it.member_id: it.member_id.encode() for it in joined.members}
+    mine = {participant.member_id: participant.member_id.encode() for participant in joined.members}
     return await asked.ask(
         SYNC, 3, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance,
         assignments=[{"member_id": id, "assignment": part} for id, part in mine.items()],
@@ -549,10 +550,10 @@ async def synced(asked: Asked, joined: Any, instance: str = "i") -> Any:
 
 
 async def heard(asked: Asked, joined: Any, instance: str = "i") -> ErrorCode:
-    found = await asked.ask(
+    reply = await asked.ask(
         CLASSIC_HEARTBEAT, 3, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance
     )  # fmt: skip
-    code: ErrorCode = found.error_code
+    code: ErrorCode = reply.error_code
     return code
 
 
@@ -561,7 +562,7 @@ AT_ONCE = {"initial_rebalance_ms": 0}
 
 @pytest.mark.parametrize("protocols", [("range", "sticky"), ("sticky", "range")])
 def test_a_static_member_gets_a_new_id_only_after_it_is_stored(protocols: tuple[str, ...]) -> None:
-    """With or without a rebalance: a member whose new id is unknown later believes that it was replaced, and ends."""
+    """With or without a rebalance. A member whose new id is unknown later believes that it was replaced, and exits."""
 
     async def story() -> None:
         shared = Shared()
@@ -589,8 +590,8 @@ def test_a_static_member_gets_a_new_id_only_after_it_is_stored(protocols: tuple[
     run(story())
 
 
-def test_a_broker_that_may_have_lost_a_group_ends_no_client() -> None:
-    """As after a leap of the coordinator's clock: leases are over there before brokers know."""
+def test_a_broker_that_may_have_lost_a_group_fences_no_client() -> None:
+    """As after a jump of the coordinator's clock: its leases expire before the brokers notice."""
 
     async def story() -> None:
         shared = Shared()
@@ -614,28 +615,28 @@ def test_a_broker_that_may_have_lost_a_group_ends_no_client() -> None:
     run(story())
 
 
-def test_a_static_member_that_was_out_is_no_stranger_after_an_outage() -> None:
+def test_a_static_member_that_left_rejoins_after_an_outage() -> None:
     async def story() -> None:
         async with broker(Shared(), groups=AT_ONCE) as asked:
-            one = await come(asked, "one")
-            two, one = await asyncio.gather(come(asked, "two"), come(asked, "one", one.member_id))
-            leader, other = sorted((("one", one), ("two", two)), key=lambda it: not it[1].members)
+            first = await come(asked, "one")
+            second, first = await asyncio.gather(come(asked, "two"), come(asked, "one", first.member_id))
+            leader, other = sorted((("one", first), ("two", second)), key=lambda pair: not pair[1].members)
             await synced(asked, leader[1], leader[0])
             await asked.ask(LEAVE, 3, group_id="g", members=[{"member_id": "", "group_instance_id": other[0]}])
             back, _ = await asyncio.gather(come(asked, other[0]), come(asked, leader[0], leader[1].member_id))
             assert back.member_id != other[1].member_id
             asked.broker.groups.shards.drop_all()
-            assert await heard(asked, back, other[0]) is ErrorCode.illegal_generation, "it joins again"
+            assert await heard(asked, back, other[0]) is ErrorCode.illegal_generation, "the member joins again"
             assert await heard(asked, other[1], other[0]) is ErrorCode.fenced_instance_id
             again = await asyncio.gather(
                 come(asked, other[0], back.member_id), come(asked, leader[0], leader[1].member_id)
             )
-            assert [it.error_code for it in again] == [NONE, NONE]
+            assert [reply.error_code for reply in again] == [NONE, NONE]
 
     run(story())
 
 
-def test_static_members_that_come_at_once_are_stored_together() -> None:
+def test_concurrent_static_members_are_stored_together() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups={"initial_rebalance_ms": 1000}) as asked:
@@ -643,7 +644,7 @@ def test_static_members_that_come_at_once_are_stored_together() -> None:
             assert await commit(asked, "g", "", -1) is NONE
             saves = Saves(shared)
             joined = await asyncio.gather(*(come(asked, f"i{number}") for number in range(50)))
-            assert {(it.error_code, it.generation_id) for it in joined} == {(NONE, 1)}
+            assert {(reply.error_code, reply.generation_id) for reply in joined} == {(NONE, 1)}
             assert saves.count <= 3
 
     run(story())

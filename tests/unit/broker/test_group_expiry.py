@@ -29,7 +29,7 @@ EXPIRE_SECONDS = 60.0
 RETENTION = 350.0
 SETTINGS = GroupSettings(offsets_seconds=RETENTION)
 OVER = RETENTION * 8 / 7 + 2 * EXPIRE_SECONDS
-"""Seconds after which a group whose time begins now is gone for sure."""
+"""Seconds after which a group whose expiry starts now has certainly expired."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +38,8 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def stored(shared: Shared) -> tuple[list[str], list[str]]:
-    """Names of groups that have a state, and of those that have offsets."""
-    return [it.name for it in await shared.store.groups.load_groups()], list(
+    """Return names of groups that have a state, and of groups that have offsets."""
+    return [group.name for group in await shared.store.groups.load_groups()], list(
         await shared.store.groups.groups_with_offsets()
     )
 
@@ -47,11 +47,11 @@ async def stored(shared: Shared) -> tuple[list[str], list[str]]:
 async def join_first(asked: Asked, group: str, version: int, *protocols: str) -> Any:
     return await asked.ask(
         JOIN_GROUP, version, group_id=group, session_timeout=seconds(10), rebalance_timeout=seconds(10), member_id="",
-        protocol_type="consumer", protocols=[{"name": it, "metadata": b""} for it in protocols],
+        protocol_type="consumer", protocols=[{"name": protocol, "metadata": b""} for protocol in protocols],
     )  # fmt: skip
 
 
-def test_a_refused_join_makes_no_group() -> None:
+def test_a_rejected_join_creates_no_group() -> None:
     async def story() -> None:
         async with broker() as asked:
             assert (await join_first(asked, "g", 3)).error_code is ErrorCode.inconsistent_group_protocol
@@ -78,7 +78,7 @@ def test_a_group_without_members_is_deleted_with_its_last_pending_id() -> None:
     run(story())
 
 
-def test_a_group_whose_members_never_got_anything_leaves_nothing() -> None:
+def test_a_group_without_a_completed_rebalance_leaves_nothing() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -119,7 +119,7 @@ def test_an_unused_group_expires_with_its_offsets(kind: str) -> None:
 
 
 async def be_classic(asked: Asked, group: str) -> None:
-    """A member gets its part, commits and leaves."""
+    """Join as a classic member, get the assignment, commit and leave."""
     joined = await join_classic(asked, group)
     synced = await asked.ask(
         14, 3, group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
@@ -131,7 +131,7 @@ async def be_classic(asked: Asked, group: str) -> None:
     assert left.members[0].error_code is NONE
 
 
-def test_members_and_commits_keep_a_group_at_few_writes() -> None:
+def test_members_and_commits_keep_a_group_with_few_writes() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:
@@ -165,7 +165,7 @@ def test_members_and_commits_keep_a_group_at_few_writes() -> None:
     run(story())
 
 
-def test_another_broker_goes_on_with_the_time() -> None:
+def test_another_broker_continues_the_expiry_time() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:
@@ -180,7 +180,7 @@ def test_another_broker_goes_on_with_the_time() -> None:
     run(story())
 
 
-def test_a_group_without_a_stored_time_begins_it_now() -> None:
+def test_a_group_without_a_stored_time_starts_its_expiry_now() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:
@@ -198,7 +198,7 @@ def test_a_group_without_a_stored_time_begins_it_now() -> None:
 
 
 @pytest.mark.parametrize("broken", ["save_group", "delete_group"])
-def test_an_unexpected_error_ends_no_background_task(broken: str) -> None:
+def test_an_unexpected_error_stops_no_background_task(broken: str) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, groups=SETTINGS) as asked:

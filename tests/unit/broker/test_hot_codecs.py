@@ -26,7 +26,7 @@ TOPIC = UUID(int=77)
 
 
 def nested(schema: type, field: str) -> Any:
-    """Class of the elements of a field."""
+    """Return the class of the elements of a field."""
     return get_args(get_type_hints(schema)[field])[0]
 
 
@@ -37,9 +37,9 @@ def write(entity: Any) -> memoryview:
 
 
 def read_answer(api: int, version: int, body: bytes) -> Any:
-    found, size = entity_reader(load_response_schema(api, version))(body, 0)
+    answer, size = entity_reader(load_response_schema(api, version))(body, 0)
     assert size == len(body)
-    return found
+    return answer
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -52,15 +52,15 @@ def test_a_produce_request_is_read(version: int) -> None:
         topic_data=(topic(name="a", partition_data=(partition(index=1, records=b"abc"), partition(index=2, records=None))),
                     topic(name="b", partition_data=())),
     )  # type: ignore[call-arg]  # fmt: skip
-    found = produce.read(write(request), 0, version)
-    assert (found.transactional_id, found.acks, found.timeout_ms) == (None, -1, 3000)
-    assert [(name, [(it.index, it.records and bytes(it.records)) for it in parts]) for name, parts in found.topics] == [
+    decoded = produce.read(write(request), 0, version)
+    assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (None, -1, 3000)
+    assert [(name, [(part.index, part.records and bytes(part.records)) for part in parts]) for name, parts in decoded.topics] == [
         ("a", [(1, b"abc"), (2, None)]), ("b", []),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("version", range(3, 12))
-def test_a_produce_answer_is_what_kio_reads(version: int) -> None:
+def test_kio_reads_a_produce_answer(version: int) -> None:
     results = [
         (
             "a",
@@ -71,16 +71,16 @@ def test_a_produce_answer_is_what_kio_reads(version: int) -> None:
         ),
         ("b", []),
     ]
-    found = read_answer(0, version, produce.write(version, results))
-    first, second = found.responses
+    answer = read_answer(0, version, produce.write(version, results))
+    first, second = answer.responses
     assert (first.name, second.name, second.partition_responses) == ("a", "b", ())
-    one, two = first.partition_responses
-    assert (one.index, one.error_code, one.base_offset) == (0, ErrorCode.none, 5)
-    assert (two.index, two.error_code, two.base_offset) == (1, ErrorCode.message_too_large, -1)
+    accepted, rejected = first.partition_responses
+    assert (accepted.index, accepted.error_code, accepted.base_offset) == (0, ErrorCode.none, 5)
+    assert (rejected.index, rejected.error_code, rejected.base_offset) == (1, ErrorCode.message_too_large, -1)
     if version >= 5:
-        assert one.log_start_offset == 2
+        assert accepted.log_start_offset == 2
     if version >= 8:
-        assert (one.error_message, two.error_message) == (None, "too large")
+        assert (accepted.error_message, rejected.error_message) == (None, "too large")
 
 
 @pytest.mark.parametrize("version", range(4, 17))
@@ -101,42 +101,42 @@ def test_a_fetch_request_is_read(version: int) -> None:
         forgotten = nested(schema, "forgotten_topics_data")
         fields["forgotten_topics_data"] = (fill(forgotten, {**names, "partitions": (1, 2)}),)
     request = fill(schema, {**fields, "topics": (fill(topic, {**names, "partitions": (fill(partition, part),)}),)})
-    found = fetch.read(write(request), 0, version)
-    assert (found.max_wait_ms, found.min_bytes, found.max_bytes, found.isolation) == (1000, 2, 3, 1)
-    assert found.topics == [(TOPIC if version >= 13 else "t", [FetchPartition(6, 0 if version >= 9 else -1, 8, 9)])]
-    assert (found.session_id, found.session_epoch) == ((4, 5) if version >= 7 else (0, -1))
-    assert found.rack == ("z" if version >= 11 else "")
+    decoded = fetch.read(write(request), 0, version)
+    assert (decoded.max_wait_ms, decoded.min_bytes, decoded.max_bytes, decoded.isolation) == (1000, 2, 3, 1)
+    assert decoded.topics == [(TOPIC if version >= 13 else "t", [FetchPartition(6, 0 if version >= 9 else -1, 8, 9)])]
+    assert (decoded.session_id, decoded.session_epoch) == ((4, 5) if version >= 7 else (0, -1))
+    assert decoded.rack == ("z" if version >= 11 else "")
 
 
 def fill(schema: Any, fields: dict[str, Any]) -> Any:
-    return schema(**{it.name: fields[it.name] for it in dataclasses.fields(schema) if it.name in fields})
+    return schema(**{field.name: fields[field.name] for field in dataclasses.fields(schema) if field.name in fields})
 
 
 @pytest.mark.parametrize("version", range(4, 17))
 @pytest.mark.parametrize("isolation", [0, 1])
-def test_a_fetch_answer_is_what_kio_reads(version: int, isolation: int) -> None:
+def test_kio_reads_a_fetch_answer(version: int, isolation: int) -> None:
     name: str | UUID = TOPIC if version >= 13 else "t"
     results = [
         FetchResult(0, ErrorCode.none, 10, 2, [memoryview(b"abc"), memoryview(b"defg")]),
         FetchResult(1, ErrorCode.offset_out_of_range, 3, 1),
     ]
     body = b"".join(fetch.write(version, isolation, [(name, results)]))
-    found = read_answer(1, version, body)
-    (topic,) = found.responses
-    one, two = topic.partitions
-    assert (one.partition_index, one.error_code, one.high_watermark, one.last_stable_offset) == (
+    answer = read_answer(1, version, body)
+    (topic,) = answer.responses
+    full, failed = topic.partitions
+    assert (full.partition_index, full.error_code, full.high_watermark, full.last_stable_offset) == (
         0,
         ErrorCode.none,
         10,
         10,
     )
-    assert bytes(one.records) == b"abcdefg"
-    assert (two.error_code, bytes(two.records)) == (ErrorCode.offset_out_of_range, b""), "empty, not null"
-    assert one.aborted_transactions == (() if isolation else None)
+    assert bytes(full.records) == b"abcdefg"
+    assert (failed.error_code, bytes(failed.records)) == (ErrorCode.offset_out_of_range, b""), "empty, not null"
+    assert full.aborted_transactions == (() if isolation else None)
 
 
 @given(st.binary(max_size=120), st.integers(0, 11), st.integers(4, 16))
-def test_anything_is_read_or_malformed(data: bytes, produce_version: int, fetch_version: int) -> None:
+def test_any_bytes_are_read_or_malformed(data: bytes, produce_version: int, fetch_version: int) -> None:
     for read, version in ((produce.read, produce_version), (fetch.read, fetch_version)):
         with suppress(MalformedError):
             read(memoryview(data), 0, version)
@@ -144,14 +144,14 @@ def test_anything_is_read_or_malformed(data: bytes, produce_version: int, fetch_
         headers.read(memoryview(data))
 
 
-def test_an_array_longer_than_its_message_costs_nothing() -> None:
+def test_an_array_longer_than_its_message_allocates_nothing() -> None:
     lie = b"\xff\xff" + (-1).to_bytes(2, "big", signed=True) + b"\0\0\0\0" + b"\x7f\xff\xff\xff"
     with pytest.raises(MalformedError):
         produce.read(memoryview(lie), 0, 3)
 
 
 @pytest.mark.parametrize("version", range(13))
-def test_an_answer_leaves_out_what_a_version_lacks(version: int) -> None:
+def test_an_answer_omits_fields_that_a_version_lacks(version: int) -> None:
     body = encode(
         3, version,
         {"brokers": [{"node_id": 1, "host": "h", "port": 2, "rack": None}], "cluster_id": "c", "controller_id": 1,
@@ -159,5 +159,5 @@ def test_an_answer_leaves_out_what_a_version_lacks(version: int) -> None:
              {"error_code": ErrorCode.none, "partition_index": 0, "leader_id": 1, "leader_epoch": 0, "replica_nodes": (1,),
               "isr_nodes": (1,), "offline_replicas": ()}]}], "cluster_authorized_operations": -5},
     )  # fmt: skip
-    found = read_answer(3, version, body)
-    assert (found.brokers[0].host, found.topics[0].name, found.topics[0].partitions[0].leader_id) == ("h", "t", 1)
+    answer = read_answer(3, version, body)
+    assert (answer.brokers[0].host, answer.topics[0].name, answer.topics[0].partitions[0].leader_id) == ("h", "t", 1)

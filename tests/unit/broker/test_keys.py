@@ -34,63 +34,69 @@ def written(
     data = memoryview(bytearray().join(keys.encode(kept, base, last, compressed=compressed, batch_bytes=size)))
     block = number_batches(BatchRange(base, last, WalRange("k", 0, len(data)), 0, -1), data)
     return [
-        it for start, end in zip(block.positions, block.ends, strict=True) for it in keys.decode(block.data[start:end])
+        decoded
+        for start, end in zip(block.positions, block.ends, strict=True)
+        for decoded in keys.decode(block.data[start:end])
     ]
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    found = []
+    records = []
     for number in range(draw(st.integers(1, 40))):
         value = draw(st.sampled_from([b"v", None, b"x" * 300]))
         horizon = draw(st.sampled_from([-1, NOW - 1, NOW + 1])) if value is None else -1
         key = draw(st.sampled_from([b"a", b"b", b"c", b"", b"k" * 200, None]))
         time = draw(st.integers(0, 1 << 40))
-        found.append(record(10 + number, key, value, time, appended=draw(st.booleans()), horizon=horizon))
-    return found
+        records.append(record(10 + number, key, value, time, appended=draw(st.booleans()), horizon=horizon))
+    return records
 
 
 @given(logs(), st.booleans(), st.integers(1, 2000))
-def test_the_newest_of_each_key_is_what_is_read(log: list[Record], compressed: bool, size: int) -> None:
+def test_only_the_newest_record_of_each_key_is_read(log: list[Record], compressed: bool, size: int) -> None:
     newest = Newest(ROOM)
-    for it in log:
-        newest.add([it])
+    for entry in log:
+        newest.add([entry])
     kept = newest.kept(NOW, DAY)
-    assert [it.offset for it in kept] == sorted(it.offset for it in kept)
-    final = {it.key: it for it in log if it.key is not None}
-    assert {it.key: it.offset for it in kept if it.key is not None} == {
-        key: it.offset for key, it in final.items() if not it.tombstone or it.horizon != NOW - 1
+    assert [entry.offset for entry in kept] == sorted(entry.offset for entry in kept)
+    final = {entry.key: entry for entry in log if entry.key is not None}
+    assert {entry.key: entry.offset for entry in kept if entry.key is not None} == {
+        key: newest_record.offset
+        for key, newest_record in final.items()
+        if not newest_record.tombstone or newest_record.horizon != NOW - 1
     }
-    assert [it for it in kept if it.key is None] == [it for it in log if it.key is None]
-    found = written(kept, 10, log[-1].offset, compressed=compressed, size=size)
-    assert [it._replace(horizon=-1) for it in found] == [it._replace(horizon=-1) for it in kept]
-    assert [it.horizon for it in found if it.key is not None] == [it.horizon for it in kept if it.key is not None]
+    assert [entry for entry in kept if entry.key is None] == [entry for entry in log if entry.key is None]
+    read = written(kept, 10, log[-1].offset, compressed=compressed, size=size)
+    assert [entry._replace(horizon=-1) for entry in read] == [entry._replace(horizon=-1) for entry in kept]
+    assert [entry.horizon for entry in read if entry.key is not None] == [
+        entry.horizon for entry in kept if entry.key is not None
+    ]
 
 
-def test_a_tombstone_goes_so_long_after_it_was_first_compacted() -> None:
-    found = [record(0, b"a", None, time=1)]
+def test_a_tombstone_expires_after_its_first_compaction() -> None:
+    records = [record(0, b"a", None, time=1)]
     for now, stays in ((NOW, True), (NOW + DAY - 1, True), (NOW + DAY, False)):
         newest = Newest(ROOM)
-        newest.add(found)
+        newest.add(records)
         kept = newest.kept(now, DAY)
-        assert [it.horizon for it in kept] == [NOW + DAY] * stays
+        assert [entry.horizon for entry in kept] == [NOW + DAY] * stays
         assert keys.next_horizon(kept) == (NOW + DAY) * stays
-        found = written(kept, 0, 9)
-    assert found == []
+        records = written(kept, 0, 9)
+    assert records == []
 
 
-def test_no_time_is_too_far_away_for_a_batch() -> None:
+def test_a_batch_holds_any_two_timestamps() -> None:
     newest = Newest(ROOM)
     newest.add([record(0, b"old", b"v", -contents.MAX_TIME), record(1, b"gone", None, contents.MAX_TIME)])
     kept = newest.kept(NOW, (1 << 63) - 1)
-    assert [it.horizon for it in kept] == [-1, contents.MAX_TIME]
+    assert [entry.horizon for entry in kept] == [-1, contents.MAX_TIME]
     assert written(kept, 0, 1) == kept
 
 
-def test_what_a_producer_said_about_its_tombstones_fits_beside_other_records() -> None:
+def test_extreme_times_of_a_producer_fit_beside_other_records() -> None:
     value = raw.record(0, time=1000 - (1 << 63), value=None)
-    (found,) = keys.decode(raw.batch(value, 1, attributes=keys.HORIZON_BIT, time=(1 << 63) - 1))
-    kept = [record(0, b"old", b"v", -contents.MAX_TIME), found._replace(offset=1)]
+    (marked,) = keys.decode(raw.batch(value, 1, attributes=keys.HORIZON_BIT, time=(1 << 63) - 1))
+    kept = [record(0, b"old", b"v", -contents.MAX_TIME), marked._replace(offset=1)]
     assert written(kept, 0, 1) == kept
 
 
@@ -101,21 +107,21 @@ FAR = 1 << 31
 @pytest.mark.parametrize(
     ("offsets", "last"),
     [
-        pytest.param([FAR - 1], FAR - 1, id="as far as a batch goes"),
-        pytest.param([FAR + 7], FAR + 7, id="nothing in front"),
-        pytest.param([9], FAR + 7, id="nothing behind"),
-        pytest.param([], 3 * FAR, id="nothing at all"),
-        pytest.param([9, FAR + 9], FAR + 9, id="nothing in between"),
+        pytest.param([FAR - 1], FAR - 1, id="as far as a batch reaches"),
+        pytest.param([FAR + 7], FAR + 7, id="no records at the start"),
+        pytest.param([9], FAR + 7, id="no records at the end"),
+        pytest.param([], 3 * FAR, id="no records"),
+        pytest.param([9, FAR + 9], FAR + 9, id="no records in between"),
         pytest.param([FAR - 1, FAR + 9], FAR + 9, id="records on both sides of a batch's end"),
-        pytest.param([3 * FAR, 5 * FAR, 9 * FAR], 11 * FAR, id="hardly anything"),
+        pytest.param([3 * FAR, 5 * FAR, 9 * FAR], 11 * FAR, id="few records"),
     ],
 )
-def test_offsets_are_covered_however_far_records_are_from_another(offsets: list[int], last: int, base: int) -> None:
-    kept = [record(it, b"%d" % it, b"v") for it in offsets]
+def test_offsets_are_covered_however_far_apart_records_are(offsets: list[int], last: int, base: int) -> None:
+    kept = [record(offset, b"%d" % offset, b"v") for offset in offsets]
     assert written(kept, base, last) == kept
 
 
-def test_memory_is_bounded() -> None:
+def test_the_memory_for_keys_is_bounded() -> None:
     room = 10 * (keys.HELD + 100)
     newest = Newest(room)
     for number in range(1000):
@@ -128,7 +134,7 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.parametrize(
     "body", [pytest.param(b"\x0c\0\0\0\x02k\x10v", id="a value"), pytest.param(b"\x0a\0\0\0\x20kv", id="a key")]
 )
-def test_a_field_that_passes_the_end_of_its_record_is_said(body: bytes) -> None:
+def test_a_field_beyond_the_end_of_its_record_raises_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match="record"):
         keys.decode(raw.batch(body, 1))
 
@@ -141,7 +147,7 @@ def test_a_field_that_passes_the_end_of_its_record_is_said(body: bytes) -> None:
         (raw.batch(raw.record(0, value=None), 1, attributes=keys.HORIZON_BIT), "a producer must not set"),
     ],
 )
-def test_what_could_not_be_compacted_is_not_taken(batch: memoryview, why: str) -> None:
+def test_a_batch_that_cannot_be_compacted_is_rejected(batch: memoryview, why: str) -> None:
     with pytest.raises(InvalidBatchError, match=why) as refused:
         keys.require(record_batch.parse(batch))
     assert refused.value.code is ErrorCode.invalid_record

@@ -25,13 +25,15 @@ REQUESTS = {api.key: api.request for api in api_table.APIS if api.request is not
 
 
 def produced(topics: int, partitions: int) -> bytes:
-    """Produce version 9 with null for the records of each partition."""
-    topic = b"\2t" + varint(partitions + 1) + b"".join(struct.pack(">ixx", it) for it in range(partitions)) + b"\0"
+    """Return a Produce request of version 9 with null for the records of each partition."""
+    topic = (
+        b"\2t" + varint(partitions + 1) + b"".join(struct.pack(">ixx", number) for number in range(partitions)) + b"\0"
+    )
     return b"\0" + struct.pack(">hi", -1, 1000) + varint(topics + 1) + topic * topics + b"\0"
 
 
 def fetched(topics: int, partitions: int) -> bytes:
-    """Fetch version 12."""
+    """Return a Fetch request of version 12."""
     partition = struct.pack(">iiqiqix", 0, -1, 0, -1, -1, 1)
     topic = b"\2t" + varint(partitions + 1) + partition * partitions + b"\0"
     head = struct.pack(">iiiibii", -1, 0, 0, 1, 0, 0, -1)
@@ -39,16 +41,16 @@ def fetched(topics: int, partitions: int) -> bytes:
 
 
 def one_record(number: int) -> bytes:
-    """Produce version 9 with a batch for the first partition."""
+    """Return a Produce request of version 9 with a batch for the first partition."""
     data = bytes(raw(time=1000 + number))
     topic = b"\2t\2" + struct.pack(">i", 0) + varint(len(data) + 1) + data + b"\0\0"
     return b"\0" + struct.pack(">hi", -1, 1000) + b"\2" + topic + b"\0"
 
 
 def kio_produced(answer: bytes) -> Any:
-    """The first partition of an answer."""
-    found: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
-    return found.responses[0].partition_responses[0]
+    """Return the first partition of an answer."""
+    response: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
+    return response.responses[0].partition_responses[0]
 
 
 def test_elements_are_counted_over_the_whole_request() -> None:
@@ -64,25 +66,25 @@ def test_elements_are_counted_over_the_whole_request() -> None:
 @pytest.mark.parametrize(
     ("api", "version", "body"),
     [
-        # DescribeGroups: names of no bytes. OffsetFetch: a group's topic of partitions.
+        # DescribeGroups: empty names. OffsetFetch: a group's topic with many partitions.
         (15, 5, varint(ELEMENTS + 2) + b"\1" * (ELEMENTS + 1) + b"\0\0"),
         (9, 6, b"\2g\2\2t" + varint(ELEMENTS + 1) + bytes(4 * ELEMENTS) + b"\0\0\0"),
-        # Tagged fields of nothing.
+        # Empty tagged fields.
         (15, 5, b"\1\0" + varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)),
     ],
 )
-def test_so_are_those_of_other_requests(api: int, version: int, body: bytes) -> None:
+def test_elements_of_other_requests_are_counted(api: int, version: int, body: bytes) -> None:
     with pytest.raises(MalformedError):
         message_reader.decode(REQUESTS[api], api, version, memoryview(body), 0)
 
 
-def test_tagged_fields_are_counted_too() -> None:
+def test_tagged_fields_are_counted() -> None:
     tags = varint(ELEMENTS + 1) + b"\x63\0" * (ELEMENTS + 1)
     with pytest.raises(MalformedError):
         produce.read(memoryview(b"\0" + struct.pack(">hi", -1, 1000) + b"\1" + tags), 0, 9)
 
 
-def test_a_partition_is_answered_once_from_where_it_was_asked_for_last() -> None:
+def test_a_repeated_partition_is_answered_once_from_its_last_offset() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t", 2)
@@ -95,21 +97,24 @@ def test_a_partition_is_answered_once_from_where_it_was_asked_for_last() -> None
                     "log_start_offset": -1, "partition_max_bytes": 1 << 20,
                 }  # fmt: skip
 
-            found = await asked.ask(
+            answer = await asked.ask(
                 1, 12, max_wait=zero(), min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
                 topics=[
                     {"topic": "t", "partitions": [at(0, 0), at(1, 0), at(0, 1)]}, {"topic": "t", "partitions": [at(0, 2)]},
                 ],
                 forgotten_topics_data=[], rack_id="", replica_id=-1,
             )  # fmt: skip
-            (topic,) = found.responses
-            assert [(it.partition_index, it.error_code) for it in topic.partitions] == [(0, 0), (1, 0)]
+            (topic,) = answer.responses
+            assert [(partition.partition_index, partition.error_code) for partition in topic.partitions] == [
+                (0, 0),
+                (1, 0),
+            ]
             assert bases(topic.partitions[0].records) == [2]
 
     run(story())
 
 
-def test_produce_requests_wait_unparsed_for_the_memory_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_requests_wait_for_memory_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
@@ -143,22 +148,22 @@ def test_produce_requests_wait_unparsed_for_the_memory_of_their_parts(monkeypatc
             assert ELEMENTS * 1000 < most <= memory.total
             errors = [kio_produced(await request).error_code for request in requests]
             assert errors == [ErrorCode.invalid_record] * 5 + [ErrorCode.none] * 5
-            # In the order in which they came.
+            # The answers have the order of the requests.
             assert [kio_produced(await request).base_offset for request in requests[5:]] == [0, 1, 2, 3, 4]
 
     run(story())
 
 
-def test_many_batches_that_are_refused_let_others_in() -> None:
+def test_rejecting_many_batches_yields_to_other_tasks() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
             count = ELEMENTS - 10
             answer, turns = await counting_turns(asked.raw(0, 9, produced(1, count)))
-            found: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
-            results = found.responses[0].partition_responses
+            response: Any = entity_reader(load_response_schema(0, 9))(answer, 0)[0]
+            results = response.responses[0].partition_responses
             assert len(results) == count
-            assert {it.error_code for it in results} == {ErrorCode.invalid_record}
+            assert {result.error_code for result in results} == {ErrorCode.invalid_record}
             assert turns > count / 300
 
     run(story())

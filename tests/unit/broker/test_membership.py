@@ -33,7 +33,7 @@ async def test_partitions_spread_evenly(nodes: int) -> None:
     assert max(shards.values()) < 1.3 * 1000 / nodes
 
 
-async def test_a_broker_that_goes_moves_only_its_own() -> None:
+async def test_a_removed_broker_moves_only_its_own_partitions() -> None:
     brokers = membership("", "", "", "")
     before = {partition: brokers.leader(partition, "").id for partition in PARTITIONS}
     brokers.nodes = [node for node in brokers.nodes if node.id != 2]
@@ -49,9 +49,7 @@ async def test_a_client_is_sent_to_its_zone() -> None:
 
 
 @pytest.mark.parametrize(("zones", "serving"), [(("", "", ""), {1, 2}), (("",), {0})])
-async def test_a_broker_that_cannot_renew_its_lease_redirects_clients_if_there_are_others(
-    zones: tuple[str, ...], serving: set[int]
-) -> None:
+async def test_a_broker_without_a_lease_redirects_clients_to_others(zones: tuple[str, ...], serving: set[int]) -> None:
     brokers = membership(*zones)
     brokers.until = 0
     assert {brokers.leader(partition, "").id for partition in PARTITIONS} == serving
@@ -60,7 +58,7 @@ async def test_a_broker_that_cannot_renew_its_lease_redirects_clients_if_there_a
     assert {brokers.shard_coordinator(number).id for number in range(100)} == {*range(len(zones))}
 
 
-async def test_the_only_broker_with_an_external_address_keeps_naming_itself_there() -> None:
+async def test_the_only_external_broker_keeps_its_clients() -> None:
     brokers = membership("", "")
     brokers.nodes = [replace(brokers.nodes[0], address=NodeAddress("h", 1, "", Endpoint("out", 1))), brokers.nodes[1]]
     brokers.until = 0
@@ -68,31 +66,31 @@ async def test_the_only_broker_with_an_external_address_keeps_naming_itself_ther
     assert {brokers.leader(partition, "").id for partition in PARTITIONS} == {1}
 
 
-async def test_others_have_a_lease_s_time_to_come_back_from_an_outage_that_was_everybody_s() -> None:
+async def test_other_brokers_have_a_lease_time_after_a_common_outage() -> None:
     clock = FakeClock()
     store = SqliteStore(":memory:", clock, "c", Inline())
     await store.start()
-    one, two = (Membership(store.nodes, NodeAddress("h", port), ttl_ms=1000) for port in (1, 2))
-    for member in (one, two, one):
+    first, second = (Membership(store.nodes, NodeAddress("h", port), ttl_ms=1000) for port in (1, 2))
+    for member in (first, second, first):
         await member.join() if member.until == 0 else await member._renew()
     clock.advance(5)
-    one.until = 0
-    await one._renew()
-    assert [it.id for it in one.nodes] == [0, 1], "the other may only not have had the time yet"
-    one._missed_until = 0
-    await one._renew()
-    assert [it.id for it in one.nodes] == [0], "it had"
-    await two._renew()
-    await one._renew()
-    assert [it.id for it in one.nodes] == [0, 1]
+    first.until = 0
+    await first._renew()
+    assert [node.id for node in first.nodes] == [0, 1], "the other broker may not have had time to renew yet"
+    first._missed_until = 0
+    await first._renew()
+    assert [node.id for node in first.nodes] == [0], "the other broker had time to renew"
+    await second._renew()
+    await first._renew()
+    assert [node.id for node in first.nodes] == [0, 1]
     for _ in range(2):
         clock.advance(5)
-        one.until = 0
-        await one._renew()
-    assert [it.id for it in one.nodes] == [0], "who is gone is not named for as long as renewals come late"
+        first.until = 0
+        await first._renew()
+    assert [node.id for node in first.nodes] == [0], "a dead broker is not listed because renewals are late"
 
 
-async def test_a_broker_that_loses_its_node_id_during_the_join_takes_another() -> None:
+async def test_a_broker_that_loses_its_node_id_while_joining_gets_another() -> None:
     class Slow(SqliteNodes):
         slow = True
 
@@ -107,5 +105,5 @@ async def test_a_broker_that_loses_its_node_id_during_the_join_takes_another() -
     await store.start()
     member = Membership(Slow(store.database), NodeAddress("h", 1), ttl_ms=1000)
     await member.join()
-    assert [(it.id, it.address.host) for it in member.nodes] == [(0, "other"), (1, "h")]
+    assert [(node.id, node.address.host) for node in member.nodes] == [(0, "other"), (1, "h")]
     assert member.lease.node == 1

@@ -1,5 +1,7 @@
-"""Mutated frames through a whole broker's connections: answered or refused, never a crash, a request without end, or memory not given
-back. 50,000 on every change, a million where there is time (make test-long)."""
+"""Mutated frames through the connections of a whole broker. Each is answered or rejected, without a crash, an endless
+request or a leak of memory.
+
+Every change runs 50,000 frames, and `make test-long` a million."""
 
 import asyncio
 import os
@@ -29,17 +31,17 @@ from tests.unit.broker.whole import Asked, broker, create
 
 SEEDS = 1000 if os.environ.get("FIRN_LONG") else 50
 FRAMES = 1000
-"""For each seed, and so for each broker."""
+"""Number of frames for each seed, and so for each broker."""
 PRODUCE = 0
 SAMPLED = 8
-"""Messages of an API and version that are mutated, each in many ways."""
+"""Messages of one API and version, each of which is mutated in many ways."""
 GROWTH = 96 << 20
-"""Bytes that the process may grow by; a leak of 2 KiB for each frame would be more."""
+"""Bytes by which the process may grow. A leak of 2 KiB for each frame would exceed them."""
 HOSTILE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\1", b"\xff\xff\xff\xff\x0f", b"\x80\0", b"")
 
 
 class Transport:
-    """A socket that takes everything."""
+    """A socket that accepts everything."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -68,7 +70,7 @@ class Transport:
 
 @cache
 def samples(api: int, version: int) -> list[bytes]:
-    """Messages with something in every field; what is produced is what a broker would take."""
+    """Return messages with a value in every field. A broker would accept the batches in them."""
     chance = Random(api << 8 | version)
     before = SAMPLES["records"]
     SAMPLES["records"] = bytes(raw(3))
@@ -79,14 +81,14 @@ def samples(api: int, version: int) -> list[bytes]:
 
 
 def frame(routes: list[Route], chance: Random) -> bytes:
-    """A request, header and size included, some bytes of which are others, more, or gone."""
+    """Return a request with header and size, some bytes of which are changed, added or removed."""
     route = chance.choice(routes)
     low, high = route.versions
     version = chance.randint(max(low, 3) if route.key == PRODUCE else low, high)
     head = struct.pack(">hhih", route.key, version, 7, 4) + b"fuzz" + b"\0" * headers.is_flexible(route.key, version)
     data = bytearray(head + chance.choice(samples(route.key, version)))
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
-        # Now and then the header too, which most of the time would only name another API.
+        # Sometimes the header, too. More often it would only name another API.
         place = chance.randrange(0 if chance.random() < 0.1 else min(len(head), len(data)), len(data) + 1)
         match chance.choice((0, 0, 0, 1, 1, 2, 3)):
             case 0:
@@ -102,7 +104,7 @@ def frame(routes: list[Route], chance: Random) -> bytes:
 
 
 async def send(listener: Server, data: bytes) -> None:
-    """Through a connection of its own, as a socket would: in the pieces that there is room for. Until it ends."""
+    """Send a frame through a new connection, in pieces that fit its buffer, and wait for the end of the connection."""
     connection: Connection = listener.protocol()
     transport = Transport()
     connection.connection_made(transport)
@@ -115,7 +117,7 @@ async def send(listener: Server, data: bytes) -> None:
         connection.buffer_updated(taken)
     connection.stop()
     assert connection.writer is not None
-    # Of the virtual time; a fetch may ask to wait for days, and then the client goes first.
+    # In virtual time. A fetch may ask for days of waiting, and then the client disconnects first.
     await asyncio.wait((connection.writer,), timeout=5000)
     connection.connection_lost(None)
     connection.check_timeouts(asyncio.get_running_loop().time())
@@ -129,11 +131,11 @@ def rss() -> int:
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[list[int]]:
-    """Of the process, after each seed."""
-    found: list[int] = []
-    yield found
-    # Modules, schemas and readers come with the first ones.
-    assert len(found) < 10 or found[-1] - found[4] < GROWTH, found
+    """Collect the memory of the process after each seed, and fail if it grows."""
+    sizes: list[int] = []
+    yield sizes
+    # The first seeds load modules, schemas and readers.
+    assert len(sizes) < 10 or sizes[-1] - sizes[4] < GROWTH, sizes
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -157,8 +159,8 @@ def test_mutated_frames_break_nothing(seed: int, memory: list[int], monkeypatch:
             routes = list(api_table.routes(asked.broker))
             for _ in range(FRAMES // 10):
                 frames = [frame(routes, chance) for _ in range(10)]
-                await asyncio.gather(*(send(listener, it) for it in frames))
-                assert not crashes, [it.hex() for it in frames]
+                await asyncio.gather(*(send(listener, mutated) for mutated in frames))
+                assert not crashes, [mutated.hex() for mutated in frames]
             assert listener._budget.used == listener._budget.waiting == len(listener._connections) == 0
             await works(asked)
 
@@ -167,7 +169,7 @@ def test_mutated_frames_break_nothing(seed: int, memory: list[int], monkeypatch:
 
 
 async def works(asked: Asked) -> None:
-    """The topic may be gone: what is asked includes DeleteTopics."""
+    """The topic may not exist any more, because requests include DeleteTopics."""
     await create(asked, "after")
     assert (await produce(asked, "after", 0, raw())).error_code == ErrorCode.none
     assert asked.broker.healthy

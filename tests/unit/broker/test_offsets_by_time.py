@@ -23,25 +23,25 @@ async def by_time(asked: Asked, timestamp: int) -> tuple[ErrorCode, int]:
         2, 7, replica_id=-1, isolation_level=0, timeout=i32Timedelta.parse(timedelta(0)),
         topics=[{"name": "t", "partitions": [partition]}],
     )  # fmt: skip
-    found = answer.topics[0].partitions[0]
-    return found.error_code, found.offset
+    partition_answer = answer.topics[0].partitions[0]
+    return partition_answer.error_code, partition_answer.offset
 
 
-def test_the_first_record_of_the_time_or_later_is_found() -> None:
+def test_a_time_maps_to_the_first_record_at_or_after_it() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
             for start in (1000, 2000):
                 body = record(0) + record(1, time=5) + record(2, time=9)
                 await produce(asked, "t", 0, batch(body, 3, time=start))
-            # The header says 1000 and 2000, so the batch whose header promises enough is the one that is looked into.
-            assert [(await by_time(asked, it))[1] for it in (1, 1000, 1001, 2000, 2001)] == [0, 0, 3, 3, -1]
+            # The header has the times 1000 and 2000, so the broker decodes this batch.
+            assert [(await by_time(asked, time))[1] for time in (1, 1000, 1001, 2000, 2001)] == [0, 0, 3, 3, -1]
 
     run(story())
 
 
 @pytest.mark.parametrize("bad", ["bomb", "nonsense"])
-def test_a_batch_that_cannot_be_decoded_within_bounds_is_answered_with_its_first_record(bad: str) -> None:
+def test_a_batch_too_large_to_decode_maps_to_its_first_record(bad: str) -> None:
     async def story() -> None:
         bomb = bytes(cramjam.zstd.compress(record(0, value=bytes(contents.MAX_BYTES))))
         assert len(bomb) < 10_000
@@ -51,7 +51,7 @@ def test_a_batch_that_cannot_be_decoded_within_bounds_is_answered_with_its_first
             there = batch(bomb, 1, attributes=4, time=2000) if bad == "bomb" else raw(1, time=2000)
             assert (await produce(asked, "t", 0, there)).base_offset == 1
             await produce(asked, "t", 0, batch(record(0), 1, time=3000))
-            assert [await by_time(asked, it) for it in (1500, 2001, -3)] == [
+            assert [await by_time(asked, time) for time in (1500, 2001, -3)] == [
                 (ErrorCode.none, 1), (ErrorCode.none, 2), (ErrorCode.none, 2),
             ]  # fmt: skip
             await asked.broker.metadata_store.log.advance_start(Partition(topic, 0), 2)

@@ -121,14 +121,14 @@ ASKED: dict[str, tuple[int, dict[str, Any], ErrorCode]] = {
 }  # fmt: skip
 
 
-def codes(found: Any) -> set[ErrorCode]:
-    """All errors of an answer."""
-    if isinstance(found, tuple):
-        return set().union(*map(codes, found)) if found else set()
-    if isinstance(found, ErrorCode):
-        return {found}
-    fields = getattr(found, "__dataclass_fields__", ())
-    return set().union(*(codes(getattr(found, name)) for name in fields)) if fields else set()
+def codes(answer: Any) -> set[ErrorCode]:
+    """Return all error codes of an answer."""
+    if isinstance(answer, tuple):
+        return set().union(*map(codes, answer)) if answer else set()
+    if isinstance(answer, ErrorCode):
+        return {answer}
+    fields = getattr(answer, "__dataclass_fields__", ())
+    return set().union(*(codes(getattr(answer, name)) for name in fields)) if fields else set()
 
 
 @pytest.mark.parametrize("what", ASKED)
@@ -152,7 +152,7 @@ def test_clients_retry_in_an_outage_and_succeed_later(what: str) -> None:
 
 
 def test_any_broker_answers_offset_fetches_without_a_member() -> None:
-    """A consumer that has just been assigned its partitions may not know yet that its group has moved."""
+    """A consumer with a new assignment may not know yet that its group has moved."""
 
     async def story() -> None:
         shared = Shared()
@@ -162,12 +162,12 @@ def test_any_broker_answers_offset_fetches_without_a_member() -> None:
             for asked in both:
                 await asked.broker.topic_metadata.refresh()
                 await asked.broker.membership._renew()
-            committed = [codes(await commit(it, "g", "")) for it in both]
+            committed = [codes(await commit(asked_broker, "g", "")) for asked_broker in both]
             assert set().union(*committed) == {ErrorCode.none, ErrorCode.not_coordinator}
             wanted = [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": (0,)}]}]
             for asked in both:
-                found = await asked.ask(9, 9, groups=wanted, require_stable=True)
-                assert found.groups[0].topics[0].partitions[0].committed_offset == 1
+                answer = await asked.ask(9, 9, groups=wanted, require_stable=True)
+                assert answer.groups[0].topics[0].partitions[0].committed_offset == 1
             asked = second if committed[0] == {ErrorCode.none} else first
             member = [{**wanted[0], "member_id": "m", "member_epoch": 1}]
             assert codes(await asked.ask(9, 9, groups=member, require_stable=True)) - {ErrorCode.none} == {
@@ -177,22 +177,22 @@ def test_any_broker_answers_offset_fetches_without_a_member() -> None:
     run(story())
 
 
-def test_producers_get_ids_in_an_outage_until_those_that_are_there_are_used_up() -> None:
+def test_producers_get_reserved_ids_in_an_outage() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
             with outage(shared):
-                found = [await asked.ask(22, 4, **COMMON, transactional_id=None) for _ in range(BLOCK + 1)]
-                assert len({it.producer_id for it in found[:BLOCK]}) == BLOCK
-                assert codes(tuple(found[:BLOCK])) == {ErrorCode.none}
-                assert found[BLOCK].error_code is ErrorCode.coordinator_load_in_progress
+                answers = [await asked.ask(22, 4, **COMMON, transactional_id=None) for _ in range(BLOCK + 1)]
+                assert len({answer.producer_id for answer in answers[:BLOCK]}) == BLOCK
+                assert codes(tuple(answers[:BLOCK])) == {ErrorCode.none}
+                assert answers[BLOCK].error_code is ErrorCode.coordinator_load_in_progress
             many = await asyncio.gather(*(asked.ask(22, 4, **COMMON, transactional_id=None) for _ in range(3 * BLOCK)))
-            assert len({it.producer_id for it in [*found[:BLOCK], *many]}) == 4 * BLOCK
+            assert len({answer.producer_id for answer in [*answers[:BLOCK], *many]}) == 4 * BLOCK
 
     run(story())
 
 
-def test_no_request_loses_its_connection() -> None:
+def test_an_outage_closes_no_connection() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
@@ -215,22 +215,22 @@ def test_metadata_has_the_last_known_topics_in_an_outage() -> None:
             id = await create(asked, "t")
             with outage(shared):
                 everything = await asked.ask(3, 12, topics=None, allow_auto_topic_creation=True)
-                assert [(it.name, it.error_code, len(it.partitions)) for it in everything.topics] == [
+                assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in everything.topics] == [
                     ("t", ErrorCode.none, 1)
                 ]
                 assert len(everything.brokers) == 1
-                found = await asked.ask(
+                answer = await asked.ask(
                     3, 12, topics=[{"name": None, "topic_id": id}, {"name": None, "topic_id": UUID(int=7)}],
                     allow_auto_topic_creation=True,
                 )  # fmt: skip
-                assert [it.error_code for it in found.topics] == [ErrorCode.none, ErrorCode.leader_not_available]
+                assert [topic.error_code for topic in answer.topics] == [ErrorCode.none, ErrorCode.leader_not_available]
 
     run(story())
 
 
 @pytest.mark.parametrize("topic", ["t", "new"])
-def test_consumers_ask_again_for_offsets_that_cannot_be_read_now(topic: str) -> None:
-    """librdkafka leaves a partition without offset, and without records, after any other error."""
+def test_consumers_retry_reads_of_offsets_in_an_outage(topic: str) -> None:
+    """After any other error librdkafka leaves a partition without an offset, and reads no records of it."""
 
     async def story() -> None:
         shared = Shared()
@@ -240,12 +240,12 @@ def test_consumers_ask_again_for_offsets_that_cannot_be_read_now(topic: str) -> 
             with outage(shared):
                 for version in (7, 8, 9):
                     given = {"group_id": "g", "topics": wanted, "groups": [{"group_id": "g", "topics": wanted}]}
-                    found = await asked.ask(9, version, **given, require_stable=True)
-                    group = found.groups[0] if version > 7 else found
+                    answer = await asked.ask(9, version, **given, require_stable=True)
+                    group = answer.groups[0] if version > 7 else answer
                     assert group.error_code is ErrorCode.none
                     assert group.topics[0].partitions[0].error_code is ErrorCode.unstable_offset_commit
-                found = await asked.ask(9, 9, groups=[{"group_id": "g", "topics": None}], require_stable=True)
-                assert found.groups[0].error_code is ErrorCode.coordinator_load_in_progress
+                answer = await asked.ask(9, 9, groups=[{"group_id": "g", "topics": None}], require_stable=True)
+                assert answer.groups[0].error_code is ErrorCode.coordinator_load_in_progress
 
     run(story())
 
@@ -270,18 +270,18 @@ def test_a_stopping_broker_does_not_wait_for_the_end_of_an_outage() -> None:
 
 
 @pytest.mark.parametrize("group", ["a\0b", "g" * 3_000])
-def test_a_group_whose_name_cannot_be_kept_is_refused(group: str) -> None:
+def test_a_group_name_that_cannot_be_stored_is_rejected(group: str) -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")
             assert codes(await commit(asked, group, "")) == {ErrorCode.invalid_group_id}
-            found = await asked.ask(9, 9, groups=[{"group_id": group, "topics": None}])
-            assert codes(found) == {ErrorCode.invalid_group_id}
+            answer = await asked.ask(9, 9, groups=[{"group_id": group, "topics": None}])
+            assert codes(answer) == {ErrorCode.invalid_group_id}
 
     run(story())
 
 
-def test_a_zero_byte_in_metadata_or_a_config_is_refused() -> None:
+def test_a_zero_byte_in_metadata_or_a_config_is_rejected() -> None:
     async def story() -> None:
         async with broker() as asked:
             await create(asked, "t")

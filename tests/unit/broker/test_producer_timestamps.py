@@ -30,7 +30,7 @@ WRONG, RIGHT = ErrorCode.invalid_timestamp, ErrorCode.none
         ({"message_timestamp_type": "LogAppendTime"}, NOW_MS * 1000, RIGHT),
     ],
 )
-def test_a_timestamp_is_taken_within_the_bounds_of_the_topic(
+def test_a_timestamp_is_accepted_within_the_bounds_of_the_topic(
     configs: dict[str, Any], time: int, expected: ErrorCode
 ) -> None:
     async def story() -> None:

@@ -38,41 +38,43 @@ async def fetch(
     reader: Reader, *positions: Position, min_bytes: int = 1, max_bytes: int = 1 << 20, wait: float = 0
 ) -> list[Records]:
     share = Share(reader.answers)
-    found = await reader.fetch(positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait, share=share)
+    records = await reader.fetch(
+        positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait, share=share
+    )
     share.release()
-    return found
+    return records
 
 
-def bases(found: Records) -> list[int]:
-    data = memoryview(b"".join(found.batches))
+def bases(records: Records) -> list[int]:
+    data = memoryview(b"".join(records.batches))
     return [struct.unpack_from(">q", data, place)[0] for place, _, _ in record_batch.walk(data)]
 
 
-async def test_batches_have_their_offsets_cached_or_not() -> None:
+async def test_batches_get_their_offsets_with_and_without_the_cache() -> None:
     async with rig() as parts:
         await produce(parts, 2, 3, 1)
         for reader in (parts.reader, cold(parts), cold(parts)):
-            (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
-            assert bases(found) == [0, 2, 5]
-            assert (found.high_watermark, found.log_start) == (6, 0)
+            (records,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+            assert bases(records) == [0, 2, 5]
+            assert (records.high_watermark, records.log_start) == (6, 0)
         assert parts.objects.reads > 0
 
 
-async def test_what_this_broker_wrote_is_not_read_again() -> None:
+async def test_batches_of_this_broker_are_served_from_memory() -> None:
     async with rig() as parts:
         await produce(parts, 2, 3)
         await fetch(parts.reader, Position(FIRST, 0, 1 << 20))
         assert parts.objects.reads == 0
 
 
-async def test_an_offset_inside_a_batch_gives_the_whole_batch() -> None:
+async def test_an_offset_inside_a_batch_returns_the_whole_batch() -> None:
     async with rig() as parts:
         await produce(parts, 2, 3, 1)
         for reader in (parts.reader, cold(parts)):
             assert bases((await fetch(reader, Position(FIRST, 4, 1 << 20)))[0]) == [2, 5]
 
 
-async def test_bytes_are_bounded_and_one_batch_passes_for_the_whole_request() -> None:
+async def test_the_byte_limit_always_allows_one_batch() -> None:
     async with rig() as parts:
         await produce(parts, 1, 1, 1)
         await produce(parts, 1, 1, 1, partition=SECOND)
@@ -98,7 +100,7 @@ async def test_a_consumer_waits_for_records() -> None:
         assert (bases(first), bases(second)) == ([1], [])
 
 
-async def test_a_consumer_waits_for_as_many_bytes_as_it_said() -> None:
+async def test_a_consumer_waits_for_its_minimum_of_bytes() -> None:
     async with rig() as parts:
         asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20), min_bytes=2 * SIZE, wait=20))
         await produce(parts, 1)
@@ -107,13 +109,13 @@ async def test_a_consumer_waits_for_as_many_bytes_as_it_said() -> None:
         assert bases((await asked)[0]) == [0, 1]
 
 
-async def test_waiting_ends() -> None:
+async def test_a_fetch_without_records_times_out() -> None:
     async with rig() as parts:
-        (found,) = await fetch(parts.reader, Position(FIRST, 0, 1 << 20), wait=0.01)
-        assert (found.error, list(found.batches), found.high_watermark) == (ErrorCode.none, [], 0)
+        (records,) = await fetch(parts.reader, Position(FIRST, 0, 1 << 20), wait=0.01)
+        assert (records.error, list(records.batches), records.high_watermark) == (ErrorCode.none, [], 0)
 
 
-async def test_another_brokers_records_are_noticed() -> None:
+async def test_records_of_another_broker_end_the_wait() -> None:
     async with rig() as parts:
         other = cold(parts)
         poll = asyncio.create_task(other.poll(lambda: False))
@@ -124,16 +126,16 @@ async def test_another_brokers_records_are_noticed() -> None:
         poll.cancel()
 
 
-async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
+async def test_records_that_arrive_during_a_lookup_end_the_wait() -> None:
     async with rig() as parts:
         other = cold(parts)
         find, read, answered = parts.store.log.find, asyncio.Event(), asyncio.Event()
 
         async def late(wanted: Sequence[Lookup], runs: int) -> Sequence[LookupResult]:
-            found = await find(wanted, runs)
+            result = await find(wanted, runs)
             read.set()
             await answered.wait()
-            return found
+            return result
 
         parts.store.log.find = late  # type: ignore[assignment,method-assign]
         asked = asyncio.create_task(fetch(other, Position(FIRST, 0, 1 << 20), wait=20))
@@ -159,47 +161,47 @@ async def test_records_are_noticed_that_came_while_a_consumer_looked() -> None:
         poll.cancel()
 
 
-async def test_an_offset_beyond_the_end_is_said_at_once() -> None:
+async def test_an_offset_beyond_the_end_fails_at_once() -> None:
     async with rig() as parts:
         await produce(parts, 2)
-        (found,) = await fetch(parts.reader, Position(FIRST, 3, 1 << 20), wait=20)
-        assert (found.error, found.high_watermark) == (ErrorCode.offset_out_of_range, 2)
+        (records,) = await fetch(parts.reader, Position(FIRST, 3, 1 << 20), wait=20)
+        assert (records.error, records.high_watermark) == (ErrorCode.offset_out_of_range, 2)
 
 
 async def test_one_load_serves_all_fetches_of_a_range() -> None:
     async with rig() as parts:
         await produce(parts, 2)
         reader = cold(parts)
-        found = await asyncio.gather(*(fetch(reader, Position(FIRST, 0, 1 << 20)) for _ in range(10)))
-        assert [bases(it[0]) for it in found] == [[0]] * 10
+        fetches = await asyncio.gather(*(fetch(reader, Position(FIRST, 0, 1 << 20)) for _ in range(10)))
+        assert [bases(fetched[0]) for fetched in fetches] == [[0]] * 10
         assert parts.objects.reads == 1
 
 
-async def test_what_cannot_be_read_now_is_retried_by_the_client() -> None:
+async def test_an_unreadable_object_is_a_retriable_error() -> None:
     async with rig() as parts:
         await produce(parts, 2)
         reader = cold(parts)
         parts.objects.broken = True
-        (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
-        assert found.error is ErrorCode.kafka_storage_error
+        (records,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+        assert records.error is ErrorCode.kafka_storage_error
         parts.objects.broken = False
         assert bases((await fetch(reader, Position(FIRST, 0, 1 << 20)))[0]) == [0]
 
 
-async def test_append_time_is_written_in_cached_or_not() -> None:
+async def test_batches_get_append_time_with_and_without_the_cache() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(3, time=5), True)])
         for reader in (parts.reader, cold(parts)):
-            (found,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
-            data = memoryview(bytearray(b"".join(found.batches)))
+            (records,) = await fetch(reader, Position(FIRST, 0, 1 << 20))
+            data = memoryview(bytearray(b"".join(records.batches)))
             newest, attributes, _ = record_batch.header(data)
             assert newest > 5
             assert attributes & record_batch.APPEND_TIME_BIT
             struct.pack_into(">q", data, 0, 0)
-            assert record_batch.parse(data).records == 3, "the checksum is right"
+            assert record_batch.parse(data).records == 3, "the checksum is valid"
 
 
-async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
+async def test_batches_beyond_the_limit_are_not_loaded() -> None:
     async with rig() as parts:
         await produce(parts, 1)
         await produce(parts, 1, partition=SECOND)
@@ -212,27 +214,27 @@ async def test_what_an_answer_has_no_room_for_is_not_loaded() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "given"), [(20, 20, (5, 5)), (20, 0, (10, 0)), (20, 2, (8, 2)), (2, 20, (2, 8)), (3, 3, (3, 3))]
 )
-async def test_runs_of_an_answer_are_shared_by_its_partitions(
+async def test_partitions_share_the_ranges_of_an_answer(
     monkeypatch: pytest.MonkeyPatch, first: int, second: int, given: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(reading, "ANSWER_RANGES", 10)
     async with rig() as parts:
         await produce(parts, *[1] * first)
         await produce(parts, *[1] * second, partition=SECOND)
-        found = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20))
-        assert tuple(map(bases, found)) == tuple(list(range(count)) for count in given)
+        fetched = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 0, 1 << 20))
+        assert tuple(map(bases, fetched)) == tuple(list(range(count)) for count in given)
 
 
-async def test_partitions_without_number_have_a_run_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_partition_gets_at_least_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ANSWER_RANGES", 1)
     async with rig() as parts:
         await produce(parts, 1, 1)
         await produce(parts, 1, 1, partition=SECOND)
-        found = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 1, 1 << 20))
-        assert list(map(bases, found)) == [[0], [1]]
+        fetched = await fetch(cold(parts), Position(FIRST, 0, 1 << 20), Position(SECOND, 1, 1 << 20))
+        assert list(map(bases, fetched)) == [[0], [1]]
 
 
-async def test_an_answer_that_may_have_no_more_is_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_at_its_limits_is_returned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ANSWER_RANGES", 4)
     async with rig() as parts:
         await produce(parts, *[1] * 9)
@@ -247,16 +249,16 @@ async def test_only_fetches_of_one_partition_read_ahead() -> None:
     async with rig() as parts:
         await produce(parts, *[1] * 8)
         await produce(parts, 1, 1, partition=SECOND)
-        # However much it would take of a partition: what an answer may have is what counts.
-        one, other = Position(FIRST, 0, 1 << 30), Position(SECOND, 0, 1 << 30)
-        for positions, loaded in (((one,), 5), ((other, one), 2)):
+        # The limit of the answer counts, and not how much a partition has.
+        first, other = Position(FIRST, 0, 1 << 30), Position(SECOND, 0, 1 << 30)
+        for positions, loaded in (((first,), 5), ((other, first), 2)):
             cache = BlockCache(1 << 24, 1 << 24)
             settings = ReaderSettings(read_ahead_bytes=3 * SIZE)
             reader = Reader(parts.store.log, parts.objects, cache, Watermarks(), settings)
             before = parts.objects.reads
-            found = await fetch(reader, *positions, max_bytes=2 * SIZE)
+            fetched = await fetch(reader, *positions, max_bytes=2 * SIZE)
             await asyncio.gather(*reader._tasks)
-            assert (bases(found[0]), parts.objects.reads - before) == ([0, 1], loaded)
+            assert (bases(fetched[0]), parts.objects.reads - before) == ([0, 1], loaded)
 
 
 async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
@@ -282,7 +284,7 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         waiting, gone = ask(second, Position(SECOND, 0, 1 << 20)), ask(third, Position(SECOND, 0, 1 << 20))
         await asyncio.sleep(0.02)
         assert (waiting.done(), parts.objects.reads, reader.answers.waiting) == (False, 1, 2)
-        assert bases((await fetch(reader, Position(SECOND, 1, 1 << 20)))[0]) == [1], "a small one needs none"
+        assert bases((await fetch(reader, Position(SECOND, 1, 1 << 20)))[0]) == [1], "a small answer needs no memory"
         gone.cancel()
         await asyncio.wait((gone,))
         assert reader.answers.waiting == 1
@@ -291,10 +293,10 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         assert reader.answers.used > 700_000
         second.release()
         first.release()
-        assert reader.answers.used == 0, "given once"
+        assert reader.answers.used == 0, "a second release frees nothing more"
 
 
-async def test_what_the_cache_drops_while_an_answer_waits_for_memory_is_read_again() -> None:
+async def test_blocks_evicted_during_a_wait_for_memory_are_read_again() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(body=b"x" * 100_000), False)])
         parts.reader.answers.total = 1 << 20
@@ -306,11 +308,11 @@ async def test_what_the_cache_drops_while_an_answer_waits_for_memory_is_read_aga
                 await asyncio.sleep(0)
         parts.cache.tail.put(("others", -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
         others.release()
-        (found,) = await asked
-        assert (found.error, bases(found), parts.objects.reads) == (ErrorCode.none, [0], 1)
+        (records,) = await asked
+        assert (records.error, bases(records), parts.objects.reads) == (ErrorCode.none, [0], 1)
 
 
-async def test_an_answer_larger_than_the_memory_passes_alone() -> None:
+async def test_an_answer_larger_than_the_memory_is_loaded_alone() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(body=b"x" * (2 << 20)), False)])
         parts.reader.answers.total = 1 << 20

@@ -14,11 +14,11 @@ from firn.records.cursor import varint
 from tests.unit.broker.batches import raw
 
 
-def test_a_good_batch_is_taken() -> None:
+def test_a_valid_batch_is_parsed() -> None:
     data = raw(3, producer=7, epoch=1, sequence=5, time=77)
-    found = record_batch.parse(data)
-    assert (found.records, found.producer_id, found.producer_epoch, found.base_sequence) == (3, 7, 1, 5)
-    assert (found.base_timestamp, found.max_timestamp, found.data) == (77, 77, data)
+    parsed = record_batch.parse(data)
+    assert (parsed.records, parsed.producer_id, parsed.producer_epoch, parsed.base_sequence) == (3, 7, 1, 5)
+    assert (parsed.base_timestamp, parsed.max_timestamp, parsed.data) == (77, 77, data)
 
 
 def damaged(data: memoryview) -> memoryview:
@@ -48,20 +48,20 @@ def damaged(data: memoryview) -> memoryview:
     ids=[
         "nothing", "no whole header", "cut off", "damaged", "two batches", "old format", "a base offset", "no records",
         "control batch", "unknown codec", "transactional", "idempotent without a sequence",
-        "records without room", "records without bytes", "more compressed records than bytes can stand for",
+        "records without room", "records without bytes", "more records than the compressed bytes can hold",
     ],
 )  # fmt: skip
-def test_a_bad_batch_is_refused(data: memoryview, code: ErrorCode) -> None:
+def test_an_invalid_batch_is_rejected(data: memoryview, code: ErrorCode) -> None:
     with pytest.raises(record_batch.InvalidBatchError) as refused:
         record_batch.parse(data)
     assert refused.value.code is code
 
 
-def test_as_many_small_records_as_compression_makes_of_a_batch_are_taken() -> None:
+def test_a_compressed_batch_may_hold_very_many_records() -> None:
     count = 50_000
     written = bytearray()
     for offset in range(count):
-        # A length, no attributes, no time, the offset as a zigzag varint, null and null, no headers.
+        # Length, attributes 0, timestamp 0, the offset as a zigzag varint, null key, null value, no headers.
         delta = varint(offset << 1)
         written += bytes((2 * (5 + len(delta)), 0, 0)) + delta + b"\x01\x01\x00"
     assert record_batch.parse(raw(count, body=bytes(written))).records == count
@@ -73,28 +73,28 @@ def test_as_many_small_records_as_compression_makes_of_a_batch_are_taken() -> No
 
 
 @given(st.binary(max_size=200))
-def test_anything_is_refused_or_taken(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(data: bytes) -> None:
     with pytest.raises(record_batch.InvalidBatchError):
         record_batch.parse(memoryview(data))
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=50)), max_size=8))
-def test_batches_are_walked(made: list[tuple[int, bytes]]) -> None:
+def test_a_walk_returns_the_place_of_each_batch(made: list[tuple[int, bytes]]) -> None:
     batches = [raw(count, body=body) for count, body in made]
-    found = record_batch.walk(memoryview(b"".join(batches)))
-    assert [(size, count) for _, size, count in found] == [
-        (len(it), count) for it, (count, _) in zip(batches, made, strict=True)
+    places = record_batch.walk(memoryview(b"".join(batches)))
+    assert [(size, count) for _, size, count in places] == [
+        (len(encoded), count) for encoded, (count, _) in zip(batches, made, strict=True)
     ]
-    assert [place for place, _, _ in found] == [sum(map(len, batches[:number])) for number in range(len(batches))]
+    assert [place for place, _, _ in places] == [sum(map(len, batches[:number])) for number in range(len(batches))]
 
 
 @pytest.mark.parametrize("data", [b"x" * 20, bytes(raw())[:-3], bytes(raw()) + b"\0" * 70])
-def test_what_is_no_row_of_batches_is_an_error(data: bytes) -> None:
+def test_a_walk_of_damaged_batches_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         record_batch.walk(memoryview(data))
 
 
-def test_a_number_leaves_the_checksum_right() -> None:
+def test_numbering_a_batch_keeps_its_checksum_valid() -> None:
     data = raw(4)
     record_batch.number(data, 0, 1 << 40)
     assert struct.unpack_from(">q", data)[0] == 1 << 40
@@ -102,7 +102,7 @@ def test_a_number_leaves_the_checksum_right() -> None:
     assert struct.unpack_from(">I", data, 17)[0] == crc32c(data[21:])
 
 
-def test_a_stamp_makes_append_time() -> None:
+def test_a_stamp_sets_append_time_and_the_checksum() -> None:
     data = raw(4, attributes=2)
     record_batch.stamp(data, 99)
     newest, attributes, _ = record_batch.header(data)

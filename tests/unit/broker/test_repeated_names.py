@@ -19,7 +19,7 @@ TIMES = 50
 
 
 class Counting(SqliteLog):
-    """Counts the states of logs that it is asked for."""
+    """Counts the requested states of logs."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.store.database)
@@ -32,8 +32,8 @@ class Counting(SqliteLog):
 
 async def commit(asked: Asked, group: str, *partitions: int) -> None:
     committed = [
-        {"partition_index": it, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m"}
-        for it in partitions
+        {"partition_index": partition, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m"}
+        for partition in partitions
     ]
     await asked.ask(
         OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
@@ -45,10 +45,16 @@ def test_repeated_topics_are_described_once_by_name_and_by_id() -> None:
     async def story() -> None:
         async with broker() as asked:
             id = await create(asked, "t", 3)
-            names = [{"topic_id": UUID(int=n), "name": it} for n in range(TIMES) for it in ("t", "nowhere")]
+            names = [
+                {"topic_id": UUID(int=n), "name": topic_name} for n in range(TIMES) for topic_name in ("t", "nowhere")
+            ]
             ids = [{"topic_id": id, "name": None}] * TIMES
-            found = await asked.ask(METADATA, 12, topics=names + ids, allow_auto_topic_creation=False)
-            assert [(it.name, len(it.partitions)) for it in found.topics] == [("t", 3), ("nowhere", 0), ("t", 3)]
+            answer = await asked.ask(METADATA, 12, topics=names + ids, allow_auto_topic_creation=False)
+            assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [
+                ("t", 3),
+                ("nowhere", 0),
+                ("t", 3),
+            ]
 
     run(story())
 
@@ -59,12 +65,12 @@ def test_repeated_configs_are_described_once() -> None:
             await create(asked, "t")
             all_of_it = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
             some = {**all_of_it, "configuration_keys": ("retention.ms",)}
-            found = await asked.ask(
+            answer = await asked.ask(
                 DESCRIBE_CONFIGS, 4, resources=[all_of_it, some] * TIMES, include_synonyms=True,
                 include_documentation=False,
             )  # fmt: skip
-            every, one = [[it.name for it in result.configs] for result in found.results]
-            assert (len(every) > 20, one) == (True, ["retention.ms"])
+            every, single = [[config.name for config in result.configs] for result in answer.results]
+            assert (len(every) > 20, single) == (True, ["retention.ms"])
 
     run(story())
 
@@ -79,8 +85,8 @@ def test_repeated_configs_are_described_once() -> None:
 def test_repeated_groups_are_described_once(api: int, version: int, field: str, told: str) -> None:
     async def story() -> None:
         async with broker() as asked:
-            found = await asked.ask(api, version, **{field: ("g", "h") * TIMES})
-            assert len(getattr(found, told)) == 2
+            answer = await asked.ask(api, version, **{field: ("g", "h") * TIMES})
+            assert len(getattr(answer, told)) == 2
 
     run(story())
 
@@ -91,13 +97,17 @@ def test_repeated_offsets_of_a_group_are_answered_once() -> None:
             await create(asked, "t", 3)
             await commit(asked, "g", 0, 2)
             everything: dict[str, Any] = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": None}
-            found = await asked.ask(OFFSET_FETCH, 9, groups=[everything] * TIMES, require_stable=True)
-            (group,) = found.groups
-            assert [[it.partition_index for it in topic.partitions] for topic in group.topics] == [[0, 2]]
+            answer = await asked.ask(OFFSET_FETCH, 9, groups=[everything] * TIMES, require_stable=True)
+            (group,) = answer.groups
+            assert [[partition.partition_index for partition in topic.partitions] for topic in group.topics] == [[0, 2]]
             topics = [{"name": "t", "partition_indexes": (2, 1) * TIMES}, {"name": "t", "partition_indexes": (0, 1)}]
-            found = await asked.ask(OFFSET_FETCH, 9, groups=[{**everything, "topics": topics}], require_stable=True)
-            (topic,) = found.groups[0].topics
-            assert [(it.partition_index, it.committed_offset) for it in topic.partitions] == [(2, 5), (1, -1), (0, 5)]
+            answer = await asked.ask(OFFSET_FETCH, 9, groups=[{**everything, "topics": topics}], require_stable=True)
+            (topic,) = answer.groups[0].topics
+            assert [(partition.partition_index, partition.committed_offset) for partition in topic.partitions] == [
+                (2, 5),
+                (1, -1),
+                (0, 5),
+            ]
             with pytest.raises(MalformedError):
                 await asked.ask(
                     OFFSET_FETCH, 9, groups=[everything, {**everything, "topics": topics}], require_stable=True
@@ -115,33 +125,39 @@ def test_offsets_of_partitions_are_read_at_once_and_each_once() -> None:
             await create(asked, "u")
             counting.asked.clear()
             wanted = [
-                {"partition_index": it, "current_leader_epoch": -1, "timestamp": -1} for it in (0, *(1,) * TIMES, 7, 7)
+                {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
+                for partition in (0, *(1,) * TIMES, 7, 7)
             ]
             other = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]
-            found = await asked.ask(
+            answer = await asked.ask(
                 LIST_OFFSETS, 7, replica_id=-1, isolation_level=0,
                 topics=[{"name": "t", "partitions": wanted}, {"name": "u", "partitions": other}],
             )  # fmt: skip
             assert counting.asked == [3]
-            first, *again, unknown, _ = found.topics[0].partitions
+            first, *again, unknown, _ = answer.topics[0].partitions
             assert (first.error_code, first.offset) == (ErrorCode.none, 0)
-            assert {(it.error_code, it.offset) for it in again} == {(ErrorCode.invalid_request, -1)}
+            assert {(partition.error_code, partition.offset) for partition in again} == {
+                (ErrorCode.invalid_request, -1)
+            }
             assert unknown.error_code is ErrorCode.unknown_topic_or_partition
-            assert found.topics[1].partitions[0].offset == 0
+            assert answer.topics[1].partitions[0].offset == 0
 
     run(story())
 
 
-def test_so_are_ends_of_epochs() -> None:
+def test_ends_of_epochs_are_read_at_once_and_each_once() -> None:
     async def story() -> None:
         shared = Shared()
         shared.store.log = counting = Counting(shared)
         async with broker(shared) as asked:
             await create(asked, "t", 3)
             counting.asked.clear()
-            wanted = [{"partition": it, "current_leader_epoch": -1, "leader_epoch": 0} for it in (0, *(1,) * TIMES, 7)]
-            found = await asked.ask(LEADER_EPOCH, 4, replica_id=-1, topics=[{"topic": "t", "partitions": wanted}])
+            wanted = [
+                {"partition": partition, "current_leader_epoch": -1, "leader_epoch": 0}
+                for partition in (0, *(1,) * TIMES, 7)
+            ]
+            answer = await asked.ask(LEADER_EPOCH, 4, replica_id=-1, topics=[{"topic": "t", "partitions": wanted}])
             assert counting.asked == [2]
-            assert [it.end_offset for it in found.topics[0].partitions] == [0] * (TIMES + 1) + [-1]
+            assert [partition.end_offset for partition in answer.topics[0].partitions] == [0] * (TIMES + 1) + [-1]
 
     run(story())

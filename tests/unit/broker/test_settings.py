@@ -39,31 +39,31 @@ def load(tmp_path: Path, environment: dict[str, str], **more: Any) -> BrokerSett
     return settings.load(document(tmp_path, **more), environment)
 
 
-def test_every_key_by_environment(tmp_path: Path) -> None:
-    found = load(
+def test_the_environment_sets_any_key(tmp_path: Path) -> None:
+    loaded = load(
         tmp_path,
         {"FIRN_BROKER_WRITER__FLUSH_SECONDS": "0.5", "FIRN_BROKER_ZONE": "a", "FIRN_BROKER_EXTERNAL__BIND": "h:1"},
         external=None,
     )
-    assert (found.writer.flush_seconds, found.zone) == (0.5, "a")
-    assert found.external is not None
-    assert found.external.bind == "h:1"
+    assert (loaded.writer.flush_seconds, loaded.zone) == (0.5, "a")
+    assert loaded.external is not None
+    assert loaded.external.bind == "h:1"
 
 
-def test_what_kubernetes_says_of_services_is_no_setting(tmp_path: Path) -> None:
+def test_service_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
     assert load(tmp_path, SERVICE_LINKS) == load(tmp_path, {})
 
 
-def test_no_setting_looks_like_a_variable_of_a_service() -> None:
+def test_no_setting_has_the_name_of_a_service_variable() -> None:
     for name in BrokerSettings.model_fields:
         assert not settings._SERVICE_LINK.fullmatch(name.upper())
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
-    found = load(
+    loaded = load(
         tmp_path, {"FIRN_BROKER_NODE_ID": "", "FIRN_BROKER_ZONE": "", "FIRN_BROKER_EXTERNAL__ADVERTISED": ""}, zone="a"
     )
-    assert (found.node_id, found.zone, found.external) == (None, "a", None)
+    assert (loaded.node_id, loaded.zone, loaded.external) == (None, "a", None)
 
 
 @pytest.mark.parametrize(
@@ -74,27 +74,27 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
         ("FIRN_BROKER_ZONE", "a: b: c", "FIRN_BROKER_ZONE is not YAML"),
     ],
 )
-def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str, message: str) -> None:
+def test_an_error_names_a_wrong_variable(tmp_path: Path, variable: str, value: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         load(tmp_path, {variable: value}, zone="x")
 
 
 @pytest.mark.parametrize("user", [{}, {"user": "a", "userFile": "/b"}])
-def test_the_databases_user_is_given_once(tmp_path: Path, user: dict[str, str]) -> None:
+def test_the_database_user_may_be_set_only_once(tmp_path: Path, user: dict[str, str]) -> None:
     with pytest.raises(InvalidSpecError, match="set either user or userFile"):
         load(tmp_path, {}, coordinator={"type": "postgres", "uri": "postgresql://h/d", **user})
 
 
 @pytest.mark.parametrize("key", ["coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token"])
 @pytest.mark.parametrize("command", ["serve", "fsck"])
-def test_a_missing_secret_ends_it_with_a_message_that_names_it(
+def test_an_error_names_a_missing_secret_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str, command: str
 ) -> None:
     there, gone = tmp_path / "there", tmp_path / "gone"
     there.write_text("value")
     files = {
-        it: str(gone if it == key else there)
-        for it in ("coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token")
+        file_key: str(gone if file_key == key else there)
+        for file_key in ("coordinator.userFile", "coordinator.passwordFile", "objects.secretConfig.aws_token")
     }
     path = document(
         tmp_path,
@@ -105,7 +105,7 @@ def test_a_missing_secret_ends_it_with_a_message_that_names_it(
         objects={"type": "bucket", "url": "s3://b/p", "secretConfig": {"aws_token": files["objects.secretConfig.aws_token"]}},
     )  # fmt: skip
     with monkeypatch.context() as patched:
-        # The log is set up once for a process, which here is the tests'.
+        # Logging is set up once for a process, which is that of the tests.
         patched.setattr(telemetry, "log_as_json", lambda: None)
         assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
     told = capsys.readouterr().err

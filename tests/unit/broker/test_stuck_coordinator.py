@@ -37,7 +37,7 @@ class Stuck(SqliteLog):
 
 
 def request(number: int) -> bytes:
-    """Produce version 9 of a batch of one record."""
+    """Return a Produce request of version 9 with a batch of one record."""
     schema, buffer = load_request_schema(0, 9), io.BytesIO()
     topics = [{"name": "t", "partition_data": [{"index": 0, "records": bytes(raw(body=b"x" * BATCH))}]}]
     entity_writer(schema)(
@@ -48,7 +48,7 @@ def request(number: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-async def test_clients_that_reconnect_pile_nothing_up() -> None:
+async def test_reconnecting_clients_do_not_accumulate_requests() -> None:
     shared = Shared()
     shared.store.log = stuck = Stuck(shared)
     async with broker(shared, writer={"flush_bytes": 1 << 18}) as asked:
@@ -70,9 +70,9 @@ async def test_clients_that_reconnect_pile_nothing_up() -> None:
             for _, writer in clients:
                 writer.transport.abort()
             async with asyncio.timeout(10):
-                while not all(it._lost for it in server._connections):
+                while not all(connection._lost for connection in server._connections):
                     await asyncio.sleep(0.001)
-            # Nobody stands in line any more, and what was taken is still to be committed.
+            # No request waits in line any more, and the accepted ones are still to be committed.
             assert server._budget.waiting == 0
             assert 0 < server._budget.used <= BOUND
             assert tracemalloc.get_traced_memory()[0] - before < 8 * BOUND, "frames, and objects of them"

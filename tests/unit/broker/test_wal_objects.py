@@ -21,7 +21,7 @@ BATCHES = st.builds(
     sequence=st.integers(0, 99),
 )
 SEGMENTS = st.dictionaries(
-    st.builds(Partition, st.integers(0, 3).map(lambda it: UUID(int=it)), st.integers(0, 5)),
+    st.builds(Partition, st.integers(0, 3).map(lambda number: UUID(int=number)), st.integers(0, 5)),
     st.lists(BATCHES, min_size=1, max_size=4),
     min_size=1,
     max_size=6,
@@ -34,26 +34,42 @@ def index_of(data: memoryview) -> list[wal.IndexedBatch]:
 
 
 @given(SEGMENTS)
-def test_the_index_has_all_batches(segments: dict[Partition, list]) -> None:  # type: ignore[type-arg]
+def test_the_index_lists_all_batches(segments: dict[Partition, list]) -> None:  # type: ignore[type-arg]
     ordered = sorted(segments.items())
     data, positions = wal.assemble(ID, 3, 4, ordered)
     view = memoryview(data)
-    found = index_of(view)
-    made = [(partition, it) for partition, batches in ordered for it in batches]
-    assert [it.position for it in found] == positions
+    index = index_of(view)
+    made = [(partition, source) for partition, batches in ordered for source in batches]
+    assert [entry.position for entry in index] == positions
     assert [
-        (it.partition, it.records, it.producer_id, it.producer_epoch, it.base_sequence, it.max_timestamp)
-        for it in found
+        (
+            entry.partition,
+            entry.records,
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.base_sequence,
+            entry.max_timestamp,
+        )
+        for entry in index
     ] == [
-        (partition, it.records, it.producer_id, it.producer_epoch, it.base_sequence, it.max_timestamp)
-        for partition, it in made
+        (
+            partition,
+            source.records,
+            source.producer_id,
+            source.producer_epoch,
+            source.base_sequence,
+            source.max_timestamp,
+        )
+        for partition, source in made
     ]
-    assert [view[it.position : it.position + it.length] for it in found] == [it.data for _, it in made]
+    assert [view[entry.position : entry.position + entry.length] for entry in index] == [
+        source.data for _, source in made
+    ]
     wal.check_segments(view)
 
 
 @given(SEGMENTS, st.data())
-def test_a_changed_bit_is_noticed(segments: dict[Partition, list], data: st.DataObject) -> None:  # type: ignore[type-arg]
+def test_a_changed_bit_is_detected(segments: dict[Partition, list], data: st.DataObject) -> None:  # type: ignore[type-arg]
     made, _ = wal.assemble(ID, 3, 4, sorted(segments.items()))
     made[data.draw(st.integers(wal.HEAD, len(made) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptDataError):  # noqa: PT012
@@ -61,12 +77,12 @@ def test_a_changed_bit_is_noticed(segments: dict[Partition, list], data: st.Data
         wal.check_segments(memoryview(made))
 
 
-def test_a_part_of_an_object_is_no_object() -> None:
+def test_a_truncated_object_is_rejected() -> None:
     made, _ = wal.assemble(ID, 3, 4, [(Partition(ID, 0), [batch()])])
     with pytest.raises(CorruptDataError):
         index_of(memoryview(made)[:-1])
 
 
-def test_a_key_has_its_id() -> None:
+def test_a_key_contains_the_id_of_its_object() -> None:
     assert wal.id_of(wal.key(ID)) == ID
     assert wal.key(ID).startswith(wal.PREFIX)

@@ -21,7 +21,7 @@ def append(partition: Partition = FIRST, count: int = 1, **more: int) -> Append:
 async def test_requests_of_an_interval_share_an_object() -> None:
     async with rig() as parts:
         futures = [parts.writer.append([append(), append(SECOND, 2)]) for _ in range(3)]
-        answers = [[it.base_offset for it in await future] for future in futures]
+        answers = [[outcome.base_offset for outcome in await future] for future in futures]
         assert answers == [[0, 0], [1, 2], [2, 4]]
         assert parts.objects.puts == 1
 
@@ -36,7 +36,7 @@ async def test_a_full_object_does_not_wait_for_the_interval() -> None:
         assert (await futures[1])[0].base_offset == 1
 
 
-async def test_commits_follow_rotation_whatever_upload_is_first() -> None:
+async def test_commits_follow_the_order_of_rotation() -> None:
     async with rig(flush_bytes=1024) as parts:
         late = asyncio.Event()
         parts.objects.gates = [late]
@@ -47,10 +47,10 @@ async def test_commits_follow_rotation_whatever_upload_is_first() -> None:
         assert parts.objects.puts == 2
         assert not second.done()
         late.set()
-        assert [it.base_offset for it in [*await first, *await second]] == [0, 1]
+        assert [outcome.base_offset for outcome in [*await first, *await second]] == [0, 1]
 
 
-async def test_uploads_at_a_time_are_bounded() -> None:
+async def test_concurrent_uploads_are_bounded() -> None:
     async with rig(flush_bytes=1024, uploads=2) as parts:
         gates = [asyncio.Event() for _ in range(5)]
         parts.objects.gates = list(gates)
@@ -62,7 +62,7 @@ async def test_uploads_at_a_time_are_bounded() -> None:
         assert parts.objects.most_at_once == 2
 
 
-async def test_a_lost_answer_is_asked_for_again() -> None:
+async def test_a_commit_with_a_lost_reply_is_repeated() -> None:
     async with rig() as parts:
         parts.store.lost = 3
         (outcome,) = await parts.writer.append([append(count=4)])
@@ -104,7 +104,7 @@ async def test_producers_of_a_failed_upload_have_to_retry() -> None:
         assert (await parts.writer.append([append()]))[0].base_offset == 0
 
 
-async def test_an_upload_that_is_given_up_leaves_no_object_behind() -> None:
+async def test_an_abandoned_upload_leaves_no_object() -> None:
     async with rig() as parts:
         parts.objects.broken = True
         await parts.writer.append([append()])
@@ -119,7 +119,7 @@ OTHER = Node(7, NodeAddress("other", 1))
 
 
 @pytest.mark.parametrize("happened", [False, True])
-async def test_a_broker_that_redirects_answers_and_commits_nothing_after_that(happened: bool) -> None:
+async def test_a_broker_that_redirects_answers_and_commits_no_more(happened: bool) -> None:
     async with rig() as parts:
         parts.membership.nodes = [*parts.membership.nodes, OTHER]
         parts.store.lost = 1 if happened else 0
@@ -129,7 +129,7 @@ async def test_a_broker_that_redirects_answers_and_commits_nothing_after_that(ha
         (outcome,) = await answer
         assert outcome.error is ErrorCode.kafka_storage_error
         (outcome,) = await parts.writer.append([append(producer=1, epoch=0, sequence=1)])
-        assert outcome.error is ErrorCode.kafka_storage_error, "nothing is begun"
+        assert outcome.error is ErrorCode.kafka_storage_error, "no upload has begun"
         assert parts.writer.unfinished == 0
         while len(parts.store.commits) < 1 + happened:
             await asyncio.sleep(0.001)
@@ -140,7 +140,7 @@ async def test_a_broker_that_redirects_answers_and_commits_nothing_after_that(ha
         assert (outcome.base_offset, outcome.duplicate) == (0, happened), "the producer's own retry"
 
 
-async def test_keys_of_an_earlier_term_are_not_used() -> None:
+async def test_keys_of_an_earlier_lease_are_not_used() -> None:
     """Another broker may have withdrawn and forgotten these reservations. No broker would delete their objects."""
     async with rig() as parts:
         await parts.writer.append([append()])
@@ -153,7 +153,7 @@ async def test_keys_of_an_earlier_term_are_not_used() -> None:
         assert parts.store.commits[-1] not in before
 
 
-async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_of_it() -> None:
+async def test_later_batches_do_not_overtake_a_lost_one_of_their_producer() -> None:
     async with rig(flush_bytes=1024) as parts:
         gate = asyncio.Event()
         parts.objects.gates = [gate]
@@ -167,11 +167,11 @@ async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_
         while parts.objects.puts < 4:
             await asyncio.sleep(0.001)
         gate.set()
-        # The first file's upload fails for good, the others' work as soon as the store does.
+        # The upload of the first file fails permanently. Other uploads succeed when the store recovers.
         while not lost.done():
             await asyncio.sleep(0.001)
             parts.objects.broken = not parts.objects.objects and not lost.done()
-        assert [it.error for it in [*await lost, *await following, *await waiting]] == [
+        assert [outcome.error for outcome in [*await lost, *await following, *await waiting]] == [
             ErrorCode.kafka_storage_error
         ] * 3
         assert (await others)[0].error in (ErrorCode.none, ErrorCode.kafka_storage_error)
@@ -180,7 +180,7 @@ async def test_what_followed_a_lost_batch_of_its_producer_does_not_get_in_front_
         assert again.error is ErrorCode.none
 
 
-async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
+async def test_a_fenced_node_commits_nothing() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
         await parts.store.nodes.join(NodeAddress("other", 1), 60_000, parts.membership.lease.node)
@@ -188,7 +188,7 @@ async def test_a_node_whose_place_was_taken_commits_nothing() -> None:
         assert outcome.error is ErrorCode.kafka_storage_error
 
 
-async def test_withdrawn_reservations_cost_one_refusal() -> None:
+async def test_withdrawn_reservations_fail_one_request() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
         parts.store.database.connection.execute("UPDATE wal SET state=2 WHERE state=0")
@@ -198,7 +198,7 @@ async def test_withdrawn_reservations_cost_one_refusal() -> None:
         assert (outcome.error, outcome.base_offset) == (ErrorCode.none, 1)
 
 
-async def test_draining_answers_all() -> None:
+async def test_a_drain_answers_all_requests() -> None:
     async with rig(flush_seconds=60) as parts:
         futures = [parts.writer.append([append()]) for _ in range(3)]
         await parts.writer.drain()

@@ -41,7 +41,7 @@ class Shared:
 
 
 class SharedStore(SqliteStore):
-    """Starts once, and closes never."""
+    """A store that starts once and is never closed."""
 
     started = False
 
@@ -55,7 +55,7 @@ class SharedStore(SqliteStore):
 
 
 class Silence(Exception):
-    """The request is of those that are not answered (acks=0)."""
+    """The request gets no reply (acks=0)."""
 
 
 class Asked:
@@ -66,36 +66,40 @@ class Asked:
         self.client = Client("test:1", "test")
 
     async def raw(self, api: int, version: int, body: bytes) -> bytes:
-        """The answer's body."""
+        """Return the body of the reply."""
         head = struct.pack(">hhi", api, version, 7) + struct.pack(">h", 4) + b"test"
         if headers.is_flexible(api, version):
             head += b"\0"
         frame = memoryview(bytearray(head + body))
-        found = await self.broker.router.handle(headers.read(frame), frame, self.client)
-        if found is None:
+        chunks = await self.broker.router.handle(headers.read(frame), frame, self.client)
+        if chunks is None:
             raise Silence
-        answer = b"".join(found)
-        if isinstance(found, Counted):
-            found.share.release()
+        answer = b"".join(chunks)
+        if isinstance(chunks, Counted):
+            chunks.share.release()
         return answer[len(headers.response(headers.read(frame))) :]
 
     async def ask(self, api: int, version: int, **fields: Any) -> Any:
-        """The answer, as kio reads it."""
+        """Return the reply as kio reads it."""
         schema = load_request_schema(api, version)
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, fill(schema, fields))
-        found, _ = entity_reader(load_response_schema(api, version))(await self.raw(api, version, buffer.getvalue()), 0)
-        return found
+        answer, _ = entity_reader(load_response_schema(api, version))(
+            await self.raw(api, version, buffer.getvalue()), 0
+        )
+        return answer
 
 
 def fill(schema: Any, fields: Mapping[str, Any]) -> Any:
-    """A message from nested dicts; what a version lacks is left out, and what is not given is its default, or nothing."""
+    """Return a message from nested dicts.
+
+    Fields that the version lacks are omitted. Missing fields get their default, or an empty value."""
     values = {}
     for field, inner in _fields(schema):
         if field.name in fields:
             value = fields[field.name]
             values[field.name] = (
-                tuple(fill(inner, it) for it in value) if inner is not None and value is not None else value
+                tuple(fill(inner, element) for element in value) if inner is not None and value is not None else value
             )
         elif field.default is dataclasses.MISSING:
             values[field.name] = _NOTHING.get(field.metadata.get("kafka_type", ""), () if inner is not None else None)
@@ -115,8 +119,8 @@ def nested_entity(hint: Any) -> Any:
     if isinstance(hint, type) and getattr(hint, "__type__", None) is EntityType.nested:
         return hint
     for argument in get_args(hint):
-        if (found := nested_entity(argument)) is not None:
-            return found
+        if (entity := nested_entity(argument)) is not None:
+            return entity
     return None
 
 
@@ -124,7 +128,7 @@ def nested_entity(hint: Any) -> Any:
 async def broker(
     shared: Shared | None = None, seed: int = 1, external: Endpoint | None = None, **settings: Any
 ) -> AsyncIterator[Asked]:
-    """A broker that works until the block ends."""
+    """Run a broker until the end of the block."""
     outside = shared or Shared()
     made = Broker(
         Ports(outside.store, outside.objects, LoopClock(), Random(seed)),
@@ -141,8 +145,8 @@ async def broker(
 
 
 async def create(asked: Asked, name: str, partitions: int = 1, **configs: str) -> UUID:
-    """A topic's id."""
-    found = await asked.ask(
+    """Create a topic and return its id."""
+    answer = await asked.ask(
         19, 7,
         topics=[
             {
@@ -152,13 +156,13 @@ async def create(asked: Asked, name: str, partitions: int = 1, **configs: str) -
         ],
         timeout=zero(), validate_only=False,
     )  # fmt: skip
-    assert not found.topics[0].error_code, found.topics[0].error_message
-    id: UUID = found.topics[0].topic_id
+    assert not answer.topics[0].error_code, answer.topics[0].error_message
+    id: UUID = answer.topics[0].topic_id
     return id
 
 
 def zero() -> Any:
-    """No time at all."""
+    """Return a time-out of zero."""
     return i32Timedelta.parse(timedelta(0))
 
 
@@ -180,6 +184,6 @@ async def counting_turns(work: Awaitable[T]) -> tuple[T, int]:
 
 
 async def settle() -> None:
-    """Let everything that can happen now happen."""
+    """Run every task that can run now."""
     for _ in range(50):
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ def topic(*conditions: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 
 def health(obj: dict[str, Any]) -> tuple[str, str]:
-    """(status, message) that the script gives."""
+    """Return (status, message) of the script."""
     lua = lua51.LuaRuntime(unpack_returned_tuples=True)
     for module in ("os", "io", "package", "require", "debug", "loadfile", "dofile"):
         lua.globals()[module] = None
@@ -94,7 +94,7 @@ READY = condition("Ready", "True", Reason.ALL_READY, "All is well")
         ),
     ],
 )
-def test_health(obj: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_a_condition_maps_to_the_health_of_a_topic(obj: dict[str, Any], expected: tuple[str, str]) -> None:
     assert health(obj) == expected
 
 
@@ -117,7 +117,7 @@ FAILED = condition("MaintenanceHealthy", "False", Reason.RUN_FAILED, "topic demo
     ],
 )
 @pytest.mark.parametrize("kind", ["CompactionPolicy", "RetentionPolicy"])
-def test_health_of_a_policy(kind: str, obj: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_a_condition_maps_to_the_health_of_a_policy(kind: str, obj: dict[str, Any], expected: tuple[str, str]) -> None:
     assert health({**obj, "kind": kind}) == expected
 
 
@@ -125,15 +125,15 @@ def test_a_failed_run_does_not_change_the_health_of_its_topic() -> None:
     assert health({**topic(READY, FAILED), "kind": "IcebergTopic"}) == ("Healthy", "All is well")
 
 
-def test_script_names_only_conditions_and_reasons_that_exist() -> None:
-    known = {*ConditionType, *Reason}
+def test_the_script_names_only_existing_conditions_and_reasons() -> None:
+    vocabulary = {*ConditionType, *Reason}
     used = {"DeletionBlocked", "Ready", "Stalled", "InvalidSpec", "ResourceConflict", "IngestionReady"}
     used |= {"BadRecordHalt", "Paused", "Suspended", "MaintenanceHealthy"}
     assert all(f'"{word}"' in SCRIPT for word in used)
-    assert used <= known
+    assert used <= vocabulary
 
 
-def test_documented_snippet_holds_the_script() -> None:
+def test_the_documented_snippet_contains_the_script() -> None:
     text = (ROOT / "docs/how-to/gitops.md").read_text()
     block = text.split("<!-- argocd-cm -->\n```yaml\n")[1].split("```")[0]
     data = yaml.safe_load(block)["data"]

@@ -18,7 +18,7 @@ from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from hack.localcluster.images import build as images
 from tests import gen
-from tests.chart import CHART, ChartError, Manifest, manifests, one, printed, render
+from tests.chart import CHART, ChartError, Manifest, find_object, manifests, printed, render
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = {"images": {"registry": "registry.example.com/data"}}
@@ -37,7 +37,7 @@ KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies")
 
 
 def config_of(objects: list[Manifest]) -> Config:
-    document = one(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
+    document = find_object(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
     return Config.model_validate(yaml.safe_load(document))
 
 
@@ -50,17 +50,17 @@ def pod_templates(objects: list[Manifest]) -> dict[str, Manifest]:
 
 
 def rules_of(objects: list[Manifest], account: str) -> list[tuple[str | None, Manifest]]:
-    """(namespace or None for the whole cluster, rule) that bindings give to the ServiceAccount."""
-    found = []
+    """Return (namespace or None for the whole cluster, rule) of all bindings of the ServiceAccount."""
+    rules = []
     for binding in objects:
         if binding["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
             continue
         if account not in [subject["name"] for subject in binding["subjects"]]:
             continue
         namespace = binding["metadata"].get("namespace")
-        role = one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"], namespace)
-        found += [(namespace, rule) for rule in role["rules"]]
-    return found
+        role = find_object(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"], namespace)
+        rules += [(namespace, rule) for rule in role["rules"]]
+    return rules
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def rules_of(objects: list[Manifest], account: str) -> list[tuple[str | None, Ma
         ("production.yaml", ("values-production.yaml",), {"crds": {"enabled": False}}),
     ],
 )
-def test_rendered_chart_is_the_golden_one(golden: str, files: tuple[str, ...], values: dict[str, Any]) -> None:
+def test_the_rendered_chart_equals_the_golden_file(golden: str, files: tuple[str, ...], values: dict[str, Any]) -> None:
     text = render(values, files=files)
     path = GOLDEN / golden
     if os.environ.get("FIRN_UPDATE_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text(), "rendered differently; FIRN_UPDATE_GOLDEN=1 accepts it"
+    assert text == path.read_text(), "rendered differently; FIRN_UPDATE_GOLDEN=1 accepts the change"
 
 
 def test_rendering_twice_gives_the_same_bytes() -> None:
@@ -94,7 +94,7 @@ def test_no_template_looks_up_the_cluster_or_makes_random_values() -> None:
 # The configuration
 
 
-def test_quick_start_configuration_is_what_the_operator_accepts() -> None:
+def test_the_operator_accepts_the_quick_start_configuration() -> None:
     config = config_of(manifests(render(IMAGES, namespace="elsewhere")))
     assert config.namespace == "elsewhere"
     assert config.profiles["classic"].managed
@@ -105,7 +105,7 @@ def test_quick_start_configuration_is_what_the_operator_accepts() -> None:
     assert config.default_profile == "classic"
 
 
-def test_production_configuration_is_what_the_operator_accepts() -> None:
+def test_the_operator_accepts_the_production_configuration() -> None:
     values = yaml.safe_load((CHART / "values-production.yaml").read_text())
     config = config_of(manifests(render(files=("values-production.yaml",))))
     assert config.watch_namespaces == values["watchNamespaces"]
@@ -115,7 +115,7 @@ def test_production_configuration_is_what_the_operator_accepts() -> None:
     assert config.model_dump(by_alias=True, exclude_unset=True)["catalogs"] == values["catalogs"]
 
 
-def test_quick_start_with_diskless_brokers_is_one_word_away() -> None:
+def test_one_value_adds_diskless_brokers_to_the_quick_start() -> None:
     objects = manifests(render({**IMAGES, "quickStart": {"diskless": {"enabled": True}}}, namespace="elsewhere"))
     config = config_of(objects)
     diskless = config.profiles["diskless"]
@@ -124,47 +124,47 @@ def test_quick_start_with_diskless_brokers_is_one_word_away() -> None:
     assert config.images.broker is not None
     assert config.images.broker.image == "registry.example.com/data/firn-broker:0.2.0"
     for host, port in (("firn-postgres", 5432), ("firn-s3", 7070)):
-        (served,) = one(objects, "Service", host)["spec"]["ports"]
-        assert served["port"] == port, "brokers run in the release's namespace, where the short name is enough"
+        (served,) = find_object(objects, "Service", host)["spec"]["ports"]
+        assert served["port"] == port, "brokers run in the namespace of the release, where the short name resolves"
     assert urlsplit(diskless.coordinator.uri).netloc == "firn-postgres:5432"
     assert diskless.object_store.properties["aws_endpoint"] == "http://firn-s3:7070"
     bucket = urlsplit(diskless.object_store.url).netloc
     assert config.catalogs["lake"].warehouse.startswith(f"s3://{bucket}/")
-    assert bucket in yaml.safe_dump(one(objects, "StatefulSet", "firn-s3")["spec"])
+    assert bucket in yaml.safe_dump(find_object(objects, "StatefulSet", "firn-s3")["spec"])
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_what_diskless_brokers_need_is_there_with_them_alone(enabled: bool) -> None:
+def test_objects_of_diskless_brokers_exist_only_with_them(enabled: bool) -> None:
     values = {
         **EVERYTHING_ON,
         "quickStart": {"diskless": {"enabled": enabled}},
         "serviceAccounts": {"broker": {"annotations": {"role": "firn-broker"}}},
     }
     objects = manifests(render(values))
-    found = {item["kind"]: item for item in objects if item["metadata"]["name"] == "firn-broker"}
-    assert set(found) == ({"ServiceAccount", "ServiceMonitor"} if enabled else set())
+    by_kind = {item["kind"]: item for item in objects if item["metadata"]["name"] == "firn-broker"}
+    assert set(by_kind) == ({"ServiceAccount", "ServiceMonitor"} if enabled else set())
     assert (config_of(objects).images.broker is not None) is enabled
     assert rules_of(objects, "firn-broker") == []
     if enabled:
-        assert found["ServiceAccount"]["metadata"]["annotations"] == {"role": "firn-broker"}
+        assert by_kind["ServiceAccount"]["metadata"]["annotations"] == {"role": "firn-broker"}
         fleet = kinds.managed_fleet(config_of(objects), "diskless", Owner("firn-system", "u"), None)
         metadata, spec = (builders.headless_service(fleet)[part] for part in ("metadata", "spec"))
-        assert found["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items()
-        assert found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] in [port["name"] for port in spec["ports"]]
+        assert by_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items()
+        assert by_kind["ServiceMonitor"]["spec"]["endpoints"][0]["port"] in [port["name"] for port in spec["ports"]]
 
 
-def test_default_values_are_complete_and_of_the_schema() -> None:
+def test_default_values_are_complete_and_match_the_schema() -> None:
     Values.model_validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_configuration_change_rolls_the_operator_and_nothing_else() -> None:
+def test_a_configuration_change_rolls_only_the_operator() -> None:
     before, after = (
         pod_templates(manifests(render({**IMAGES, "operator": {"logLevel": level}}))) for level in ("info", "debug")
     )
     assert {name for name in before if before[name] != after[name]} == {"Deployment/firn-operator"}
 
 
-def test_chart_version_is_in_no_pod_template_or_claim() -> None:
+def test_no_pod_template_or_claim_contains_the_chart_version() -> None:
     objects = manifests(render({**IMAGES, "images": {"operator": "o:1", "spark": "s:1"}}))
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
     for name, template in pod_templates(objects).items():
@@ -175,7 +175,7 @@ def test_chart_version_is_in_no_pod_template_or_claim() -> None:
             assert version not in yaml.safe_dump(item["spec"]["selector"])
 
 
-def test_images_of_the_project_have_the_project_s_version() -> None:
+def test_project_images_have_the_project_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == firn.__version__ == images.version()
 
@@ -184,9 +184,9 @@ def test_images_of_the_project_have_the_project_s_version() -> None:
 
 
 @pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
-def test_operator_mounts_every_secret_of_the_configuration_and_no_other(files: tuple[str, ...]) -> None:
+def test_the_operator_mounts_exactly_the_configured_secrets(files: tuple[str, ...]) -> None:
     objects = manifests(render(IMAGES, files=files))
-    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     assert sorted(volumes.values()) == config_of(objects).secret_names()
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
@@ -194,12 +194,12 @@ def test_operator_mounts_every_secret_of_the_configuration_and_no_other(files: t
         assert f"{mounts[volume]}/some-key" == names.secret_file(secret, "some-key")
 
 
-def test_secrets_of_any_name_are_mounted() -> None:
+def test_secrets_with_any_name_are_mounted() -> None:
     secrets = ["a.b", "a-b", "s" * 200]
     properties = {f"p{number}": {"secret": secret, "key": "k"} for number, secret in enumerate(secrets)}
     catalog = {"type": "rest", "uri": "u", "warehouse": "w", "secretProperties": properties}
     objects = manifests(render({**IMAGES, "catalogs": {"other": catalog}}))
-    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     assert len(volumes) == len(pod["volumes"]) - 2
     assert set(volumes.values()) >= set(secrets)
@@ -208,21 +208,23 @@ def test_secrets_of_any_name_are_mounted() -> None:
     assert {mounts[volume] for volume in volumes} == {f"{names.SECRETS_PATH}/{secret}" for secret in volumes.values()}
 
 
-def test_operator_finds_its_configuration() -> None:
-    container = one(manifests(render(IMAGES)), "Deployment", "firn-operator")["spec"]["template"]["spec"]["containers"][
-        0
-    ]
+def test_the_operator_finds_its_configuration() -> None:
+    container = find_object(manifests(render(IMAGES)), "Deployment", "firn-operator")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     assert {"name": "FIRN_CONFIG", "value": names.CONFIG_PATH} in container["env"]
     assert names.CONFIG_PATH in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
-def test_no_manifest_holds_a_secret() -> None:
+def test_no_manifest_contains_a_secret_value() -> None:
     assert "Secret" not in {item["kind"] for item in manifests(render(IMAGES))}
 
 
 def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
     objects = manifests(render(IMAGES))
-    arguments = one(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
     generated = {
         (secret, key)
         for flag, value in itertools.pairwise(arguments)
@@ -245,14 +247,14 @@ def test_production_bundles_no_store() -> None:
 
 @pytest.mark.parametrize("values", [IMAGES, EVERYTHING_ON, {**IMAGES, "watchNamespaces": ["a", "b"]}])
 @pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "firn-maintain", "spark"])
-def test_no_long_lived_account_may_touch_secrets_or_everything(values: dict[str, Any], account: str) -> None:
+def test_no_long_lived_account_has_rights_to_secrets(values: dict[str, Any], account: str) -> None:
     for _, rule in rules_of(manifests(render(values)), account):
         assert not {"secrets", "*", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
         assert "*" not in rule["verbs"]
         assert "*" not in rule["apiGroups"]
 
 
-def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere() -> None:
+def test_the_operator_has_rights_in_its_namespace_and_reads_all_topics() -> None:
     rules = rules_of(manifests(render(IMAGES)), "firn-operator")
     everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
     assert everywhere == {
@@ -262,7 +264,7 @@ def test_operator_works_in_its_own_namespace_and_sees_topics_everywhere() -> Non
     }
 
 
-def test_operator_with_watched_namespaces_has_no_right_elsewhere() -> None:
+def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:
     objects = manifests(render({**IMAGES, "watchNamespaces": ["b", "a", "b"]}))
     topics = [
         namespace for namespace, rule in rules_of(objects, "firn-operator") if "icebergtopics" in rule["resources"]
@@ -272,13 +274,13 @@ def test_operator_with_watched_namespaces_has_no_right_elsewhere() -> None:
     assert (crd["verbs"], crd["resourceNames"]) == (["get"], [f"{kind}.firn.dev" for kind in KINDS])
 
 
-def test_driver_may_only_read_config_maps() -> None:
+def test_a_driver_may_only_read_config_maps() -> None:
     assert rules_of(manifests(render(IMAGES)), "firn-ingest") == [
         ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]})
     ]
 
 
-def test_driver_with_executors_may_make_pods_and_the_others_still_may_not() -> None:
+def test_only_a_driver_with_executors_may_create_pods() -> None:
     objects = manifests(render(EVERYTHING_ON))
     pods = {
         account: [
@@ -290,21 +292,21 @@ def test_driver_with_executors_may_make_pods_and_the_others_still_may_not() -> N
     assert {"create", "delete", "deletecollection", "get", "list", "watch", "patch"} <= set(pods["spark"])
 
 
-def test_a_maintenance_run_may_hold_leases_and_with_executors_make_pods() -> None:
+def test_a_run_may_hold_leases_and_with_executors_create_pods() -> None:
     leases = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
         "verbs": ["get", "create", "update", "delete"],
     }
     assert rules_of(manifests(render(IMAGES)), "firn-maintain") == [("firn-system", leases)]
-    found = rules_of(manifests(render(EVERYTHING_ON)), "firn-maintain")
-    assert [rule["resources"] for _, rule in found] == [["leases"], ["pods"]]
+    rules = rules_of(manifests(render(EVERYTHING_ON)), "firn-maintain")
+    assert [rule["resources"] for _, rule in rules] == [["leases"], ["pods"]]
     named = manifests(render({**IMAGES, "maintenance": {"serviceAccount": "mine"}}))
     assert rules_of(named, "mine") == [("firn-system", leases)]
     assert config_of(named).maintenance.service_account == "mine"
 
 
-def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
+def test_rights_to_secrets_end_with_the_hook_that_creates_them() -> None:
     objects = manifests(render(EVERYTHING_ON))
     holders = [
         item
@@ -320,7 +322,7 @@ def test_rights_to_secrets_go_when_the_passwords_are_made() -> None:
 def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     for account in ("firn-operator", "firn-ingest", "firn-maintain", "firn-broker"):
-        annotations = one(objects, "ServiceAccount", account)["metadata"]["annotations"]
+        annotations = find_object(objects, "ServiceAccount", account)["metadata"]["annotations"]
         assert annotations == {"eks.amazonaws.com/role-arn": f"arn:aws:iam::111122223333:role/{account}"}
 
 
@@ -335,20 +337,20 @@ def test_pods_meet_pod_security_restricted(files: tuple[str, ...]) -> None:
         assert violations(template["spec"]) == [], name
 
 
-def test_pod_security_check_finds_what_is_wrong() -> None:
+def test_the_pod_security_check_finds_each_violation() -> None:
     container = {
         "name": "c",
         "securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"add": ["SYS_ADMIN"]}},
     }
-    found = violations({"hostNetwork": True, "containers": [container], "volumes": [{"name": "v", "hostPath": {}}]})
-    assert len(found) == 8
+    problems = violations({"hostNetwork": True, "containers": [container], "volumes": [{"name": "v", "hostPath": {}}]})
+    assert len(problems) == 8
 
 
 def violations(pod: Manifest) -> list[str]:
     """Return violations of PodSecurity `restricted`, writable root file systems and missing memory limits.
 
     Source: kubernetes.io/docs/concepts/security/pod-security-standards."""
-    found = [f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    problems = [f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
     allowed = {
         "configMap",
         "csi",
@@ -360,30 +362,30 @@ def violations(pod: Manifest) -> list[str]:
         "secret",
     }
     for volume in pod.get("volumes", []):
-        found += [f"volume {volume['name']} is {kind}" for kind in set(volume) - {"name"} - allowed]
+        problems += [f"volume {volume['name']} is {kind}" for kind in set(volume) - {"name"} - allowed]
     shared = pod.get("securityContext", {})
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
         own = container.get("securityContext", {})
         merged = {**shared, **own}
         where = f"container {container['name']}: "
         if merged.get("runAsNonRoot") is not True or merged.get("runAsUser") == 0:
-            found.append(where + "may run as root")
+            problems.append(where + "may run as root")
         if merged.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
-            found.append(where + "no seccomp profile")
+            problems.append(where + "no seccomp profile")
         if own.get("allowPrivilegeEscalation") is not False:
-            found.append(where + "privilege escalation")
+            problems.append(where + "privilege escalation")
         if own.get("privileged"):
-            found.append(where + "privileged")
+            problems.append(where + "privileged")
         capabilities = own.get("capabilities", {})
         if capabilities.get("drop") != ["ALL"] or set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
-            found.append(where + "capabilities")
+            problems.append(where + "capabilities")
         if own.get("readOnlyRootFilesystem") is not True:
-            found.append(where + "writable root file system")
+            problems.append(where + "writable root file system")
         if "memory" not in container.get("resources", {}).get("limits", {}):
-            found.append(where + "no memory limit")
+            problems.append(where + "no memory limit")
         if any("hostPort" in port for port in container.get("ports", [])):
-            found.append(where + "host port")
-    return found
+            problems.append(where + "host port")
+    return problems
 
 
 def test_pull_secrets_reach_every_pod() -> None:
@@ -397,19 +399,21 @@ def test_pull_secrets_reach_every_pod() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_crds_come_with_the_chart_and_stay(kind: str) -> None:
-    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", f"{kind}.firn.dev")
+def test_the_chart_installs_the_crds_and_keeps_them(kind: str) -> None:
+    crd = find_object(manifests(render(IMAGES)), "CustomResourceDefinition", f"{kind}.firn.dev")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    unkept = one(manifests(render({**IMAGES, "crds": {"keep": False}})), "CustomResourceDefinition", f"{kind}.firn.dev")
+    unkept = find_object(
+        manifests(render({**IMAGES, "crds": {"keep": False}})), "CustomResourceDefinition", f"{kind}.firn.dev"
+    )
     assert "annotations" not in unkept["metadata"]
     assert "CustomResourceDefinition" not in {item["kind"] for item in manifests(render(WITHOUT_CRDS))}
 
 
-# What is refused
+# Rejected values
 
 
-def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
-    crd = one(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
+def test_a_kubernetes_version_too_old_for_the_crd_is_rejected() -> None:
+    crd = find_object(manifests(render(IMAGES)), "CustomResourceDefinition", "icebergtopics.firn.dev")
     assert "selectableFields" in crd["spec"]["versions"][0], "served without a feature gate from 1.31 on"
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.31.0-0"
     assert "Kubernetes 1.31 or newer" in (CHART.parents[1] / "docs/get-started/install.md").read_text()
@@ -446,7 +450,7 @@ def test_a_kubernetes_too_old_for_the_crd_is_refused() -> None:
         ({**IMAGES, "quickStart": {"profile": {"config": {"node.id": "1"}}}}, "'/quickStart/profile/config/node.id'"),
     ],
 )
-def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+def test_an_error_names_a_wrong_value(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ChartError) as refused:
         render(values)
     assert message in str(refused.value)

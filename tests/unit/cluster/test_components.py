@@ -8,7 +8,7 @@ from hack.localcluster.node.objects import manifests
 from hack.localcluster.node.settings import write_settings
 
 
-def test_rights_storage_and_addresses_agree(tmp_path: Path) -> None:
+def test_components_agree_on_rights_storage_and_addresses(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     programs = {each.name: each for each in components(layout, Path("kube"), Path("coredns"), {6443: 7, 30000: 8})}
     assert "--authorization-mode=Node,RBAC" in programs["kube-apiserver"].arguments
@@ -19,7 +19,7 @@ def test_rights_storage_and_addresses_agree(tmp_path: Path) -> None:
     assert storage["volumeBindingMode"] == "WaitForFirstConsumer"
 
 
-def test_settings_can_be_written_again_without_new_keys(tmp_path: Path) -> None:
+def test_settings_are_rewritten_without_new_keys(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     write_settings(layout, 12345)
     key = (layout.keys / "ca.key").read_bytes()
@@ -31,5 +31,5 @@ def test_settings_can_be_written_again_without_new_keys(tmp_path: Path) -> None:
     assert layout.kubeconfig.stat().st_mode & 0o077 == 0
 
 
-def test_two_clusters_have_control_groups_of_their_own(tmp_path: Path) -> None:
+def test_each_cluster_has_its_own_control_groups(tmp_path: Path) -> None:
     assert Layout(tmp_path / "a").control_group != Layout(tmp_path / "b").control_group

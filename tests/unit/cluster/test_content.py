@@ -1,4 +1,4 @@
-"""Hashes say what went in; the cache builds once per hash and never shows half a result."""
+"""Hashes identify the inputs. The cache builds once for a hash and never shows a partial result."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRN_CACHE", str(tmp_path / "cache"))
 
 
-def test_names_bytes_modes_and_words_count(tmp_path: Path) -> None:
+def test_the_hash_covers_names_bytes_modes_and_strings(tmp_path: Path) -> None:
     directory = tmp_path / "context"
     directory.mkdir()
     file = directory / "file"
@@ -29,7 +29,7 @@ def test_names_bytes_modes_and_words_count(tmp_path: Path) -> None:
     assert len(seen) == 6
 
 
-def test_times_and_leftovers_do_not_count(tmp_path: Path) -> None:
+def test_the_hash_ignores_times_and_caches(tmp_path: Path) -> None:
     directory = tmp_path / "context"
     (directory / "__pycache__").mkdir(parents=True)
     (directory / "file").write_text("a")
@@ -63,6 +63,6 @@ def test_a_failed_build_leaves_nothing() -> None:
     assert list(result.iterdir()) == []
 
 
-def test_only_the_last_results_stay() -> None:
+def test_only_the_newest_results_are_kept() -> None:
     results = [cached("kind", str(number), lambda directory: None, keep=2) for number in range(4)]
     assert [result.exists() for result in results] == [False, False, True, True]

@@ -1,4 +1,4 @@
-"""The demo believes no word but the table's: what was acknowledged has to have landed."""
+"""The demo trusts only the table: it waits until the acknowledged records have landed."""
 
 import io
 import zipfile
@@ -14,7 +14,7 @@ from hack.quickstart import Produced
 
 
 class Message:
-    """A record that was acknowledged."""
+    """An acknowledged record."""
 
     def __init__(self, partition: int, offset: int) -> None:
         self._place = partition, offset
@@ -27,7 +27,7 @@ class Message:
 
 
 class Producer:
-    """Brokers with two partitions, in which there is something already; they answer in their own time."""
+    """Brokers with two partitions that hold records already. They reply after a delay."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._next = {0: 40, 1: 7}
@@ -47,7 +47,7 @@ class Producer:
         return len(self._waiting)
 
 
-def test_a_producer_tells_where_its_records_end(
+def test_a_producer_reports_its_end_offsets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = io.BytesIO()
@@ -68,20 +68,18 @@ def audit(**landed: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("landed", "outstanding"),
     [
-        pytest.param(audit(p0=42, p1=8), 0, id="all"),
-        pytest.param(audit(p0=50, p1=8, p2=3), 0, id="all, and those of others"),
-        pytest.param(audit(p0=42, p1=7), 1, id="all but one"),
-        pytest.param(audit(p0=60), 8, id="a partition of which nothing has landed"),
-        pytest.param(audit(), 50, id="a table without a commit, of which an audit finds nothing wrong"),
+        pytest.param(audit(p0=42, p1=8), 0, id="all records"),
+        pytest.param(audit(p0=50, p1=8, p2=3), 0, id="all records, and those of other producers"),
+        pytest.param(audit(p0=42, p1=7), 1, id="all records but one"),
+        pytest.param(audit(p0=60), 8, id="a partition without landed records"),
+        pytest.param(audit(), 50, id="a table without a commit, in which an audit finds no problem"),
     ],
 )
-def test_all_has_landed_when_the_table_is_as_far_as_the_brokers_acknowledged(
-    landed: dict[str, Any], outstanding: int
-) -> None:
+def test_all_records_have_landed_at_the_acknowledged_offsets(landed: dict[str, Any], outstanding: int) -> None:
     assert Produced(3, {0: 42, 1: 8}).outstanding(landed) == outstanding
 
 
-def test_progress_is_none_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_none_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(path: str) -> tuple[int, bytes]:
         raise ReadTimeoutError(HTTPSConnectionPool("api"), path, "timed out")
 

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Enough of an ELF header to tell the architecture."""
+    """Return enough of an ELF header to show the architecture."""
     path = tmp_path / "pause"
     path.write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + b"program")
     return path
@@ -50,7 +50,7 @@ def test_a_program_becomes_an_image(store: Store, program: Path) -> None:
         assert opened.getmember("pause").mode == 0o755
 
 
-def test_code_is_one_more_layer_and_only_that_is_copied(store: Store, program: Path, tmp_path: Path) -> None:
+def test_code_is_a_layer_of_its_own_and_only_that_is_copied(store: Store, program: Path, tmp_path: Path) -> None:
     store.add_program("localhost/runtime:1", program)
     code = tmp_path / "app"
     (code / "firn").mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_code_is_one_more_layer_and_only_that_is_copied(store: Store, program: P
     assert len(copied) == 3, "the new layer, the configuration and the manifest"
 
 
-def test_old_images_and_their_blobs_go(store: Store, program: Path, tmp_path: Path) -> None:
+def test_old_images_and_their_blobs_are_deleted(store: Store, program: Path, tmp_path: Path) -> None:
     store.add_program("localhost/runtime:1", program)
     code = tmp_path / "app"
     code.mkdir()
@@ -77,7 +77,7 @@ def test_old_images_and_their_blobs_go(store: Store, program: Path, tmp_path: Pa
     assert {path.name for path in store.blobs.iterdir()} == needed
 
 
-def test_a_tag_follows_code_and_dockerfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_depends_on_code_and_dockerfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for directory in ("hack/images/operator", "requirements", "firn", "operator", "controllers"):
         (tmp_path / directory).mkdir(parents=True)
         (tmp_path / directory / "file").write_text("x")
@@ -113,7 +113,7 @@ def test_an_engine_gets_named_contexts_and_arguments() -> None:
     ]
 
 
-def test_pushing_tags_and_pushes_what_the_chart_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_covers_the_images_of_the_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = tmp_path / "docker"
     engine.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n')
     engine.chmod(0o755)
@@ -128,13 +128,13 @@ def test_pushing_tags_and_pushes_what_the_chart_asks_for(tmp_path: Path, monkeyp
     ]
 
 
-def test_pushing_without_an_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_reports_a_push_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "container_engine", lambda: None)
     with pytest.raises(Failure, match="Docker or Podman"):
         images.push_all(["firn-operator"], "registry.example.com/data", "1")
 
 
-def test_the_last_stage_of_an_image_with_code_is_what_the_store_appends() -> None:
+def test_the_store_appends_the_last_stage_of_an_image_with_code() -> None:
     for name in images.IMAGES:
         chosen = image(name)
         if chosen.code:
@@ -143,7 +143,7 @@ def test_the_last_stage_of_an_image_with_code_is_what_the_store_appends() -> Non
             assert last == ["runtime", f"COPY app {images.CODE}"]
 
 
-def test_the_base_comes_from_the_release_s_own_archive(tmp_path: Path) -> None:
+def test_the_base_comes_from_the_archive_of_the_release(tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text(
         "# deb http://old.example/debian bookworm main\ndeb [arch=amd64] http://mirror.example/debian bookworm main\n"
     )

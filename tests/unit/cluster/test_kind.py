@@ -38,18 +38,18 @@ def test_a_cluster_is_named_after_its_directory(kind: Kind, tmp_path: Path) -> N
     assert kind.command("delete", "cluster") == ["kind", "delete", "cluster", "--name", kind.name]
 
 
-def test_kind_is_told_the_engine(kind: Kind) -> None:
+def test_kind_runs_with_the_chosen_engine(kind: Kind) -> None:
     assert kind.environment() == {"KIND_EXPERIMENTAL_PROVIDER": "podman"}
 
 
 def engine(directory: Path, name: str, exit_code: int) -> None:
-    """A client program whose engine answers, or not."""
+    """Write a client program. Exit code 0 means that its engine answers."""
     program = directory / name
     program.write_text(f"#!/bin/sh\nexit {exit_code}\n")
     program.chmod(0o755)
 
 
-def test_a_client_without_an_engine_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_an_engine_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     engine(tmp_path, "docker", 1)
     engine(tmp_path, "podman", 1)
@@ -59,7 +59,7 @@ def test_a_client_without_an_engine_does_not_count(tmp_path: Path, monkeypatch: 
         provider.choose("kind", Layout(tmp_path / ".cluster"))
 
 
-def test_auto_takes_kind_where_an_engine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_kind_if_an_engine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     engine(tmp_path, "docker", 1)
     engine(tmp_path, "podman", 0)
@@ -67,7 +67,7 @@ def test_auto_takes_kind_where_an_engine_answers(tmp_path: Path, monkeypatch: py
     assert isinstance(provider.choose("auto", Layout(tmp_path / ".cluster")), Kind)
 
 
-def test_auto_keeps_the_provider_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_the_current_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     engine(tmp_path, "docker", 0)
     (tmp_path / "provider").write_text("local")

@@ -1,4 +1,4 @@
-"""Only the very process that was written down is ended."""
+"""Only the recorded process is stopped."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from hack.support.process import Process
 
 
-def test_a_process_is_ended(tmp_path: Path) -> None:
+def test_a_process_is_stopped(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         Process.write(tmp_path / "process.json", Process.running(child.pid))
         [remembered] = Process.read(tmp_path / "process.json")
@@ -16,7 +16,7 @@ def test_a_process_is_ended(tmp_path: Path) -> None:
     assert child.returncode == -9
 
 
-def test_another_process_with_the_same_number_is_left_alone() -> None:
+def test_another_process_with_the_same_pid_is_not_stopped() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         stranger = Process(child.pid, Process.running(child.pid).started - 1)
         assert not stranger.alive
@@ -25,5 +25,5 @@ def test_another_process_with_the_same_number_is_left_alone() -> None:
         child.kill()
 
 
-def test_nothing_remembered_is_no_process(tmp_path: Path) -> None:
+def test_a_missing_file_lists_no_process(tmp_path: Path) -> None:
     assert Process.read(tmp_path / "missing.json") == []

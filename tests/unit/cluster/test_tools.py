@@ -1,4 +1,4 @@
-"""Programs of one module are built by one run of the compiler, once, and the progress of a long build is shown."""
+"""The compiler runs once for all programs of a module, and a long build shows its progress."""
 
 import os
 import re
@@ -27,7 +27,7 @@ esac
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Command lines of a Go compiler that pretends to build."""
+    """Return the command lines of a fake Go compiler."""
     compiler = tmp_path / "bin" / "go"
     compiler.parent.mkdir()
     compiler.write_text(GO)

@@ -1,4 +1,4 @@
-"""Policies and topics in a whole world of fakes, and what tests ask of it."""
+"""Policies and topics in a world of fakes, and the questions of tests to it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MANY: dict[str, Any] = {"small_files": 200, "due_files": 200, "due_bytes": 10 * 
 
 
 async def world_with(*policies: Manifest, topics: tuple[Manifest, ...] = ()) -> World:
-    """Topics that are ready, and policies that were looked at."""
+    """Return a world with ready topics and reconciled policies."""
     world = World()
     for topic in topics or (gen.topic(),):
         world.cluster.create(topic)
@@ -28,7 +28,7 @@ async def world_with(*policies: Manifest, topics: tuple[Manifest, ...] = ()) -> 
 
 
 async def pass_time(world: World, seconds: int) -> None:
-    """Time goes by, and everybody does what they do."""
+    """Advance the time while operator, pods, drivers and runs work."""
     for _ in range(seconds // 10):
         await world.step()
         world.clock.advance(10.0)
@@ -43,13 +43,13 @@ def active(world: World) -> list[Manifest]:
 
 
 def maintenance(world: World, name: str = "flights") -> Manifest:
-    found: Manifest = world.cluster.topic(name)["status"]["maintenance"]
-    return found
+    section: Manifest = world.cluster.topic(name)["status"]["maintenance"]
+    return section
 
 
 def policy_status(world: World, name: str = "policy", kind: str = COMPACTION) -> Manifest:
-    found: Manifest = world.cluster.resource(kind, name)["status"]
-    return found
+    status: Manifest = world.cluster.resource(kind, name)["status"]
+    return status
 
 
 def annotate(world: World, value: str, name: str = "flights", kind: str = "IcebergTopic") -> None:
@@ -64,8 +64,8 @@ def labelled(**labels: str) -> gen.Modifier:
 
 
 def governing(world: World, section: str = "compaction") -> tuple[str, str] | None:
-    found = (world.cluster.topic("flights")["status"].get("maintenance") or {}).get(section)
-    return (found["policy"], found["because"]) if found else None
+    governed = (world.cluster.topic("flights")["status"].get("maintenance") or {}).get(section)
+    return (governed["policy"], governed["because"]) if governed else None
 
 
 WOULD = {

@@ -1,4 +1,5 @@
-"""Whatever users, dependencies and kills do, in any order: in the end the world is right, quiet, and nothing was lost unasked."""
+"""Users, dependencies and kills act in any order. At the end the world converges and is quiet, and no data was
+deleted without a request."""
 
 import asyncio
 import copy
@@ -45,7 +46,7 @@ class History:
         self.world = World()
         self.number = 0
         self.may_delete: set[str] = set()
-        """Kafka topics that some resource was ever allowed to delete."""
+        """Kafka topics that a resource was ever allowed to delete."""
 
     async def do(self, what: str, name: str, how: object) -> None:
         cluster = self.world.cluster
@@ -60,11 +61,13 @@ class History:
             case "apply", dict() as wanted:
                 kept = {key: cluster.topic(name)["spec"].get(key) for key in ("topicName", "profile")}
                 fresh = {key: value for key, value in {**wanted, **kept}.items() if value is not None}
-                cluster.edit(name, lambda it: it.update(spec=copy.deepcopy(fresh)))
+                cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(fresh)))
             case "delete", _ if place in cluster.objects:
                 cluster.remove(name)
             case "annotate", str(key) if place in cluster.objects:
-                cluster.edit(name, lambda it: _toggle(it["metadata"].setdefault("annotations", {}), key), spec=False)
+                cluster.edit(
+                    name, lambda edited: _toggle(edited["metadata"].setdefault("annotations", {}), key), spec=False
+                )
             case "broker", bool(down):
                 self._problem(self.world.topics.problem, name, down)
             case "catalog", bool(down):
@@ -102,8 +105,8 @@ def _toggle(annotations: dict[str, str], key: str) -> None:
 async def run(steps: list[tuple[str, str, object]]) -> None:
     history = History()
     seen: set[tuple[str, str]] = set()
-    for one in steps:
-        await history.do(*one)
+    for action in steps:
+        await history.do(*action)
         seen |= set(history.world.topics.topics)
     world = history.world
     world.topics.problem.clear()
@@ -111,28 +114,28 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     world.faults.kill_at = None
     await world.settle()
 
-    # Nothing is lost that nobody said to delete.
+    # No data is lost without a request to delete it.
     missing = {topic for _, topic in seen - set(world.topics.topics)}
     assert missing <= history.may_delete
 
-    # Contracts are those of live resources, one at most for a table.
-    live = {it["metadata"]["uid"]: it for it in world.cluster.topics()}
+    # Each contract belongs to a live resource, and each table has at most one.
+    live = {resource["metadata"]["uid"]: resource for resource in world.cluster.topics()}
     contracts = world.cluster.contracts()
     assert contracts.keys() <= live.keys()
     tables = [world.job(uid).table.identifier for uid in contracts]
     assert len(tables) == len(set(tables))
 
-    # Every resource has been answered for, and who is Ready is served.
+    # Every resource was reconciled, and each Ready one has its contract.
     for uid, manifest in live.items():
         status = manifest["status"]
-        found = {it["type"]: it for it in status["conditions"]}
-        # One that is paused has not been looked at since.
-        assert "Paused" in found or status["observedGeneration"] == manifest["metadata"]["generation"]
-        if found["Ready"]["status"] == "True" and "Paused" not in found:
+        conditions = {condition["type"]: condition for condition in status["conditions"]}
+        # A paused resource was not reconciled since.
+        assert "Paused" in conditions or status["observedGeneration"] == manifest["metadata"]["generation"]
+        if conditions["Ready"]["status"] == "True" and "Paused" not in conditions:
             assert uid in contracts
             assert world.job(uid).generation == manifest["metadata"]["generation"]
 
-    # Quiet: another look, and another process, write nothing.
+    # Quiet: another reconcile, and another process, write nothing.
     before = world.faults.writes()
     for _ in range(35):
         await world.step()
@@ -144,5 +147,5 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
 
 @settings(max_examples=settings().max_examples // 3, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(step, min_size=1, max_size=14))
-def test_any_history_comes_out_right(steps: list[tuple[str, str, object]]) -> None:
+def test_any_history_converges_to_the_desired_state(steps: list[tuple[str, str, object]]) -> None:
     asyncio.run(run(steps))

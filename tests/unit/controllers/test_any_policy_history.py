@@ -1,5 +1,5 @@
-"""Whatever happens to policies, topics, runs and the operator, in any order: no table is ever in two runs, who was asked for is served,
-and in the end the world is right and quiet."""
+"""Policies, topics, runs and the operator change in any order. No table is ever in two runs, every request is
+served, and at the end the world converges and is quiet."""
 
 import asyncio
 import copy
@@ -70,7 +70,7 @@ class History:
         match what, how:
             case "CompactionPolicy" | "RetentionPolicy", dict() as wanted:
                 if (names.API_VERSION, what, "demo", name) in cluster.objects:
-                    cluster.edit(name, lambda it: it.update(spec=copy.deepcopy(wanted)), kind=what)
+                    cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(wanted)), kind=what)
                 else:
                     self.number += 1
                     manifest = gen.policy(name, kind=what, **copy.deepcopy(wanted))
@@ -79,15 +79,20 @@ class History:
             case "delete", str(kind) if (names.API_VERSION, kind, "demo", name) in cluster.objects:
                 cluster.remove(name, kind=kind)
             case "label", dict() as labels:
-                cluster.edit(name, lambda it: it["metadata"].update(labels=labels), spec=False)
+                cluster.edit(name, lambda edited: edited["metadata"].update(labels=labels), spec=False)
             case "name", reference:
                 self._name(name, reference)
             case "ask", str(kind):
-                found = kind if name in POLICIES else "IcebergTopic"
-                if (names.API_VERSION, found, "demo", name) in cluster.objects:
+                resource_kind = kind if name in POLICIES else "IcebergTopic"
+                if (names.API_VERSION, resource_kind, "demo", name) in cluster.objects:
                     self.number += 1
                     value = {names.RUN_NOW: str(self.number)}
-                    cluster.edit(name, lambda it: it["metadata"].update(annotations=value), spec=False, kind=found)
+                    cluster.edit(
+                        name,
+                        lambda edited: edited["metadata"].update(annotations=value),
+                        spec=False,
+                        kind=resource_kind,
+                    )
             case "owe", bool(much):
                 self.world.owes(name, **(MANY if much else {}))
             case "fail", outcome:
@@ -111,7 +116,7 @@ class History:
         self.world.cluster.edit(topic, change)
 
     async def round(self) -> None:
-        """Everybody moves once; no table is in two runs at any time."""
+        """Let every process act once, and check that no table is in two runs."""
         world = self.world
         for move in (world.operator_only, world.step):
             try:
@@ -149,7 +154,7 @@ BUSY: list[tuple[str, str, object]] = [
     ("run", "", 1),
     ("ask", "a", "CompactionPolicy"),
 ]
-"""A beginning in which both kinds want the same tables, and runs take their time."""
+"""A start in which both kinds of policies want the same tables, and runs take long."""
 
 
 async def run(steps: list[tuple[str, str, object]]) -> None:
@@ -158,34 +163,38 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     for name in TOPICS:
         world.cluster.create(gen.topic(name))
     await world.settle()
-    for one in steps:
-        await history.do(*one)
+    for action in steps:
+        await history.do(*action)
     world.faults.kill_at = None
     world.maintainer.hold = False
     world.maintainer.says.clear()
     for name in TOPICS:
         world.owes(name)
-    world.clock.advance(LONGEST_RETRY.total_seconds())  # failures pass
-    for _ in range(150):  # closed windows pass, schedules go on
+    world.clock.advance(LONGEST_RETRY.total_seconds())  # the backoff of failures passes
+    for _ in range(150):  # closed windows pass, and schedules continue
         await history.round()
 
-    policies = {(kind, it["metadata"]["name"]): it for kind in KINDS for it in world.cluster.all(kind)}
+    policies = {
+        (kind, resource["metadata"]["name"]): resource for kind in KINDS for resource in world.cluster.all(kind)
+    }
     for (kind, name), policy in policies.items():
         status = policy["status"]
         assert status["observedGeneration"] == policy["metadata"]["generation"]
-        found = {it["type"]: (it["status"], it["reason"]) for it in status["conditions"]}
+        policy_conditions = {
+            condition["type"]: (condition["status"], condition["reason"]) for condition in status["conditions"]
+        }
         valid = "huge" not in str(policy["spec"]) and "0 25" not in str(policy["spec"])
-        assert (found["SpecValid"][0] == "True") is valid
+        assert (policy_conditions["SpecValid"][0] == "True") is valid
         if valid:
             suspended = policy["spec"].get("suspend", False)
-            assert found["Ready"] == (("False", "Suspended") if suspended else ("True", "AllReady"))
-            assert found["MaintenanceHealthy"][0] == "True"
+            assert policy_conditions["Ready"] == (("False", "Suspended") if suspended else ("True", "AllReady"))
+            assert policy_conditions["MaintenanceHealthy"][0] == "True"
         section = "compaction" if kind == "CompactionPolicy" else "retention"
         bound = [t for t in world.cluster.topics() if governor(t, section) == name]
         assert status["topics"] == len(bound)
 
     for topic in world.cluster.topics():
-        conditions = {it["type"]: it for it in topic["status"]["conditions"]}
+        conditions = {condition["type"]: condition for condition in topic["status"]["conditions"]}
         reference = topic["spec"].get("compactionPolicyRef", {}).get("name")
         missing = reference is not None and ("CompactionPolicy", reference) not in policies
         assert (conditions["PoliciesResolved"]["reason"] == "PolicyNotFound") is missing
@@ -197,20 +206,20 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
             assert (kind, policy_name) in policies
             asked = {
                 who: value
-                for who, it in (("topic", topic), ("policy", policies[kind, policy_name]))
-                if (value := it["metadata"].get("annotations", {}).get(names.RUN_NOW))
+                for who, resource in (("topic", topic), ("policy", policies[kind, policy_name]))
+                if (value := resource["metadata"].get("annotations", {}).get(names.RUN_NOW))
             }
             if followed and not policies[kind, policy_name]["spec"].get("suspend"):
                 answered = topic["status"]["maintenance"][section].get("lastRequest", {})
-                assert asked.items() <= answered.items(), "who was asked for is served"
+                assert asked.items() <= answered.items(), "every request is served"
 
-    # Of policies that are gone or changed hands nothing is at work.
+    # No run of a deleted or re-created policy is active.
     live = {policy["metadata"]["uid"] for policy in policies.values()}
     assert all(job["metadata"]["labels"][names.LABEL_POLICY_UID] in live for job in active(world))
 
-    # Quiet: without schedules, another process writes nothing.
+    # Quiet: without schedules another process writes nothing.
     for kind, name in policies:
-        world.cluster.edit(name, lambda it: it["spec"].update(suspend=True), kind=kind)
+        world.cluster.edit(name, lambda manifest: manifest["spec"].update(suspend=True), kind=kind)
     await world.settle()
     for _ in range(15):
         await history.round()
@@ -222,15 +231,15 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
 
 
 def governor(topic: Manifest, section: str) -> str | None:
-    found: Manifest = (topic["status"].get("maintenance") or {}).get(section) or {}
-    return found.get("policy")
+    maintenance: Manifest = (topic["status"].get("maintenance") or {}).get(section) or {}
+    return maintenance.get("policy")
 
 
 @settings(
     max_examples=settings().max_examples // 3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 @given(st.sampled_from([[], BUSY]), st.lists(step, min_size=1, max_size=14))
-def test_any_history_comes_out_right(
+def test_any_history_converges_to_the_desired_state(
     beginning: list[tuple[str, str, object]], steps: list[tuple[str, str, object]]
 ) -> None:
     asyncio.run(run([*beginning, *steps]))

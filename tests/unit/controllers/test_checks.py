@@ -1,4 +1,4 @@
-"""Every way in which a spec is refused, with its reason, and what passes."""
+"""Each way in which a spec is rejected, with its reason, and specs that pass."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,31 +24,30 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spec", "reason", "said"),
     [
-        pytest.param(
-            {"profile": "nope"}, Reason.PROFILE_NOT_FOUND, "classic, outside", id="a profile that is not there"
-        ),
-        pytest.param(
-            {"ingestion": {"group": "nope"}}, Reason.GROUP_NOT_FOUND, "big, default", id="a group that is not there"
-        ),
-        pytest.param(
-            {"table": {"catalog": "nope"}}, Reason.CATALOG_NOT_FOUND, "lake, private", id="a catalog that is not there"
-        ),
+        pytest.param({"profile": "nope"}, Reason.PROFILE_NOT_FOUND, "classic, outside", id="a missing profile"),
+        pytest.param({"ingestion": {"group": "nope"}}, Reason.GROUP_NOT_FOUND, "big, default", id="a missing group"),
+        pytest.param({"table": {"catalog": "nope"}}, Reason.CATALOG_NOT_FOUND, "lake, private", id="a missing catalog"),
         pytest.param(
             {"table": {"catalog": "private"}},
             Reason.NOT_ALLOWED,
             "catalog private",
             id="a catalog of another namespace",
         ),
-        pytest.param({"schema": fields(("a", "strin"))}, Reason.BAD_SCHEMA, "strin", id="a type that is none"),
+        pytest.param({"schema": fields(("a", "strin"))}, Reason.BAD_SCHEMA, "strin", id="an unknown type"),
         pytest.param(
             {"schema": fields(("a", "timestamp_ns"))},
             Reason.BAD_SCHEMA,
             "timestamp_ns",
             id="a type of format version 3",
         ),
-        pytest.param({"schema": fields(("a", "int"), ("a", "int"))}, Reason.BAD_SCHEMA, "same name", id="a field twice"),
         pytest.param(
-            {"schema": fields(("a", "int"), ("A", "int"))}, Reason.BAD_SCHEMA, "case", id="fields alike but for case"
+            {"schema": fields(("a", "int"), ("a", "int"))}, Reason.BAD_SCHEMA, "same name", id="a field twice"
+        ),
+        pytest.param(
+            {"schema": fields(("a", "int"), ("A", "int"))},
+            Reason.BAD_SCHEMA,
+            "case",
+            id="fields that differ only in case",
         ),
         pytest.param({"schema": fields(("_kafka_x", "int"))}, Reason.BAD_SCHEMA, "_kafka", id="a reserved name"),
         pytest.param(
@@ -61,20 +60,24 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             {"config": {"Retention Ms": "1"}},
             Reason.BAD_TOPIC_CONFIG,
             "retention.ms",
-            id="a config name that cannot be",
+            id="an invalid config name",
         ),
         pytest.param(
             {"config": {"retention.ms": " "}}, Reason.BAD_TOPIC_CONFIG, "retention.ms", id="a config without a value"
         ),
         pytest.param(
-            {"table": {"partitionBy": ["month(nope)"]}}, Reason.UNKNOWN_COLUMN, "nope", id="partitioned by no column"
+            {"table": {"partitionBy": ["month(nope)"]}},
+            Reason.UNKNOWN_COLUMN,
+            "nope",
+            id="partitioned by a missing column",
         ),
         pytest.param(
-            {"table": {"partitionBy": ["place.street"]}}, Reason.UNKNOWN_COLUMN, "place", id="partitioned by no member"
+            {"table": {"partitionBy": ["place.street"]}},
+            Reason.UNKNOWN_COLUMN,
+            "place",
+            id="partitioned by a missing member",
         ),
-        pytest.param(
-            {"table": {"partitionBy": ["week(at)"]}}, Reason.BAD_TRANSFORM, "week", id="a transform that is none"
-        ),
+        pytest.param({"table": {"partitionBy": ["week(at)"]}}, Reason.BAD_TRANSFORM, "week", id="an unknown transform"),
         pytest.param({"table": {"partitionBy": ["month(id)"]}}, Reason.BAD_TRANSFORM, "long", id="a month of a number"),
         pytest.param(
             {"table": {"partitionBy": ["bucket(4, delay)"]}}, Reason.BAD_TRANSFORM, "double", id="a bucket of a double"
@@ -90,7 +93,7 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             {"table": {"partitionBy": ["day(at)", "month(at)"]}},
             Reason.BAD_TRANSFORM,
             "keep one",
-            id="two times of a column",
+            id="two time transforms of a column",
         ),
         pytest.param(
             {"table": {"partitionBy": ["bucket(4, id)", "bucket(8, id)"]}},
@@ -102,14 +105,21 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             {"schema": fields(("at", "date"), ("at_day", "int")), "table": {"partitionBy": ["day(at)"]}},
             Reason.BAD_TRANSFORM,
             "at_day",
-            id="a partition field named as a column",
+            id="a partition field with the name of a column",
         ),
-        pytest.param({"table": {"sortBy": ["nope desc"]}}, Reason.UNKNOWN_COLUMN, "nope", id="sorted by no column"),
-        pytest.param({"table": {"sortBy": ["id sideways"]}}, Reason.BAD_TRANSFORM, "sideways", id="sorted sideways"),
+        pytest.param(
+            {"table": {"sortBy": ["nope desc"]}}, Reason.UNKNOWN_COLUMN, "nope", id="sorted by a missing column"
+        ),
+        pytest.param(
+            {"table": {"sortBy": ["id sideways"]}},
+            Reason.BAD_TRANSFORM,
+            "sideways",
+            id="sorted in an unknown direction",
+        ),
         pytest.param({"table": {"sortBy": ["tags"]}}, Reason.BAD_TRANSFORM, "list", id="sorted by a list"),
     ],
 )
-def test_refused(spec: dict[str, Any], reason: Reason, said: str) -> None:
+def test_an_invalid_spec_has_its_reason(spec: dict[str, Any], reason: Reason, said: str) -> None:
     failure = checks.first_failure(gen.observed(gen.topic(**spec)))
     assert failure is not None
     assert failure.reason == reason
@@ -135,7 +145,7 @@ def test_refused(spec: dict[str, Any], reason: Reason, said: str) -> None:
         pytest.param({"config": {"retention.ms": "-1"}}, id="a config"),
     ],
 )
-def test_accepted(spec: dict[str, Any]) -> None:
+def test_a_valid_spec_passes(spec: dict[str, Any]) -> None:
     assert refused(gen.observed(gen.topic(**spec))) is None
 
 
@@ -143,14 +153,14 @@ def test_accepted(spec: dict[str, Any]) -> None:
     ("spec", "kind"),
     [({"profile": "outside"}, "profile outside"), ({"ingestion": {"group": "big"}}, "ingestion group big")],
 )
-def test_what_is_for_other_namespaces_is_not_allowed(spec: dict[str, Any], kind: str) -> None:
+def test_resources_for_other_namespaces_are_not_allowed(spec: dict[str, Any], kind: str) -> None:
     failure = checks.first_failure(gen.observed(gen.topic(namespace="elsewhere", **spec)))
     assert failure is not None
     assert (failure.reason, kind in failure.message) == (Reason.NOT_ALLOWED, True)
 
 
 @pytest.mark.parametrize("what", ["topic_rival", "table_rival"])
-def test_an_older_resource_keeps_what_it_has(what: str) -> None:
+def test_an_older_resource_keeps_its_topic_and_table(what: str) -> None:
     rival: dict[str, Any] = {what: gen.observed(gen.topic("older")).entry}
     failure = checks.first_failure(gen.observed(**rival))
     assert failure is not None
@@ -162,7 +172,7 @@ TARGET = TableTarget(catalog="lake", namespace="demo", name="flights")
 
 
 def after(*columns: Column, before: tuple[Column, ...]) -> str | None:
-    """Return the failure of a spec with ``columns`` where ingestion runs with ``before``, or None."""
+    """Return the failure of a spec with ``columns`` while ingestion runs with ``before``, or None."""
     observed = gen.observed(job=True)
     job = observed.job
     assert job is not None
@@ -190,7 +200,7 @@ INT, LONG = Column(name="n", type="int"), Column(name="n", type="long")
         pytest.param(Column(name="n", type="int", required=True), INT, True, id="required to optional"),
         pytest.param(INT, Column(name="n", type="int", required=True), False, id="optional to required"),
         pytest.param(INT, Column(name="n", type="int", doc="a number"), True, id="a doc"),
-        pytest.param(INT, Column(name="m", type="int"), False, id="renamed, which is removed and added"),
+        pytest.param(INT, Column(name="m", type="int"), False, id="renamed: removed and added"),
         pytest.param(
             Column(name="n", type="struct<a: int>"),
             Column(name="n", type="struct<b: string, a: long>"),
@@ -211,7 +221,7 @@ INT, LONG = Column(name="n", type="int"), Column(name="n", type="long")
         ),
     ],
 )
-def test_schema_changes(before: Column, now: Column, allowed: bool) -> None:
+def test_a_schema_change_is_allowed_or_rejected(before: Column, now: Column, allowed: bool) -> None:
     assert after(now, before=(before,)) == (None if allowed else Reason.INCOMPATIBLE_SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""Whatever happens to the operator, the world comes out the same; and a world that is right is left alone."""
+"""The world converges to the same state whatever happens to the operator, and a converged world is not changed."""
 
 import copy
 from collections.abc import Callable
@@ -42,7 +42,7 @@ STORIES: list[Story] = [created, created_in_version_3, created_on_diskless_broke
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-async def test_a_second_look_writes_nothing(story: Story) -> None:
+async def test_a_second_reconcile_writes_nothing(story: Story) -> None:
     world = World()
     story(world)
     await world.settle()
@@ -74,7 +74,7 @@ async def calls_of(story: Story) -> tuple[int, World]:
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-async def test_killed_at_any_call_it_comes_out_the_same(story: Story, after_effect: bool) -> None:
+async def test_an_operator_killed_at_any_call_converges_to_the_same_state(story: Story, after_effect: bool) -> None:
     calls, undisturbed = await calls_of(story)
     for number in range(1, calls + 1):
         world = World()
@@ -85,7 +85,7 @@ async def test_killed_at_any_call_it_comes_out_the_same(story: Story, after_effe
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-async def test_killed_at_any_call_of_a_deletion_nothing_is_left(after_effect: bool) -> None:
+async def test_an_operator_killed_during_a_deletion_leaves_nothing(after_effect: bool) -> None:
     number = 0
     while True:
         number += 1
@@ -119,7 +119,7 @@ async def test_a_resource_deleted_while_no_operator_ran_leaves_no_contract() -> 
     assert world.tables.tables
 
 
-async def test_a_contract_of_a_live_resource_is_not_an_orphan_though_the_index_lacks_it() -> None:
+async def test_a_contract_of_an_unindexed_resource_is_no_orphan() -> None:
     world = World()
     created(world)
     await world.settle()
@@ -130,7 +130,7 @@ async def test_a_contract_of_a_live_resource_is_not_an_orphan_though_the_index_l
     assert world.cluster.contracts() == before
 
 
-async def test_a_recreated_resource_takes_over_what_was_kept() -> None:
+async def test_a_recreated_resource_adopts_the_kept_topic_and_table() -> None:
     world = World()
     created(world)
     await world.settle()
@@ -148,7 +148,7 @@ async def test_a_recreated_resource_takes_over_what_was_kept() -> None:
     assert world.tables.tables["lake.demo.flights"].owner == "uid-2"
 
 
-async def test_dependencies_that_come_and_go_are_said_and_forgotten() -> None:
+async def test_conditions_report_failed_dependencies_and_recover() -> None:
     world = World()
     created(world)
     await world.settle()
@@ -160,14 +160,14 @@ async def test_dependencies_that_come_and_go_are_said_and_forgotten() -> None:
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
     assert world.conditions()["Ready"] == ("False", "NotReady")
     assert world.conditions()["Reconciling"] == ("True", "WaitingForDependency")
-    assert world.cluster.contracts(), "ingestion goes on as far as it can"
+    assert world.cluster.contracts(), "ingestion continues"
     world.topics.problem.clear()
     world.tables.problem.clear()
     await world.settle()
     assert world.state() == right
 
 
-async def test_a_catalog_that_is_down_when_the_topic_is_made_holds_back_only_the_table() -> None:
+async def test_a_catalog_outage_delays_only_the_table() -> None:
     world = World()
     world.tables.problem["lake"] = UnavailableError("nobody answers")
     created(world)
@@ -180,7 +180,7 @@ async def test_a_catalog_that_is_down_when_the_topic_is_made_holds_back_only_the
     assert world.conditions()["TopicReady"] == ("True", "Created")
 
 
-async def test_a_new_template_hash_of_the_operator_alone_touches_no_pod() -> None:
+async def test_a_new_hash_without_a_new_template_restarts_no_pod() -> None:
     world = World()
     created(world)
     await world.settle()
@@ -188,4 +188,6 @@ async def test_a_new_template_hash_of_the_operator_alone_touches_no_pod() -> Non
     world.start()
     await world.settle()
     assert world.cluster.pod_states == before
-    assert all(names.TEMPLATE_HASH in it["metadata"]["annotations"] for it in world.cluster.contracts().values())
+    assert all(
+        names.TEMPLATE_HASH in contract["metadata"]["annotations"] for contract in world.cluster.contracts().values()
+    )

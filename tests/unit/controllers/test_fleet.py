@@ -1,4 +1,4 @@
-"""A profile's brokers: what is rendered, how it starts, how it rolls, how it grows, and what is said of it."""
+"""The brokers of a profile: rendered objects, start script, rolls, growth and health."""
 
 import os
 import re
@@ -26,22 +26,22 @@ OWNER = Owner("firn-system", "config-uid")
 
 
 def fleet(live: StatefulSetState | None = None, **profile: Any) -> KafkaFleet:
-    found = kinds.managed_fleet(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
-    assert isinstance(found, KafkaFleet)
-    return found
+    managed = kinds.managed_fleet(gen.config(profiles={"classic": profile}), "classic", OWNER, live)
+    assert isinstance(managed, KafkaFleet)
+    return managed
 
 
-def container(found: KafkaFleet) -> Manifest:
-    spec = stateful_set.build(found, 0)["spec"]["template"]["spec"]
+def container(managed: KafkaFleet) -> Manifest:
+    spec = stateful_set.build(managed, 0)["spec"]["template"]["spec"]
     (only,) = spec["containers"]
     return only
 
 
-def environment(found: KafkaFleet) -> dict[str, str]:
-    return {it["name"]: it.get("value", "") for it in container(found)["env"]}
+def environment(managed: KafkaFleet) -> dict[str, str]:
+    return {variable["name"]: variable.get("value", "") for variable in container(managed)["env"]}
 
 
-# What is rendered
+# Rendered objects
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def environment(found: KafkaFleet) -> dict[str, str]:
 def test_quorum_and_replication_follow_the_number_of_brokers(
     replicas: int, voters: int, factor: str, in_sync: str
 ) -> None:
-    found = fleet(replicas=replicas)
-    properties = config_map.properties(found)
-    assert len(properties["controller.quorum.voters"].split(",")) == voters == found.voters
+    managed = fleet(replicas=replicas)
+    properties = config_map.properties(managed)
+    assert len(properties["controller.quorum.voters"].split(",")) == voters == managed.voters
     for key in (
         "default.replication.factor",
         "offsets.topic.replication.factor",
@@ -71,7 +71,7 @@ def test_voters_are_named_as_the_headless_service_resolves_them() -> None:
     assert builders.headless_service(fleet())["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_topics_are_not_made_by_mistake_and_record_times_are_not_judged() -> None:
+def test_brokers_create_no_topics_and_accept_any_record_time() -> None:
     properties = config_map.properties(fleet())
     assert properties["auto.create.topics.enable"] == "false"
     assert properties["log.message.timestamp.after.max.ms"] == str(2**63 - 1)
@@ -81,38 +81,38 @@ def test_a_profiles_own_config_wins() -> None:
     assert config_map.properties(fleet(config={"num.partitions": "7"}))["num.partitions"] == "7"
 
 
-def test_a_broker_that_restarts_before_its_turn_starts_from_what_it_ran_with() -> None:
-    """Pods of the old template must not see the new configuration: it may be what no broker comes back with."""
+def test_a_broker_that_restarts_before_its_turn_keeps_its_config() -> None:
+    """Pods of the old template must not read the new configuration, because brokers may not start with it."""
     plain, changed = fleet(), fleet(config={"num.io.threads": "none"})
-    names_ = [config_map.build(it)["metadata"]["name"] for it in (plain, changed)]
+    names_ = [config_map.build(managed)["metadata"]["name"] for managed in (plain, changed)]
     assert len(set(names_)) == 2
-    for found, name in zip((plain, changed), names_, strict=True):
-        volumes = stateful_set.build(found, 0)["spec"]["template"]["spec"]["volumes"]
-        assert next(it["configMap"]["name"] for it in volumes if it["name"] == "config") == name
+    for managed, name in zip((plain, changed), names_, strict=True):
+        volumes = stateful_set.build(managed, 0)["spec"]["template"]["spec"]["volumes"]
+        assert next(volume["configMap"]["name"] for volume in volumes if volume["name"] == "config") == name
     assert config_map.name(fleet(metadataVersion="4.1")) == config_map.name(fleet(metadataVersion="4.2"))
 
 
-def test_line_ends_and_backslashes_survive_in_properties() -> None:
+def test_line_ends_and_backslashes_are_kept_in_properties() -> None:
     assert "note=a\\nb\\\\c\n" in config_map.text(fleet(config={"note": "a\nb\\c"}))
 
 
 def test_cluster_ids_are_lasting_distinct_and_well_formed() -> None:
     ids = {layout.cluster_id(namespace, f"p{number}") for namespace in ("a", "b") for number in range(500)}
     assert len(ids) == 1000
-    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", it) for it in ids)
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", cluster_id) for cluster_id in ids)
     assert layout.cluster_id("firn-system", "classic") == layout.cluster_id("firn-system", "classic")
 
 
 def test_every_object_is_owned_labelled_and_hashed() -> None:
-    found = fleet(external={"host": "h"})
+    managed = fleet(external={"host": "h"})
     objects = [
-        config_map.build(found),
-        builders.headless_service(found),
-        builders.bootstrap_service(found),
-        *builders.external_services(found),
-        builders.disruption_budget(found),
-        stateful_set.build(found, 0),
-        metadata_version.build(found, "4.2"),
+        config_map.build(managed),
+        builders.headless_service(managed),
+        builders.bootstrap_service(managed),
+        *builders.external_services(managed),
+        builders.disruption_budget(managed),
+        stateful_set.build(managed, 0),
+        metadata_version.build(managed, "4.2"),
     ]
     for manifest in objects:
         metadata = manifest["metadata"]
@@ -121,7 +121,7 @@ def test_every_object_is_owned_labelled_and_hashed() -> None:
         assert metadata["labels"][names.LABEL_MANAGED_BY] == "firn"
         assert metadata["labels"][names.LABEL_PROFILE] == "classic"
         assert metadata["annotations"][names.TEMPLATE_HASH]
-    assert len({(it["kind"], it["metadata"]["name"]) for it in objects}) == len(objects)
+    assert len({(child["kind"], child["metadata"]["name"]) for child in objects}) == len(objects)
 
 
 def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
@@ -129,34 +129,38 @@ def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
     live = gen.stateful_set(replicas=3, manifest=first)
     smaller = fleet(live, replicas=1, storage={"size": "99Gi"})
     assert (smaller.replicas, smaller.voters, smaller.storage_size) == (3, 3, "10Gi")
-    assert config_map.properties(smaller)["default.replication.factor"] == "3", "new topics leave it to the brokers"
+    assert config_map.properties(smaller)["default.replication.factor"] == "3", (
+        "new topics get the default of the brokers"
+    )
     assert fleet(live, replicas=5).replicas == 5
 
 
 def test_the_quorum_of_a_fleet_that_grows_stays_as_it_was_created() -> None:
-    """Two new, empty voters would be a majority that forgets everything."""
+    """Two new, empty voters would be a majority without data."""
     first = stateful_set.build(fleet(replicas=1), 0)
     grown = fleet(gen.stateful_set(replicas=1, manifest=first), replicas=3)
     assert (grown.replicas, grown.voters) == (3, 1)
     assert config_map.properties(grown)["controller.quorum.voters"].startswith("0@")
 
 
-def test_growing_needs_no_other_pod_template_than_the_replication_factor() -> None:
+def test_growth_changes_only_the_replication_factor_in_the_template() -> None:
     first = stateful_set.build(fleet(replicas=3, external={"host": "h"}), 0)
     more = stateful_set.build(fleet(gen.stateful_set(manifest=first), replicas=6, external={"host": "h"}), 0)
     assert children.template_hash(first) == children.template_hash(more)
 
 
 def test_a_changed_config_changes_the_pod_template() -> None:
-    plain, changed = (stateful_set.build(fleet(config=it), 0) for it in ({}, {"num.io.threads": "9"}))
+    plain, changed = (stateful_set.build(fleet(config=config), 0) for config in ({}, {"num.io.threads": "9"}))
     assert children.template_hash(plain) != children.template_hash(changed)
 
 
-# How a broker starts
+# Start script
 
 
-def start(found: KafkaFleet, tmp_path: Path, ordinal: int, formatted: bool = False) -> tuple[dict[str, str], list[str]]:
-    """Runs start.sh with Kafka's tools replaced by recorders: the configuration it starts with, and the calls it makes."""
+def start(
+    managed: KafkaFleet, tmp_path: Path, ordinal: int, formatted: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Run start.sh with recorders in place of Kafka's tools, and return the configuration and the calls."""
     tools, data, configured, tmp = (tmp_path / name for name in ("bin", "data", "config", "tmp"))
     for directory in (tools, data / "log", configured, tmp):
         directory.mkdir(parents=True, exist_ok=True)
@@ -165,12 +169,12 @@ def start(found: KafkaFleet, tmp_path: Path, ordinal: int, formatted: bool = Fal
         (tools / name).chmod(0o755)
     if formatted:
         (data / "log" / "meta.properties").touch()
-    for name, text in config_map.build(found)["data"].items():
+    for name, text in config_map.build(managed)["data"].items():
         (configured / name).write_text(text)
     script = configured / "start.sh"
     text = script.read_text().replace("/opt/kafka/bin", str(tools)).replace(layout.DATA_PATH, str(data))
     script.write_text(text.replace(layout.CONFIG_PATH, str(configured)).replace("/tmp/server", f"{tmp}/server"))
-    variables = {**environment(found), "HOSTNAME": f"firn-broker-classic-{ordinal}", "PATH": os.environ["PATH"]}
+    variables = {**environment(managed), "HOSTNAME": f"firn-broker-classic-{ordinal}", "PATH": os.environ["PATH"]}
     variables["NODE_IP"] = "10.0.0.9"
     subprocess.run(["/bin/sh", str(script)], env=variables, check=True, timeout=30)
     lines = (tmp / "server.properties").read_text().splitlines()
@@ -201,7 +205,7 @@ def test_a_volume_with_data_is_not_formatted(tmp_path: Path) -> None:
     assert [call.split()[0] for call in calls] == ["kafka-server-start.sh"]
 
 
-def test_a_configured_metadata_version_is_formatted_with(tmp_path: Path) -> None:
+def test_a_volume_is_formatted_with_the_configured_metadata_version(tmp_path: Path) -> None:
     _, calls = start(fleet(metadataVersion="4.1"), tmp_path, 0)
     assert calls[0].endswith("--release-version 4.1")
 
@@ -215,16 +219,16 @@ def test_a_configured_metadata_version_is_formatted_with(tmp_path: Path) -> None
     ],
     ids=["a node port", "a node port on the broker's own node", "a load balancer"],
 )
-def test_clients_outside_are_told_where(tmp_path: Path, external: dict[str, Any], advertised: str) -> None:
+def test_the_start_script_sets_the_external_address(tmp_path: Path, external: dict[str, Any], advertised: str) -> None:
     properties, _ = start(fleet(external=external), tmp_path, 1)
     assert properties["advertised.listeners"].split(",")[1] == advertised
     assert "EXTERNAL:PLAINTEXT" in properties["listener.security.protocol.map"]
 
 
-def test_every_broker_has_a_service_of_its_own_for_clients_outside() -> None:
+def test_every_broker_has_its_own_external_service() -> None:
     bootstrap, *brokers = builders.external_services(fleet(external={"host": "h", "port": 31000}))
     assert bootstrap["spec"]["ports"][0]["nodePort"] == 31000
-    assert [it["spec"]["ports"][0]["nodePort"] for it in brokers] == [31001, 31002, 31003]
+    assert [manifest["spec"]["ports"][0]["nodePort"] for manifest in brokers] == [31001, 31002, 31003]
     assert brokers[1]["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "firn-broker-classic-1"
 
 
@@ -240,13 +244,13 @@ UP = FleetState(brokers=3, under_replicated=0)
 
 def pods(*hashes: str, down: Sequence[int] = ()) -> list[PodState]:
     return [
-        gen.pod(f"firn-broker-classic-{number}", template_hash=it, ready=number not in down)
-        for number, it in enumerate(hashes)
+        gen.pod(f"firn-broker-classic-{number}", template_hash=hash_, ready=number not in down)
+        for number, hash_ in enumerate(hashes)
     ]
 
 
 @pytest.mark.parametrize(
-    ("live", "found", "admin", "partition"),
+    ("live", "states", "admin", "partition"),
     [
         pytest.param(None, [], None, 0, id="a new fleet"),
         pytest.param(gen.stateful_set(), pods("new", "new", "new"), UP, 0, id="nothing to do"),
@@ -255,17 +259,21 @@ def pods(*hashes: str, down: Sequence[int] = ()) -> list[PodState]:
             pods("old", "old", "old"),
             UP,
             3,
-            id="a new template moves nothing by itself",
+            id="a new template alone moves nothing",
         ),
         pytest.param(
             gen.stateful_set(template_hash="old"),
             pods("old", "old", "old", down=(0, 1, 2)),
             None,
             0,
-            id="nothing runs, all at once",
+            id="no pod runs: all at once",
         ),
         pytest.param(
-            gen.stateful_set(partition=3), pods("old", "old", "old"), UP, 2, id="the first one, all being well"
+            gen.stateful_set(partition=3),
+            pods("old", "old", "old"),
+            UP,
+            2,
+            id="the first broker, if the fleet is healthy",
         ),
         pytest.param(
             gen.stateful_set(partition=3), pods("old", "old", "old"), FleetState(3, 4), 3, id="not while replicas lag"
@@ -277,49 +285,51 @@ def pods(*hashes: str, down: Sequence[int] = ()) -> list[PodState]:
             3,
             id="not with a broker missing",
         ),
-        pytest.param(gen.stateful_set(partition=3), pods("old", "old", "old"), None, 3, id="not while nobody answers"),
+        pytest.param(gen.stateful_set(partition=3), pods("old", "old", "old"), None, 3, id="not without an answer"),
         pytest.param(
             gen.stateful_set(partition=3),
             pods("old", "old", "old", down=(0,)),
             UP,
             3,
-            id="not while another one is down",
+            id="not while another broker is down",
         ),
         pytest.param(
             gen.stateful_set(partition=3),
             pods("old", "old", "old", down=(2,)),
             FleetState(2, 9),
             2,
-            id="one that is down costs nothing",
+            id="the broker that is down may restart",
         ),
-        pytest.param(gen.stateful_set(partition=2), pods("old", "old", "old"), UP, 2, id="wait for the one under way"),
+        pytest.param(
+            gen.stateful_set(partition=2), pods("old", "old", "old"), UP, 2, id="wait for the broker under way"
+        ),
         pytest.param(
             gen.stateful_set(partition=2),
             pods("old", "old", "new", down=(2,)),
             UP,
             2,
-            id="wait until the new one is ready",
+            id="wait until the new broker is ready",
         ),
-        pytest.param(gen.stateful_set(partition=2), pods("old", "old", "new"), UP, 1, id="the next one"),
-        pytest.param(gen.stateful_set(partition=1), pods("old", "new", "new"), UP, 0, id="the last one"),
-        pytest.param(gen.stateful_set(partition=2), pods("old", "old"), UP, 2, id="wait for a pod that is gone"),
+        pytest.param(gen.stateful_set(partition=2), pods("old", "old", "new"), UP, 1, id="the next broker"),
+        pytest.param(gen.stateful_set(partition=1), pods("old", "new", "new"), UP, 0, id="the last broker"),
+        pytest.param(gen.stateful_set(partition=2), pods("old", "old"), UP, 2, id="wait for a missing pod"),
         pytest.param(
             gen.stateful_set(partition=3, generation_observed=False),
             pods("old", "old", "old"),
             UP,
             3,
-            id="wait for Kubernetes to look",
+            id="wait for the StatefulSet controller",
         ),
     ],
 )
-def test_partition(
-    live: StatefulSetState | None, found: list[PodState], admin: FleetState | None, partition: int
+def test_a_step_of_the_roll_sets_the_partition(
+    live: StatefulSetState | None, states: list[PodState], admin: FleetState | None, partition: int
 ) -> None:
-    assert rollout.step("new", live, found, admin, 3).partition == partition
+    assert rollout.step("new", live, states, admin, 3).partition == partition
 
 
 @pytest.mark.parametrize(
-    ("partition", "found", "admin", "waits"),
+    ("partition", "states", "admin", "waits"),
     [
         (2, pods("old", "old", "new", down=(2,)), UP, "until pod firn-broker-classic-2 is replaced and ready"),
         (2, pods("old"), UP, "until pod firn-broker-classic-2 is replaced and ready"),
@@ -335,14 +345,14 @@ def test_partition(
         (3, pods("old", "old", "old"), UP, None),
     ],
 )
-def test_what_the_next_broker_waits_for(
-    partition: int, found: list[PodState], admin: FleetState | None, waits: str | None
+def test_a_step_of_the_roll_names_its_wait(
+    partition: int, states: list[PodState], admin: FleetState | None, waits: str | None
 ) -> None:
-    assert rollout.step("new", gen.stateful_set(partition=partition), found, admin, 3).waits == waits
+    assert rollout.step("new", gen.stateful_set(partition=partition), states, admin, 3).waits == waits
 
 
 @pytest.mark.parametrize(
-    ("live", "found", "under_way"),
+    ("live", "states", "under_way"),
     [
         (None, [], False),
         (gen.stateful_set(), pods("new", "new", "new"), False),
@@ -350,20 +360,20 @@ def test_what_the_next_broker_waits_for(
         (gen.stateful_set(update_revision="2", partition=0), pods("new", "new", "new", down=(0,)), True),
         (gen.stateful_set(), pods("new", "new", "new", down=(0,)), False),
     ],
-    ids=["a new fleet", "settled", "all are old", "the last one is not ready yet", "one fell over later"],
+    ids=["a new fleet", "settled", "all are old", "the last broker is not ready yet", "a broker fails later"],
 )
 def test_a_roll_is_under_way_until_the_last_broker_is_ready(
-    live: StatefulSetState | None, found: list[PodState], under_way: bool
+    live: StatefulSetState | None, states: list[PodState], under_way: bool
 ) -> None:
-    assert rollout.under_way("new", live, found) is under_way
+    assert rollout.under_way("new", live, states) is under_way
 
 
-def test_a_single_broker_rolls_without_asking() -> None:
+def test_a_single_broker_rolls_without_a_check_of_replicas() -> None:
     assert rollout.step("new", gen.stateful_set(replicas=1, partition=1), pods("old"), None, 1).partition == 0
 
 
 @pytest.mark.parametrize("lagging", [0, 1], ids=["all in sync", "replicas lag for a while"])
-async def test_a_new_image_reaches_the_brokers_one_by_one(lagging: int) -> None:
+async def test_a_new_image_rolls_the_brokers_one_by_one(lagging: int) -> None:
     world = World()
     await world.settle()
     world.topics.under_replicated = lagging
@@ -376,7 +386,7 @@ async def test_a_new_image_reaches_the_brokers_one_by_one(lagging: int) -> None:
         now = dict(world.cluster.pod_states)
         most_at_once = max(most_at_once, sum(now[name] != before[name] for name in now))
         if lagging and round_ < 10:
-            assert now == before, "no broker goes while replicas lag"
+            assert now == before, "no broker restarts while replicas lag"
         if round_ == 10:
             world.topics.under_replicated = 0
         before = now
@@ -396,17 +406,17 @@ def metadata_jobs(world: World) -> list[Manifest]:
     return [live for place, live in world.cluster.objects.items() if place[1] == "Job"]
 
 
-def told(world: World) -> list[str]:
+def event_reasons(world: World) -> list[str]:
     return [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
 
 
 def live_version(live: StatefulSetState | None) -> str | None:
     assert live is not None
-    found: str | None = live.manifest["metadata"]["annotations"].get(layout.METADATA_VERSION)
-    return found
+    version: str | None = live.manifest["metadata"]["annotations"].get(layout.METADATA_VERSION)
+    return version
 
 
-@pytest.mark.parametrize("before", ["4.1", None], ids=["one was named before", "none was named before"])
+@pytest.mark.parametrize("before", ["4.1", None], ids=["with an earlier version", "without an earlier version"])
 async def test_a_metadata_version_is_finalised_once_all_brokers_are_new(before: str | None) -> None:
     world = World(gen.config(profiles={"classic": {"metadataVersion": before}}))
     await world.settle()
@@ -417,48 +427,50 @@ async def test_a_metadata_version_is_finalised_once_all_brokers_are_new(before: 
     earlier = len(metadata_jobs(world))
     world.start(upgraded("4.2"))
     await world.step()
-    assert len(metadata_jobs(world)) == earlier, "not before the brokers are new"
+    assert len(metadata_jobs(world)) == earlier, "not before all brokers are new"
     await world.settle()
     job = metadata_jobs(world)[-1]
     assert len(metadata_jobs(world)) == earlier + 1
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "kafka:next"
     assert container["command"][-1] == "4.2"
-    assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == before, "not before it is done"
+    assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == before, (
+        "not before the Job has ended"
+    )
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     pods_before = dict(world.cluster.pod_states)
     await world.settle()
     assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == "4.2"
     assert world.cluster.pod_states == pods_before, "finalising restarts nothing"
-    assert told(world).count("MetadataVersionFinalised") == earlier + 1
+    assert event_reasons(world).count("MetadataVersionFinalised") == earlier + 1
 
 
-async def test_a_metadata_version_that_cannot_be_finalised_is_said_until_it_is_corrected() -> None:
+async def test_a_metadata_version_that_cannot_be_finalised_is_reported() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
     world.start(upgraded("9.9"))
     await world.settle()
     (job,) = metadata_jobs(world)
-    assert world.operator.board.fleet("classic").degraded == "", "a Job that runs is no trouble"
+    assert world.operator.board.fleet("classic").degraded == "", "a running Job is no problem"
     job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
     await world.settle()
-    found = world.operator.board.fleet("classic")
-    assert found.problem is None
-    assert f"kubectl -n firn-system logs job/{job['metadata']['name']}" in found.degraded
-    assert "9.9" in found.degraded
-    assert told(world).count("Degraded") == 1
+    fleet_health = world.operator.board.fleet("classic")
+    assert fleet_health.problem is None
+    assert f"kubectl -n firn-system logs job/{job['metadata']['name']}" in fleet_health.degraded
+    assert "9.9" in fleet_health.degraded
+    assert event_reasons(world).count("Degraded") == 1
     assert world.conditions()["Ready"] == ("True", "AllReady")
     assert "Reconciling" not in world.conditions()
     world.start(upgraded(None))
-    world.operator.board.fleets["classic"] = found
+    world.operator.board.fleets["classic"] = fleet_health
     await world.settle()
     assert world.operator.board.fleet("classic").degraded == ""
-    assert told(world).count("Recovered") == 1
+    assert event_reasons(world).count("Recovered") == 1
 
 
 def finalise(tmp_path: Path, mapping: str) -> list[str]:
-    """Runs the Job's command with Kafka's tool replaced by a recorder that knows ``mapping``: the calls it makes."""
+    """Run the Job's command with a recorder in place of Kafka's tool, which knows ``mapping``, and return the calls."""
     tool = tmp_path / "kafka-features.sh"
     tool.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in *version-mapping*) {mapping} ;; esac\n')
     tool.chmod(0o755)
@@ -469,7 +481,7 @@ def finalise(tmp_path: Path, mapping: str) -> list[str]:
     return (tmp_path / "calls").read_text().splitlines()
 
 
-def test_all_features_of_a_release_are_finalised_but_the_quorum_stays_static(tmp_path: Path) -> None:
+def test_all_features_are_finalised_except_the_dynamic_quorum(tmp_path: Path) -> None:
     said = "printf 'metadata.version=29 (4.2)\nkraft.version=1\ntransaction.version=2\nshare.version=1\n'"
     server = "--bootstrap-server firn-broker-classic-bootstrap.firn-system.svc:9092"
     assert finalise(tmp_path, said) == [
@@ -478,11 +490,11 @@ def test_all_features_of_a_release_are_finalised_but_the_quorum_stays_static(tmp
     ]
 
 
-def test_a_release_that_kafka_does_not_know_finalises_nothing(tmp_path: Path) -> None:
+def test_an_unknown_release_finalises_nothing(tmp_path: Path) -> None:
     assert len(finalise(tmp_path, "exit 1")) == 1
 
 
-async def test_a_broker_that_does_not_come_back_stops_the_roll_until_the_setting_is_corrected() -> None:
+async def test_a_broker_that_does_not_become_ready_stops_the_roll() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -490,26 +502,26 @@ async def test_a_broker_that_does_not_come_back_stops_the_roll_until_the_setting
     world.cluster.broken_images.add("kafka:broken")
     world.start(upgraded(None, "kafka:broken"))
     await world.settle()
-    down = [it.name for it in world.cluster.pod_states.values() if not it.ready]
-    assert down == ["firn-broker-classic-2"], "the others keep what they run"
+    down = [pod.name for pod in world.cluster.pod_states.values() if not pod.ready]
+    assert down == ["firn-broker-classic-2"], "the other brokers keep their configuration"
     assert world.conditions()["Ready"] == ("True", "AllReady")
     assert world.conditions()["Reconciling"] == ("True", "RollingOut")
     assert "firn-broker-classic-2" in world.message("Reconciling")
-    assert told(world).count("Degraded") == 1
-    assert "RolledOut" not in told(world)
+    assert event_reasons(world).count("Degraded") == 1
+    assert "RolledOut" not in event_reasons(world)
     world.start(upgraded(None, "kafka:mended"))
     await world.settle()
     live = await world.cluster.stateful_set("firn-broker-classic")
     assert live is not None
     assert (live.updated, live.ready, live.partition) == (3, 3, 0)
     assert "Reconciling" not in world.conditions()
-    assert told(world).count("RolledOut") == 1
+    assert event_reasons(world).count("RolledOut") == 1
     assert configurations == [
         place[3] for place in world.cluster.objects if place[3].startswith("firn-broker-classic-")
     ]
 
 
-async def test_the_configuration_of_before_stays_until_no_broker_starts_from_it() -> None:
+async def test_an_old_config_map_stays_while_a_broker_uses_it() -> None:
     def configurations() -> set[str]:
         return {place[3] for place in world.cluster.objects if place[1] == "ConfigMap" and "broker-classic" in place[3]}
 
@@ -526,7 +538,7 @@ async def test_the_configuration_of_before_stays_until_no_broker_starts_from_it(
     assert not before & configurations()
 
 
-async def test_scaling_down_is_refused_and_said_once() -> None:
+async def test_a_scale_down_is_rejected_and_reported_once() -> None:
     world = World()
     await world.settle()
     world.start(gen.config(profiles={"classic": {"replicas": 1}}))
@@ -543,12 +555,12 @@ async def test_scaling_down_is_refused_and_said_once() -> None:
         (None, []),
         ({"type": "LoadBalancer", "hosts": ["a", "b", "c"]}, ["", "-0", "-1", "-2"]),
     ],
-    ids=["none any more", "another kind"],
+    ids=["removed", "another kind"],
 )
-async def test_ways_in_from_outside_are_those_of_the_configuration(then: Any, left: list[str]) -> None:
+async def test_external_services_follow_the_configuration(then: Any, left: list[str]) -> None:
     def outside() -> list[str]:
-        found = (place[3] for place in world.cluster.objects if place[1] == "Service" and "external" in place[3])
-        return sorted(name.removeprefix("firn-broker-classic-external") for name in found)
+        place_names = (place[3] for place in world.cluster.objects if place[1] == "Service" and "external" in place[3])
+        return sorted(name.removeprefix("firn-broker-classic-external") for name in place_names)
 
     world = World(gen.config(profiles={"classic": {"external": {"host": "h"}}}))
     await world.settle()
@@ -569,11 +581,13 @@ async def test_brokers_of_a_profile_that_leaves_the_configuration_stay() -> None
     assert await world.cluster.stateful_set("firn-broker-second") is not None
 
 
-# What is said of it
+# Health
 
 
-def said(found: Sequence[PodState], admin: FleetState | Exception, ours: bool = True) -> tuple[Reason | None, str]:
-    result = health.fleet_health("classic", fleet() if ours else None, found, admin)  # type: ignore[arg-type]
+def health_of(
+    states: Sequence[PodState], admin: FleetState | Exception, ours: bool = True
+) -> tuple[Reason | None, str]:
+    result = health.fleet_health("classic", fleet() if ours else None, states, admin)  # type: ignore[arg-type]
     return result.problem, result.message
 
 
@@ -581,37 +595,39 @@ DOWN = UnavailableError("connection refused")
 
 
 @pytest.mark.parametrize(
-    ("found", "admin", "ours", "reason"),
+    ("states", "admin", "ours", "reason"),
     [
-        pytest.param(pods("a", "a", "a"), UP, True, None, id="all up"),
-        pytest.param(pods("a", "a", "a", down=(1,)), FleetState(2, 3), True, None, id="one down of three"),
-        pytest.param(pods("a", "a", "a", down=(0, 1)), FleetState(3, 3), True, Reason.BROKER_STARTING, id="too few for a write"),
-        pytest.param([], FleetState(3, 0), False, None, id="somebody else's Kafka answers"),
+        pytest.param(pods("a", "a", "a"), UP, True, None, id="all brokers are up"),
+        pytest.param(pods("a", "a", "a", down=(1,)), FleetState(2, 3), True, None, id="one of three is down"),
+        pytest.param(pods("a", "a", "a", down=(0, 1)), FleetState(3, 3), True, Reason.BROKER_STARTING, id="too few brokers for a write"),
+        pytest.param([], FleetState(3, 0), False, None, id="an existing Kafka answers"),
         pytest.param([], DOWN, True, Reason.BROKER_STARTING, id="no pods yet"),
         pytest.param(pods("a", "a", "a", down=(0, 1, 2)), DOWN, True, Reason.BROKER_STARTING, id="starting"),
         pytest.param(pods("a", "a", "a"), DOWN, True, Reason.BROKER_UNREACHABLE, id="ready and silent"),
-        pytest.param(pods("a", "a", "a"), AccessDeniedError("no"), True, Reason.ACCESS_DENIED, id="we are refused"),
-        pytest.param([], DOWN, False, Reason.BROKER_UNREACHABLE, id="somebody else's Kafka is silent"),
-        pytest.param([], AccessDeniedError("no"), False, Reason.ACCESS_DENIED, id="somebody else's Kafka refuses us"),
+        pytest.param(pods("a", "a", "a"), AccessDeniedError("no"), True, Reason.ACCESS_DENIED, id="access is denied"),
+        pytest.param([], DOWN, False, Reason.BROKER_UNREACHABLE, id="an existing Kafka is silent"),
+        pytest.param([], AccessDeniedError("no"), False, Reason.ACCESS_DENIED, id="an existing Kafka denies access"),
         pytest.param(
             [gen.broken_pod("firn-broker-classic-0", waiting_reason="ImagePullBackOff")], DOWN, True, Reason.BROKER_UNREACHABLE,
             id="an image that cannot be pulled",
         ),
     ],
 )  # fmt: skip
-def test_health(found: list[PodState], admin: FleetState | Exception, ours: bool, reason: Reason | None) -> None:
-    assert said(found, admin, ours)[0] == reason
+def test_the_health_of_a_fleet_has_its_reason(
+    states: list[PodState], admin: FleetState | Exception, ours: bool, reason: Reason | None
+) -> None:
+    assert health_of(states, admin, ours)[0] == reason
 
 
-def test_an_image_that_cannot_be_pulled_is_named() -> None:
+def test_the_health_names_an_image_that_cannot_be_pulled() -> None:
     broken = [gen.broken_pod("firn-broker-classic-0", waiting_reason="ErrImagePull")]
-    assert "kafka:4.2" in said(broken, DOWN)[1]
+    assert "kafka:4.2" in health_of(broken, DOWN)[1]
 
 
-def test_one_broker_that_does_not_run_is_named_though_the_others_answer() -> None:
+def test_the_health_names_a_failing_broker_of_a_working_fleet() -> None:
     crashed = gen.broken_pod("firn-broker-classic-1", waiting_reason="CrashLoopBackOff", last_exit_code=1)
-    found = [*pods("a"), crashed, gen.pod("firn-broker-classic-2")]
-    well = health.fleet_health("classic", fleet(), found, FleetState(2, 3))
+    states = [*pods("a"), crashed, gen.pod("firn-broker-classic-2")]
+    well = health.fleet_health("classic", fleet(), states, FleetState(2, 3))
     assert well.problem is None
     assert "firn-broker-classic-1 keeps terminating" in well.degraded
     assert health.fleet_health("classic", fleet(), pods("a", "a", "a"), UP).degraded == ""
@@ -621,7 +637,7 @@ NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
 """Values with which no fleet of three brokers can be rendered."""
 
 
-async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> None:
+async def test_an_invalid_profile_stops_only_its_own_topics() -> None:
     world = World(gen.config(profiles={"classic": {}, "odd": NAMELESS}))
     world.cluster.create(gen.topic("good"))
     world.cluster.create(gen.topic("bad", profile="odd"))
@@ -632,8 +648,8 @@ async def test_a_profile_that_cannot_be_rendered_stops_only_its_own_topics() -> 
     assert world.conditions("bad")["Stalled"] == ("True", "FastFailures")
 
 
-@pytest.mark.parametrize("replicas", [3, 1], ids=["too few names", "fewer brokers wanted than there are"])
-async def test_a_setting_that_cannot_be_rendered_takes_no_topic_from_brokers_that_run(replicas: int) -> None:
+@pytest.mark.parametrize("replicas", [3, 1], ids=["too few names", "fewer brokers configured than exist"])
+async def test_an_invalid_setting_stops_no_topic_of_running_brokers(replicas: int) -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -643,7 +659,7 @@ async def test_a_setting_that_cannot_be_rendered_takes_no_topic_from_brokers_tha
     await world.settle()
     assert world.conditions()["Ready"] == ("True", "AllReady")
     assert "external.hosts: 3 brokers" in world.operator.board.fleet("classic").degraded
-    assert told(world).count("Degraded") == 1
+    assert event_reasons(world).count("Degraded") == 1
     assert world.cluster.pod_states == before
     world.start(gen.config())
     await world.settle()

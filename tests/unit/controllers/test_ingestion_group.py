@@ -1,4 +1,4 @@
-"""A group's driver: what is rendered, what restarts it and what does not, what is said of it."""
+"""The driver of a group: rendered objects, changes that restart it, and its health."""
 
 import json
 from collections.abc import Callable
@@ -41,61 +41,65 @@ def rendered(config: Config | None = None, group: str = "default", in_use: bool 
 
 
 def pod_spec(manifest: Manifest) -> Manifest:
-    found: Manifest = manifest["spec"]["template"]["spec"]
-    return found
+    spec: Manifest = manifest["spec"]["template"]["spec"]
+    return spec
 
 
-def test_settings_say_how_to_reach_every_profile_and_catalog_with_secrets_by_path() -> None:
+def test_settings_have_every_profile_and_catalog_with_secret_paths() -> None:
     config = gen.config(profiles={"classic": {}, **SECURE})
-    found = settings.group_settings(config, "default")
-    assert found.kafka["classic"].bootstrap_servers == "firn-broker-classic-bootstrap.firn-system.svc:9092"
-    secure = found.kafka["secure"]
+    contents = settings.group_settings(config, "default")
+    assert contents.kafka["classic"].bootstrap_servers == "firn-broker-classic-bootstrap.firn-system.svc:9092"
+    secure = contents.kafka["secure"]
     assert (secure.protocol, secure.ca_path, secure.sasl_username, secure.sasl_password_path) == (
         "SASL_SSL", "/etc/firn/secrets/ca/ca.crt", "u", "/etc/firn/secrets/kafka/password",
     )  # fmt: skip
-    lake = found.catalogs["lake"]
+    lake = contents.catalogs["lake"]
     assert lake.properties == {"user": "firn"}
     assert lake.secret_properties == {"password": "/etc/firn/secrets/firn-postgres/password"}
-    assert found.bytes_per_commit == 128 * 2**20
+    assert contents.bytes_per_commit == 128 * 2**20
 
 
-def test_the_settings_file_can_be_read_back() -> None:
-    found = settings.group_settings(gen.config(), "default")
-    data = settings.build(found, OWNER, group_labels("default"))["data"]
-    assert GroupSettings.model_validate_json(data["group.json"]) == found
+def test_the_settings_file_reads_back_unchanged() -> None:
+    contents = settings.group_settings(gen.config(), "default")
+    data = settings.build(contents, OWNER, group_labels("default"))["data"]
+    assert GroupSettings.model_validate_json(data["group.json"]) == contents
 
 
-def test_every_secret_that_is_referred_to_is_mounted_where_its_path_says() -> None:
+def test_every_secret_is_mounted_at_its_path() -> None:
     spec = pod_spec(rendered(gen.config(profiles={"classic": {}, **SECURE})))
-    mounted = {it["mountPath"]: it["name"] for it in spec["containers"][0]["volumeMounts"]}
-    volumes = {it["name"]: it for it in spec["volumes"]}
+    mounted = {mount["mountPath"]: mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
     for secret in ("ca", "kafka", "firn-postgres"):
         source = volumes[mounted[f"{names.SECRETS_PATH}/{secret}"]]["secret"]
-        assert (source["secretName"], source["optional"]) == (secret, True), "a missing one stops only what needs it"
+        assert (source["secretName"], source["optional"]) == (secret, True), (
+            "a missing Secret stops only topics that need it"
+        )
 
 
-def test_executors_are_told_their_image_and_account() -> None:
+def test_settings_have_the_image_and_account_of_executors() -> None:
     groups = {"default": {"executors": {"instances": 2}, "image": {"image": "spark:canary"}}}
-    found = settings.group_settings(gen.config(groups=groups), "default")
-    assert (found.executor_image, found.service_account) == ("spark:canary", "firn-ingest")
-    assert found.executors is not None
-    assert found.executors.instances == 2
+    contents = settings.group_settings(gen.config(groups=groups), "default")
+    assert (contents.executor_image, contents.service_account) == ("spark:canary", "firn-ingest")
+    assert contents.executors is not None
+    assert contents.executors.instances == 2
     assert settings.group_settings(gen.config(), "default").executor_image is None
 
 
-def test_one_pod_while_the_group_is_used_and_none_otherwise() -> None:
+def test_a_group_has_one_pod_while_a_topic_uses_it() -> None:
     assert rendered()["spec"]["replicas"] == 1
     assert rendered(in_use=False)["spec"]["replicas"] == 0
     assert children.template_hash(rendered()) == children.template_hash(rendered(in_use=False))
 
 
 def test_the_service_has_the_ports_that_executors_and_operator_look_for() -> None:
-    ports = {it["name"]: it["port"] for it in service.build("default", OWNER, group_labels("default"))["spec"]["ports"]}
+    ports = {
+        port["name"]: port["port"] for port in service.build("default", OWNER, group_labels("default"))["spec"]["ports"]
+    }
     assert ports == {"progress": 8080, "driver": 7078, "block-manager": 7079}
 
 
 def test_a_job_contract_is_not_selected_as_a_driver() -> None:
-    assert group_labels("default").keys() - {names.LABEL_GROUP}, "job contracts carry the group's label too"
+    assert group_labels("default").keys() - {names.LABEL_GROUP}, "job contracts have the label of the group, too"
 
 
 def changed(**changes: Any) -> Config:
@@ -105,10 +109,10 @@ def changed(**changes: Any) -> Config:
 @pytest.mark.parametrize(
     ("config", "restarts"),
     [
-        pytest.param(gen.config(), False, id="the same"),
+        pytest.param(gen.config(), False, id="an equal configuration"),
         pytest.param(gen.config(workers=3, resync="1m", logLevel="debug"), False, id="the operator's own settings"),
         pytest.param(gen.config(groups={"default": {}, "big": {"memory": "9Gi"}}), False, id="another group"),
-        pytest.param(gen.config(groups={"default": {"namespaces": ["demo"]}}), False, id="who may use it"),
+        pytest.param(gen.config(groups={"default": {"namespaces": ["demo"]}}), False, id="the namespaces of a profile"),
         pytest.param(gen.config(profiles={"classic": {"heap": "2g"}, "outside": {"bootstrapServers": "kafka.example:9092"}}), False,
                      id="the heap of brokers"),
         pytest.param(gen.config(groups={"default": {"memory": "4Gi"}}), True, id="memory"),
@@ -118,11 +122,11 @@ def changed(**changes: Any) -> Config:
         pytest.param(gen.config(profiles={"classic": {}, **SECURE}), True, id="a new profile"),
     ],
 )  # fmt: skip
-def test_what_restarts_a_driver(config: Config, restarts: bool) -> None:
+def test_a_setting_restarts_the_driver_only_if_it_must(config: Config, restarts: bool) -> None:
     assert (children.template_hash(rendered(config)) != children.template_hash(rendered())) == restarts
 
 
-async def test_topics_come_and_go_without_a_restart() -> None:
+async def test_topics_join_and_leave_without_a_restart() -> None:
     world = World()
     world.cluster.create(gen.topic("first"))
     await world.settle()
@@ -135,7 +139,7 @@ async def test_topics_come_and_go_without_a_restart() -> None:
     assert world.cluster.pod_states == before
 
 
-async def test_the_last_topic_takes_the_pod_with_it_and_the_next_one_brings_it_back() -> None:
+async def test_the_pod_ends_with_the_last_topic_and_returns_with_the_next() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -148,7 +152,7 @@ async def test_the_last_topic_takes_the_pod_with_it_and_the_next_one_brings_it_b
     assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
-async def test_a_group_that_nobody_uses_makes_no_objects() -> None:
+async def test_an_unused_group_has_no_objects() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -160,7 +164,8 @@ def of_group(world: World, group: str) -> set[str]:
 
 
 async def in_group_big(**spec: Any) -> World:
-    """A world with a topic in group big and one in group default, and an operator that no longer knows big."""
+    """Return a world with a topic in group big and one in group default, and an operator whose configuration lacks
+    big."""
     world = World()
     world.cluster.create(gen.topic("kept"))
     world.cluster.create(gen.topic(ingestion={"group": "big"}, **spec))
@@ -169,22 +174,22 @@ async def in_group_big(**spec: Any) -> World:
     return world
 
 
-async def test_a_group_that_leaves_the_configuration_ends_and_what_its_executors_need_goes_last() -> None:
+async def test_a_removed_group_ends_before_the_objects_of_its_executors() -> None:
     world = await in_group_big()
     await world.operator_only()
     assert of_group(world, "big") == {"Service", "ConfigMap"}
     await world.settle()
     assert of_group(world, "big") == set()
     assert of_group(world, "default") == {"StatefulSet", "Service", "ConfigMap"}
-    assert [it for it in world.cluster.pod_states if "ingest" in it] == ["firn-ingest-default-0"]
+    assert [pod_name for pod_name in world.cluster.pod_states if "ingest" in pod_name] == ["firn-ingest-default-0"]
     assert world.conditions()["SpecValid"] == ("False", "GroupNotFound")
-    assert world.cluster.contracts().keys() >= {UID}, "the contract waits for a group that exists"
-    world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "default"}))
+    assert world.cluster.contracts().keys() >= {UID}, "the contract waits for an existing group"
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "default"}))
     await world.settle()
     assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
-async def test_a_driver_that_is_ending_is_waited_for_before_data_is_dropped() -> None:
+async def test_data_is_dropped_after_the_driver_has_ended() -> None:
     world = await in_group_big(deletionPolicy={"topic": "Delete", "table": "Delete"})
     world.cluster.remove("flights")
     for _ in range(5):
@@ -195,7 +200,7 @@ async def test_a_driver_that_is_ending_is_waited_for_before_data_is_dropped() ->
     assert "lake.demo.flights" not in world.tables.tables
 
 
-async def test_new_settings_roll_the_driver() -> None:
+async def test_new_settings_restart_the_driver() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -207,16 +212,16 @@ async def test_new_settings_roll_the_driver() -> None:
 
 
 def _data(world: World, name: str) -> dict[str, str]:
-    found: dict[str, str] = world.cluster.objects["v1", "ConfigMap", "firn-system", name]["data"]
-    return found
+    data: dict[str, str] = world.cluster.objects["v1", "ConfigMap", "firn-system", name]["data"]
+    return data
 
 
-# What is said of it
+# Health
 
 STALE = timedelta(seconds=15)
 
 
-def said(pods: list[PodState], age: float | None) -> Reason | None:
+def problem_of(pods: list[PodState], age: float | None) -> Reason | None:
     document = GroupProgress(group="default", started=1.0)
     read = None if age is None else (document, gen.NOW - timedelta(seconds=age))
     observed = ObservedGroup("default", "n", image="i", pods=pods, report=read, now=gen.NOW, stale_after=STALE)
@@ -226,41 +231,41 @@ def said(pods: list[PodState], age: float | None) -> Reason | None:
 @pytest.mark.parametrize(
     ("pods", "age", "reason"),
     [
-        pytest.param([gen.pod()], 3.0, None, id="ready and heard of"),
-        pytest.param([gen.pod(ready=False)], 3.0, None, id="heard of, if not ready"),
+        pytest.param([gen.pod()], 3.0, None, id="ready and reporting"),
+        pytest.param([gen.pod(ready=False)], 3.0, None, id="reporting, and not ready"),
         pytest.param([gen.pod()], 60.0, Reason.BACKING_OFF, id="ready and silent"),
-        pytest.param([gen.pod()], None, Reason.BACKING_OFF, id="ready and never heard of"),
+        pytest.param([gen.pod()], None, Reason.BACKING_OFF, id="ready without any report"),
         pytest.param([gen.pod(ready=False)], None, Reason.STARTING, id="starting"),
-        pytest.param([], 3.0, Reason.STARTING, id="no pod, whatever was heard before"),
-        pytest.param([gen.broken_pod()], 3.0, Reason.STARTING, id="not running, whatever was heard before"),
-        pytest.param([gen.pod(deleting=True)], 3.0, Reason.STARTING, id="on its way out"),
+        pytest.param([], 3.0, Reason.STARTING, id="no pod, after earlier reports"),
+        pytest.param([gen.broken_pod()], 3.0, Reason.STARTING, id="not running, after earlier reports"),
+        pytest.param([gen.pod(deleting=True)], 3.0, Reason.STARTING, id="being deleted"),
         pytest.param([gen.broken_pod(last_exit_code=3)], 3.0, Reason.FENCED, id="fenced"),
     ],
 )
-def test_health(pods: list[PodState], age: float | None, reason: Reason | None) -> None:
-    assert said(pods, age) is reason
+def test_the_health_of_a_group_has_its_reason(pods: list[PodState], age: float | None, reason: Reason | None) -> None:
+    assert problem_of(pods, age) is reason
 
 
 @pytest.mark.parametrize(
     ("group", "mebibytes"),
     [
-        pytest.param({}, 128, id="the default has room for the most"),
+        pytest.param({}, 128, id="the default has room for the maximum"),
         pytest.param({"cores": 2}, 70, id="two tasks share it"),
-        pytest.param({"cores": 2, "heap": "512m"}, 110, id="what the heap leaves"),
-        pytest.param({"cores": 8}, 16, id="never less than files are worth"),
+        pytest.param({"cores": 2, "heap": "512m"}, 110, id="the rest beside the heap"),
+        pytest.param({"cores": 8}, 16, id="never less than files need"),
         pytest.param({"cores": 8, "memory": "16Gi"}, 128, id="a large pod"),
         pytest.param({"memory": "256Mi"}, 16, id="less memory than heap"),
         pytest.param({"cores": 8, "executors": {"instances": 2}}, 128, id="executors: the driver's cores do not count"),
         pytest.param({"executors": {"instances": 2, "cores": 3}}, 30, id="tasks of one executor"),
-        pytest.param({"executors": {"instances": 2, "overhead": "768m"}}, 110, id="what an executor has beside its heap"),
+        pytest.param({"executors": {"instances": 2, "overhead": "768m"}}, 110, id="the memory of an executor beside its heap"),
     ],
 )  # fmt: skip
-def test_what_a_task_may_hold_follows_the_pods_memory(group: dict[str, Any], mebibytes: int) -> None:
-    found = settings.group_settings(gen.config(groups={"default": group}), "default")
-    assert found.buffer_bytes // 2**20 == mebibytes
+def test_the_buffer_of_a_task_follows_the_memory_of_the_pod(group: dict[str, Any], mebibytes: int) -> None:
+    contents = settings.group_settings(gen.config(groups={"default": group}), "default")
+    assert contents.buffer_bytes // 2**20 == mebibytes
 
 
-def test_arithmetic_explains_an_out_of_memory() -> None:
+def test_the_out_of_memory_message_explains_the_arithmetic() -> None:
     group = gen.config(groups={"default": {"memory": "512Mi", "heap": "400m"}}).groups["default"]
     assert "512Mi" in settings.memory_hint(group)
     assert settings.memory_hint(gen.config().groups["default"]) == ""
@@ -273,11 +278,13 @@ def test_arithmetic_explains_an_out_of_memory() -> None:
         pytest.param([gen.broken_pod()], None, 0.0, True, id="a pod that does not run"),
         pytest.param([gen.pod()], [], 5.0, True, id="the driver no longer names it"),
         pytest.param([gen.pod()], ["u"], 5.0, False, id="the driver still names it"),
-        pytest.param([gen.pod()], [], 1.0, False, id="said too early to count"),
-        pytest.param([gen.pod()], None, 0.0, False, id="never heard of"),
+        pytest.param([gen.pod()], [], 1.0, False, id="a report too early to count"),
+        pytest.param([gen.pod()], None, 0.0, False, id="no report"),
     ],
 )
-def test_released(pods: list[PodState], uids: list[str] | None, read_after: float, released: bool) -> None:
+def test_the_release_of_a_topic_follows_pods_and_progress(
+    pods: list[PodState], uids: list[str] | None, read_after: float, released: bool
+) -> None:
     grace = timedelta(seconds=3)
     document = None
     if uids is not None:
@@ -289,7 +296,7 @@ def test_released(pods: list[PodState], uids: list[str] | None, read_after: floa
 Change = Callable[[World], None]
 
 
-async def test_a_group_without_a_running_executor_is_said_on_its_topics_and_the_driver_still_believed() -> None:
+async def test_a_missing_executor_is_reported_and_the_driver_still_trusted() -> None:
     world = World(gen.config(groups={"default": {"executors": {"instances": 1}}, "big": {}}))
     world.cluster.create(gen.topic())
     await world.settle()
@@ -314,11 +321,9 @@ async def test_a_group_without_a_running_executor_is_said_on_its_topics_and_the_
         (gen.broken_pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=1), "OutOfMemory"),
         (gen.broken_pod(last_exit_code=1, restarts=2), "BackingOff"),
     ],
-    ids=lambda it: it if isinstance(it, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_driver_that_breaks_is_said_on_its_topics_and_forgotten_when_it_is_back(
-    broken: PodState, reason: str
-) -> None:
+async def test_topics_report_a_broken_driver_until_it_recovers(broken: PodState, reason: str) -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()

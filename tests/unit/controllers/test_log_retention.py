@@ -25,14 +25,14 @@ def policy(mode: str = "Enforce", log: dict[str, str] | None = None, **spec: Any
 
 
 def bound(manifest: Manifest, **changes: Any) -> TopicMaintenance:
-    found: PolicyEntry = policy_entry(manifest, gen.config())
-    return TopicMaintenance({"RetentionPolicy": PolicyBinding(Resolution(found, "Selected", **changes))})
+    entry: PolicyEntry = policy_entry(manifest, gen.config())
+    return TopicMaintenance({"RetentionPolicy": PolicyBinding(Resolution(entry, "Selected", **changes))})
 
 
-# Pure
+# Decisions
 
 
-def test_an_enforced_log_is_two_topic_configs_and_those_of_the_spec_win() -> None:
+def test_enforced_log_retention_sets_topic_configs_below_the_spec() -> None:
     log = log_retention(bound(policy(log={"maxAge": "7d", "maxBytes": "10Gi"})))
     assert log.configs == {AGE: WEEK, BYTES: str(10 * 2**30)}
     assert log.over({AGE: "1", "cleanup.policy": "delete"}) == {
@@ -48,9 +48,9 @@ def test_an_enforced_log_is_two_topic_configs_and_those_of_the_spec_win() -> Non
     [policy("DryRun"), policy(suspend=True), gen.policy(kind=RETENTION, selector={}, mode="Enforce", snapshots={"maxAge": "soon", "minKeep": 1})],
     ids=["dry run", "suspended", "unreadable"],
 )  # fmt: skip
-def test_what_was_set_before_stays_while_the_policy_does_not_act(manifest: Manifest) -> None:
-    found = policy_entry(manifest, gen.config())
-    reason = {"reason": "PolicyInvalid"} if found.problem else {}
+def test_configs_stay_while_the_policy_does_not_act(manifest: Manifest) -> None:
+    entry = policy_entry(manifest, gen.config())
+    reason = {"reason": "PolicyInvalid"} if entry.problem else {}
     log = log_retention(bound(manifest, **reason))
     assert log.configs == {}
     assert log.held
@@ -63,10 +63,10 @@ def test_without_a_policy_or_a_log_nothing_is_owned() -> None:
     for maintained in (none, other):
         assert log_retention(maintained) == LogRetention()
         assert log_retention(maintained).owned({}, frozenset({AGE})) == frozenset()
-    assert log_retention(TopicMaintenance()).held, "as long as nothing is known of policies"
+    assert log_retention(TopicMaintenance()).held, "while no policy is known"
 
 
-def test_a_dry_run_says_what_differs() -> None:
+def test_a_dry_run_reports_the_differences() -> None:
     log = log_retention(bound(policy("DryRun", {"maxAge": "7d", "maxBytes": "1Gi"})))
     assert log.proposal({}, {}) == f"{BYTES} {2**30} (not set now) and {AGE} {WEEK} (not set now)"
     assert log.proposal({}, {AGE: MONTH, BYTES: str(2**30)}) == f"{AGE} {WEEK} (now {MONTH})"
@@ -95,7 +95,7 @@ def edit(world: World, name: str = "policy", **spec: Any) -> None:
 
 
 def events(world: World, reason: str) -> list[str]:
-    return [message for _, found, message in world.cluster.events if found == reason]
+    return [message for _, event_reason, message in world.cluster.events if event_reason == reason]
 
 
 async def test_a_topic_is_created_with_the_policys_retention() -> None:
@@ -103,7 +103,7 @@ async def test_a_topic_is_created_with_the_policys_retention() -> None:
     assert configs(world) == {"segment.ms": "600000", AGE: WEEK}
 
 
-async def test_a_policy_that_comes_changes_and_goes_is_followed() -> None:
+async def test_configs_follow_a_policy_that_appears_changes_and_disappears() -> None:
     world = await world_with()
     assert configs(world) == {}
     world.cluster.create(policy())
@@ -120,7 +120,7 @@ async def test_a_policy_that_comes_changes_and_goes_is_followed() -> None:
     assert configs(world) == {}
 
 
-async def test_the_spec_goes_before_the_policy_and_gives_way_to_it_when_it_says_nothing_more() -> None:
+async def test_the_spec_overrides_the_policy_while_it_sets_a_config() -> None:
     world = await world_with(policy(), config={AGE: "1000"})
     assert configs(world) == {AGE: "1000"}
     world.cluster.edit("flights", lambda live: live["spec"].pop("config"))
@@ -134,7 +134,7 @@ async def test_the_spec_goes_before_the_policy_and_gives_way_to_it_when_it_says_
     assert configs(world) == {AGE: "2000"}
 
 
-async def test_a_dry_run_sets_nothing_and_says_what_it_would() -> None:
+async def test_a_dry_run_sets_nothing_and_reports_its_changes() -> None:
     world = await world_with(policy("DryRun"))
     assert configs(world) == {}
     assert f"mode DryRun: would set {AGE} {WEEK}" in world.message("PoliciesResolved")
@@ -154,13 +154,13 @@ async def test_a_dry_run_sets_nothing_and_says_what_it_would() -> None:
     assert "would" not in world.message("PoliciesResolved")
 
 
-async def test_back_to_a_dry_run_takes_nothing_back_but_deleting_the_policy_does() -> None:
+async def test_only_a_deleted_policy_removes_its_configs() -> None:
     world = await world_with(policy(log={"maxAge": "30d"}))
     edit(world, mode="DryRun", log={"maxAge": "7d"})
     await world.settle()
     assert configs(world) == {AGE: MONTH}
     assert f"would set {AGE} {WEEK} (now {MONTH})" in world.message("PoliciesResolved")
-    world.start()  # what the policy had set is remembered with the contract
+    world.start()  # the contract remembers the configs of the policy
     await world.settle()
     assert configs(world) == {AGE: MONTH}
     world.cluster.remove("policy", kind=RETENTION)
@@ -168,14 +168,14 @@ async def test_back_to_a_dry_run_takes_nothing_back_but_deleting_the_policy_does
     assert configs(world) == {}
 
 
-async def test_a_config_of_the_spec_is_unset_under_a_dry_run_too() -> None:
+async def test_a_dry_run_does_not_keep_a_removed_config_of_the_spec() -> None:
     world = await world_with(policy("DryRun"), config={AGE: "1000"})
     world.cluster.edit("flights", lambda live: live["spec"].pop("config"))
     await world.settle()
     assert configs(world) == {}
 
 
-async def test_a_change_from_outside_is_repaired_and_one_of_the_policy_is_no_repair() -> None:
+async def test_only_an_external_change_is_reported_as_repaired() -> None:
     world = await world_with(policy())
     edit(world, log={"maxAge": "30d"})
     await world.settle()

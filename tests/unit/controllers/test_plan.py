@@ -1,4 +1,4 @@
-"""Steps for a Kafka topic; who holds a claim."""
+"""The steps to the desired Kafka topic, and the holder of a claim."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from tests import gen
 @pytest.mark.parametrize(
     ("live", "partitions", "configs", "owned", "steps"),
     [
-        pytest.param(None, None, {}, (), (CreateTopic(4, {}),), id="made with the profile's partitions"),
-        pytest.param(None, 9, {"a": "1"}, (), (CreateTopic(9, {"a": "1"}),), id="made as the spec says"),
-        pytest.param(gen.topic_state(partitions=7), None, {}, (), (), id="partitions unset: left as they are"),
-        pytest.param(gen.topic_state(partitions=3), 3, {}, (), (), id="as wanted"),
+        pytest.param(None, None, {}, (), (CreateTopic(4, {}),), id="created with the partitions of the profile"),
+        pytest.param(None, 9, {"a": "1"}, (), (CreateTopic(9, {"a": "1"}),), id="created as in the spec"),
+        pytest.param(gen.topic_state(partitions=7), None, {}, (), (), id="partitions unset: not changed"),
+        pytest.param(gen.topic_state(partitions=3), 3, {}, (), (), id="equal to the spec"),
         pytest.param(gen.topic_state(partitions=3), 5, {}, (), (GrowTopic(5),), id="grown"),
         pytest.param(gen.topic_state(partitions=9), 5, {}, (), (), id="never shrunk"),
         pytest.param(
             gen.topic_state(configs={"a": "1"}), None, {"a": "2", "b": "3"}, ("a",), (AlterConfigs({"a": "2", "b": "3"}, ()),), id="set"
         ),
         pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, ("a",), (AlterConfigs({}, ("a",)),), id="unset"),
-        pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, (), (), id="somebody else's config is left alone"),
+        pytest.param(gen.topic_state(configs={"a": "1"}), None, {}, (), (), id="another tool's config is not changed"),
         pytest.param(gen.topic_state(configs={}), None, {}, ("a",), (), id="unset already"),
         pytest.param(
             gen.topic_state(configs={"a": "compact,delete", "b": "0.5", "c": "true", "d": "9223372036854775807"}),
@@ -32,7 +32,7 @@ from tests import gen
             {"a": "compact, delete", "b": "0.50", "c": "TRUE", "d": "9223372036854775807"},
             (),
             (),
-            id="the same in Kafka's own writing",
+            id="the same value as Kafka writes it",
         ),
         pytest.param(
             gen.topic_state(configs={"d": "9223372036854775807"}), None, {"d": "9223372036854775806"}, (),
@@ -40,17 +40,19 @@ from tests import gen
         ),
     ],
 )  # fmt: skip
-def test_steps(
+def test_the_plan_has_the_steps_to_the_desired_topic(
     live: TopicState | None,
     partitions: int | None,
     configs: dict[str, str],
     owned: tuple[str, ...],
     steps: tuple[plan.TopicStep, ...],
 ) -> None:
-    found = plan.topic(live, partitions, 4, configs, frozenset(owned))
-    assert found == steps
+    planned = plan.topic(live, partitions, 4, configs, frozenset(owned))
+    assert planned == steps
     if live is not None:
-        assert plan.topic(plan.after(found, live), partitions, 4, configs, frozenset(owned)) == (), "once is enough"
+        assert plan.topic(plan.after(planned, live), partitions, 4, configs, frozenset(owned)) == (), (
+            "a second plan has no steps"
+        )
 
 
 def resource(name: str, created: str = "2026-03-01T10:00:00Z", **spec: Any) -> Manifest:
@@ -81,11 +83,11 @@ def test_the_oldest_holds_a_claim_and_uid_settles_ties() -> None:
 
 def test_profiles_of_one_kafka_share_its_topics() -> None:
     config = gen.config(profiles={"classic": {"bootstrapServers": "k:1"}, "again": {"bootstrapServers": "k:1"}})
-    first, second = (topic_entry(resource("a", profile=it), config) for it in ("classic", "again"))
+    first, second = (topic_entry(resource("a", profile=profile), config) for profile in ("classic", "again"))
     assert first.topic_claim == second.topic_claim
 
 
-def test_rivals_are_woken_when_a_claim_comes_or_goes_and_nobody_else() -> None:
+def test_only_rivals_wake_when_a_claim_appears_or_disappears() -> None:
     index = TopicCache()
     assert put(index, resource("a", topicName="t")) == {"a"}
     assert put(index, resource("other")) == {"other"}
@@ -94,7 +96,7 @@ def test_rivals_are_woken_when_a_claim_comes_or_goes_and_nobody_else() -> None:
     assert {name for _, name in affected} == {"a", "b"}
 
 
-def test_a_status_alone_wakes_nobody() -> None:
+def test_a_status_change_alone_wakes_no_topic() -> None:
     index = TopicCache()
     put(index, resource("a"))
     again = resource("a")
@@ -102,12 +104,12 @@ def test_a_status_alone_wakes_nobody() -> None:
     again["metadata"]["resourceVersion"] = "2"
     again["metadata"]["annotations"] = {"team": "x"}
     assert put(index, again) == set()
-    found = index.get(("demo", "a"))
-    assert found is not None
-    assert found.resource_version == "2"
+    entry = index.get(("demo", "a"))
+    assert entry is not None
+    assert entry.resource_version == "2"
 
 
-def test_new_labels_wake_a_topic_as_another_policy_may_select_it() -> None:
+def test_new_labels_wake_a_topic() -> None:
     index = TopicCache()
     put(index, resource("a"))
     again = resource("a")
@@ -115,7 +117,7 @@ def test_new_labels_wake_a_topic_as_another_policy_may_select_it() -> None:
     assert put(index, again) == {"a"}
 
 
-def test_another_resource_of_the_same_name_leaves_the_old_uid_to_be_cleared() -> None:
+def test_a_recreated_resource_leaves_the_old_uid_to_be_cleared() -> None:
     index = TopicCache()
     put(index, resource("a"))
     again = resource("a")

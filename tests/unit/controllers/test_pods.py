@@ -1,4 +1,4 @@
-"""Why a pod does not run, said in words that do not change from one look to the next."""
+"""The reasons why a pod does not run, with texts that stay the same across reconciles."""
 
 from dataclasses import replace
 
@@ -11,26 +11,26 @@ from tests import gen
 
 CASES = [
     pytest.param(gen.pod(), None, False, id="ready"),
-    pytest.param(gen.broken_pod(), None, False, id="on its way"),
+    pytest.param(gen.broken_pod(), None, False, id="starting"),
     pytest.param(gen.broken_pod(waiting_reason="ImagePullBackOff"), Reason.IMAGE_PULL_FAILED, False, id="image pull backs off"),
     pytest.param(gen.broken_pod(waiting_reason="ErrImageNeverPull"), Reason.IMAGE_PULL_FAILED, False, id="image never pulled"),
     pytest.param(gen.broken_pod(waiting_reason="InvalidImageName"), Reason.IMAGE_PULL_FAILED, False, id="no image name"),
     pytest.param(
-        gen.broken_pod(unschedulable="0/1 nodes are available: 1 Insufficient cpu."), Reason.UNSCHEDULABLE, False, id="no room"
+        gen.broken_pod(unschedulable="0/1 nodes are available: 1 Insufficient cpu."), Reason.UNSCHEDULABLE, False, id="no free node"
     ),
     pytest.param(
         gen.broken_pod(waiting_reason="CreateContainerConfigError"), Reason.BACKING_OFF, True, id="a missing Secret"
     ),
     pytest.param(
         gen.broken_pod(waiting_reason="CrashLoopBackOff", last_exit_code=137, last_exit_reason="OOMKilled", restarts=2),
-        Reason.OUT_OF_MEMORY, False, id="killed for want of memory",
+        Reason.OUT_OF_MEMORY, False, id="killed for memory",
     ),
     pytest.param(
         gen.broken_pod(waiting_reason="CrashLoopBackOff", last_exit_code=137, last_exit_reason="Error", restarts=9),
-        Reason.OUT_OF_MEMORY, True, id="killed again and again",
+        Reason.OUT_OF_MEMORY, True, id="killed repeatedly",
     ),
     pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=1), Reason.OUT_OF_MEMORY, False, id="exit 76: heap"),
-    pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=5), Reason.OUT_OF_MEMORY, True, id="heap five times"),
+    pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=5), Reason.OUT_OF_MEMORY, True, id="exit 76 five times: heap"),
     pytest.param(gen.broken_pod(last_exit_code=2, restarts=1), Reason.BACKING_OFF, True, id="exit 2: configuration"),
     pytest.param(gen.broken_pod(last_exit_code=3, restarts=1), Reason.FENCED, False, id="exit 3: fenced"),
     pytest.param(gen.broken_pod(last_exit_code=4, restarts=1), Reason.BACKING_OFF, True, id="exit 4: corrupt data"),
@@ -39,22 +39,22 @@ CASES = [
     pytest.param(gen.broken_pod(last_exit_code=75, restarts=1), None, False, id="exit 75: temporary"),
     pytest.param(
         gen.broken_pod(last_exit_code=75, restarts=3, waiting_reason="CrashLoopBackOff"), Reason.BACKING_OFF, False,
-        id="temporary, again and again",
+        id="exit 75 repeatedly: temporary",
     ),
-    pytest.param(gen.pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=9), None, False, id="over it"),
+    pytest.param(gen.pod(last_exit_code=137, last_exit_reason="OOMKilled", restarts=9), None, False, id="recovered"),
     pytest.param(
-        gen.broken_pod(last_exit_code=143, last_exit_reason="Error", deleting=True), None, False, id="asked to go, such as to be replaced"
+        gen.broken_pod(last_exit_code=143, last_exit_reason="Error", deleting=True), None, False, id="being deleted, for example for a replacement"
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("pod", "reason", "stalled"), CASES)
-def test_trouble(pod: PodState, reason: Reason | None, stalled: bool) -> None:
-    found = pods.pod_trouble(pod, "firn-spark:1", "firn-system")
-    assert (found and found.reason, bool(found and found.stalled)) == (reason, stalled)
-    if found is not None:
-        assert pod.name in found.message
-        assert "firn-system" in found.message or reason is Reason.OUT_OF_MEMORY
+def test_the_trouble_of_a_pod_has_its_reason(pod: PodState, reason: Reason | None, stalled: bool) -> None:
+    trouble = pods.pod_trouble(pod, "firn-spark:1", "firn-system")
+    assert (trouble and trouble.reason, bool(trouble and trouble.stalled)) == (reason, stalled)
+    if trouble is not None:
+        assert pod.name in trouble.message
+        assert "firn-system" in trouble.message or reason is Reason.OUT_OF_MEMORY
 
 
 WAITING = gen.broken_pod("firn-ingest-a1-exec-7", waiting_reason="ErrImagePull")
@@ -63,23 +63,23 @@ WAITING = gen.broken_pod("firn-ingest-a1-exec-7", waiting_reason="ErrImagePull")
 @pytest.mark.parametrize(
     ("executors", "reason"),
     [
-        pytest.param([], Reason.STARTING, id="not asked for yet"),
-        pytest.param([gen.broken_pod()], Reason.STARTING, id="on its way"),
-        pytest.param([gen.broken_pod(), WAITING], Reason.IMAGE_PULL_FAILED, id="the image of one"),
-        pytest.param([WAITING, gen.pod(deleting=True)], Reason.IMAGE_PULL_FAILED, id="the last one goes"),
+        pytest.param([], Reason.STARTING, id="not requested yet"),
+        pytest.param([gen.broken_pod()], Reason.STARTING, id="starting"),
+        pytest.param([gen.broken_pod(), WAITING], Reason.IMAGE_PULL_FAILED, id="the image of one executor"),
+        pytest.param([WAITING, gen.pod(deleting=True)], Reason.IMAGE_PULL_FAILED, id="the last executor is being deleted"),
         pytest.param(
-            [gen.broken_pod(unschedulable="0/3 nodes are available: 3 Insufficient cpu.")], Reason.UNSCHEDULABLE, id="no room"
+            [gen.broken_pod(unschedulable="0/3 nodes are available: 3 Insufficient cpu.")], Reason.UNSCHEDULABLE, id="no free node"
         ),
-        pytest.param([WAITING, gen.pod()], None, id="one runs"),
-        pytest.param([replace(WAITING, deleting=True)], Reason.STARTING, id="Spark makes another in its place"),
-        pytest.param([gen.broken_pod(last_exit_code=137, phase="Failed")], Reason.STARTING, id="ended: the driver tells why"),
+        pytest.param([WAITING, gen.pod()], None, id="one executor runs"),
+        pytest.param([replace(WAITING, deleting=True)], Reason.STARTING, id="Spark creates a replacement"),
+        pytest.param([gen.broken_pod(last_exit_code=137, phase="Failed")], Reason.STARTING, id="ended: the driver reports the reason"),
     ],
 )  # fmt: skip
-def test_why_no_executor_runs(executors: list[PodState], reason: Reason | None) -> None:
-    found = pods.executor_trouble(executors, "firn-spark:1", "firn-system", "big")
-    assert (found and found.reason) == reason
-    assert found is None or "exec-7" not in found.message, "the next pod has another name"
-    assert reason in (None, Reason.STARTING) or "-l spark-role=executor,firn.dev/group=big" in str(found)
+def test_the_trouble_of_executors_has_its_reason(executors: list[PodState], reason: Reason | None) -> None:
+    trouble = pods.executor_trouble(executors, "firn-spark:1", "firn-system", "big")
+    assert (trouble and trouble.reason) == reason
+    assert trouble is None or "exec-7" not in trouble.message, "the next pod has another name"
+    assert reason in (None, Reason.STARTING) or "-l spark-role=executor,firn.dev/group=big" in str(trouble)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_why_no_executor_runs(executors: list[PodState], reason: Reason | None) 
         "0/5 nodes are available: 3 node(s) had untolerated taint, 2 Insufficient memory. preemption: not helpful.",
     ],
 )
-def test_a_schedulers_message_is_stripped_of_counts(text: str) -> None:
+def test_a_scheduler_message_loses_its_counts(text: str) -> None:
     assert pods.scheduler_causes(text) == "Insufficient memory, node(s) had untolerated taint"
 
 
-def test_kubelets_own_words_are_not_repeated() -> None:
+def test_changing_words_of_the_kubelet_are_not_repeated() -> None:
     texts = {
         pods.pod_trouble(
             gen.broken_pod(
@@ -107,9 +107,9 @@ def test_kubelets_own_words_are_not_repeated() -> None:
     assert len(texts) == 1
 
 
-def test_the_first_pod_by_name_speaks() -> None:
-    found = pods.worst_trouble(
+def test_the_first_pod_by_name_is_reported() -> None:
+    trouble = pods.worst_trouble(
         [gen.broken_pod("b-1", waiting_reason="ErrImagePull"), gen.broken_pod("b-0", unschedulable="x: y")], "i", "n"
     )
-    assert found is not None
-    assert found.reason is Reason.UNSCHEDULABLE
+    assert trouble is not None
+    assert trouble.reason is Reason.UNSCHEDULABLE

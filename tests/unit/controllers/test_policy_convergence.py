@@ -1,4 +1,4 @@
-"""Policies converge to the same runs wherever the operator is killed."""
+"""Policies start the same runs wherever the operator is killed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ async def prepared() -> World:
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("story", [asked_for, failing], ids=lambda story: story.__name__)
-async def test_killed_at_any_call_every_table_is_worked_on_once(
+async def test_an_operator_killed_at_any_call_runs_each_table_once(
     story: Callable[[World], None], after_effect: bool
 ) -> None:
     world = await prepared()
@@ -58,17 +58,17 @@ def outline(world: World) -> Any:
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             dropped = {"name", "tables", "tablesFailed", "startTime", "finishTime", "lastTransitionTime", "nextRunTime"}
-            return {key: plain(it) for key, it in value.items() if key not in dropped}
-        return [plain(it) for it in value] if isinstance(value, list) else value
+            return {key: plain(item) for key, item in value.items() if key not in dropped}
+        return [plain(item) for item in value] if isinstance(value, list) else value
 
-    topics = {it["metadata"]["name"]: plain(it["status"]) for it in world.cluster.topics()}
+    topics = {topic["metadata"]["name"]: plain(topic["status"]) for topic in world.cluster.topics()}
     kinds = (COMPACTION, RETENTION)
-    policies = {it["metadata"]["name"]: it["status"] for kind in kinds for it in world.cluster.all(kind)}
+    policies = {policy["metadata"]["name"]: policy["status"] for kind in kinds for policy in world.cluster.all(kind)}
     said = {name: plain({**status, "lastRun": None, "conditions": None}) for name, status in policies.items()}
     return topics, said
 
 
-async def test_a_second_look_and_a_new_process_write_nothing() -> None:
+async def test_a_second_reconcile_and_a_new_process_write_nothing() -> None:
     world = await prepared()
     asked_for(world)
     await world.settle()
@@ -83,7 +83,7 @@ async def test_a_second_look_and_a_new_process_write_nothing() -> None:
     assert world.faults.log[before:] == []
 
 
-async def test_a_policy_of_the_same_name_starts_afresh() -> None:
+async def test_a_recreated_policy_starts_without_history() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -95,6 +95,6 @@ async def test_a_policy_of_the_same_name_starts_afresh() -> None:
     world.cluster.create(again)
     world.maintainer.hold = False
     await world.settle()
-    assert all(it["metadata"]["labels"][names.LABEL_POLICY_UID] == "uid-2" for it in jobs(world))
-    assert old["metadata"]["name"] not in [it["metadata"]["name"] for it in jobs(world)]
+    assert all(job["metadata"]["labels"][names.LABEL_POLICY_UID] == "uid-2" for job in jobs(world))
+    assert old["metadata"]["name"] not in [job["metadata"]["name"] for job in jobs(world)]
     assert [run.tables[0].uid for run in world.maintainer.done] == [UID]

@@ -1,4 +1,4 @@
-"""Which policy governs a topic, and which topics a policy does not fit."""
+"""The policy that governs a topic, and topics that a policy does not fit."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def created(text: str) -> gen.Modifier:
     return lambda manifest: manifest["metadata"].update(creationTimestamp=text)
 
 
-async def test_precedence_and_what_follows_when_policies_and_labels_change() -> None:
+async def test_the_governing_policy_follows_changes_of_policies_and_labels() -> None:
     travel: dict[str, Any] = {"selector": {"matchLabels": {"team": "travel"}}}
     world = await world_with(
         gen.policy("b-old", created("2026-01-01T00:00:00Z"), **travel),
@@ -55,17 +55,17 @@ async def test_precedence_and_what_follows_when_policies_and_labels_change() -> 
     assert policy_status(world, "b-old")["topics"] == 0
     assert "governs" not in policy_status(world, "b-old")
 
-    world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "named"}))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(compactionPolicyRef={"name": "named"}))
     await world.settle()
     assert governing(world) == ("named", "NamedByTopic")
     assert policy_status(world, "high")["topics"] == 0
     assert policy_status(world, "named")["topics"] == 1
     assert policy_status(world, "named")["governs"] == [{"topic": "flights", "because": "NamedByTopic"}]
 
-    world.cluster.edit("flights", lambda it: it["spec"].pop("compactionPolicyRef"))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].pop("compactionPolicyRef"))
     world.cluster.remove("high", kind=COMPACTION)
     await world.settle()
-    assert governing(world) == ("b-old", "Selected"), "the older, and of two as old the first by name"
+    assert governing(world) == ("b-old", "Selected"), "the older policy, and of two equally old ones the first by name"
     world.cluster.remove("b-old", kind=COMPACTION)
     world.cluster.remove("c-old", kind=COMPACTION)
     await world.settle()
@@ -82,11 +82,11 @@ async def test_precedence_and_what_follows_when_policies_and_labels_change() -> 
     assert [policy_status(world, name)["topics"] for name in ("a-young", "named", "finance")] == [0, 0, 0]
 
 
-async def test_a_policy_that_does_not_exist_yet_is_said_and_found_when_it_comes() -> None:
+async def test_a_missing_policy_is_reported_and_used_when_it_appears() -> None:
     world = await world_with(gen.policy("other", **ALL), topics=(gen.topic(compactionPolicyRef={"name": "later"}),))
     assert world.conditions()["PoliciesResolved"] == ("False", "PolicyNotFound")
     assert "CompactionPolicy later" in world.message("PoliciesResolved")
-    assert governing(world) is None, "who names one wants that one and no other"
+    assert governing(world) is None, "a topic that names a policy wants no other"
     assert world.conditions()["Ready"] == ("True", "AllReady")
     world.cluster.create(gen.policy("later"))
     await world.settle()
@@ -106,25 +106,25 @@ async def test_a_policy_that_does_not_exist_yet_is_said_and_found_when_it_comes(
         (RETENTION, {"snapshots": {"maxAge": "1s"}}, "NotAllowed", "spec.snapshots.maxAge"),
     ],
 )  # fmt: skip
-async def test_a_bad_policy_says_which_field_and_nothing_is_run_by_it(
+async def test_an_invalid_policy_names_the_field_and_starts_no_run(
     kind: str, spec: dict[str, Any], reason: str, field: str
 ) -> None:
     world = await world_with(gen.policy("bad", kind=kind, **{**ALL, **spec}))
     world.owes(**MANY)
     annotate(world, "now", "bad", kind)
     await world.settle()
-    found = world.conditions("bad", kind=kind)
-    assert found["SpecValid"] == ("False", reason)
-    assert found["Ready"] == ("False", "InvalidSpec")
-    assert found["Stalled"] == ("True", "InvalidSpec")
+    conditions = world.conditions("bad", kind=kind)
+    assert conditions["SpecValid"] == ("False", reason)
+    assert conditions["Ready"] == ("False", "InvalidSpec")
+    assert conditions["Stalled"] == ("True", "InvalidSpec")
     assert field in world.message("SpecValid", "bad", kind)
     assert not jobs(world)
     assert ("bad", "SpecRefused") in [(name, reason) for name, reason, _ in world.cluster.events]
-    if "triggers" not in spec:  # whose selector can be read
+    if "triggers" not in spec:  # a policy with a valid selector
         assert world.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
         assert field in world.message("PoliciesResolved")
     assert world.conditions()["Ready"] == ("True", "AllReady")
-    world.cluster.edit("bad", lambda it: it.update(spec={**ALL, "snapshots": {"maxAge": "1d"}}), kind=kind)
+    world.cluster.edit("bad", lambda manifest: manifest.update(spec={**ALL, "snapshots": {"maxAge": "1d"}}), kind=kind)
     await world.settle()
     assert world.conditions("bad", kind=kind)["Ready"] == ("True", "AllReady")
     assert "Stalled" not in world.conditions("bad", kind=kind)
@@ -145,7 +145,7 @@ async def test_a_bad_policy_says_which_field_and_nothing_is_run_by_it(
         (RETENTION, {"rows": {"column": "_kafka.timestamps", "maxAge": "1d"}}, "spec.rows.column: '_kafka.timestamps'"),
     ],
 )
-async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alone(
+async def test_a_policy_that_does_not_fit_a_topic_is_rejected_for_it_alone(
     kind: str, spec: dict[str, Any], words: str
 ) -> None:
     other = gen.topic("other")
@@ -159,7 +159,7 @@ async def test_a_policy_that_does_not_fit_one_topic_is_refused_for_that_one_alon
     assert world.conditions("picky", kind=kind)["SpecValid"] == ("True", "Valid")
     fits = "_kafka" not in words
     assert policy_status(world, "picky", kind)["topicsRefused"] == (1 if fits else 2)
-    assert [it["topic"] for it in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
+    assert [governed["topic"] for governed in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
     annotate(world, "now", "picky", kind)
     await world.settle()
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
@@ -174,7 +174,7 @@ async def test_sorting_by_the_tables_own_order_needs_one() -> None:
     assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
 
 
-async def test_columns_of_kafka_s_own_may_be_named() -> None:
+async def test_kafka_metadata_columns_may_be_named() -> None:
     retention = gen.policy("r", kind=RETENTION, rows={"column": "_kafka.timestamp", "maxAge": "30d"}, **ALL)
     flat = gen.policy("s", strategy="Sort", columns=["_kafka_offset desc"], **ALL)
     topic = gen.topic(table={"metadataColumns": "Flat"})

@@ -40,27 +40,27 @@ def maintenance(
     return TopicMaintenance({"CompactionPolicy": bound, "RetentionPolicy": PolicyBinding()}, debt)
 
 
-def test_until_a_policy_has_been_looked_at_what_was_said_stays() -> None:
+def test_a_status_stays_until_the_policy_was_read() -> None:
     before = {**FIGURES, "compaction": SECTION}
     assert maintenance_section(maintenance(), before) == before
     assert awaits_policy(maintenance())
     assert maintenance_healthy(maintenance()) is None
 
 
-def test_another_policy_takes_over_what_became_of_the_table_but_not_when_it_was_due() -> None:
-    found = maintenance_section(maintenance("other"), {"compaction": SECTION})["compaction"]
-    assert found == {**{key: it for key, it in SECTION.items() if key != "nextRunTime"}, "policy": "other"}
+def test_another_policy_inherits_the_last_run_but_no_due_time() -> None:
+    section = maintenance_section(maintenance("other"), {"compaction": SECTION})["compaction"]
+    assert section == {**{key: item for key, item in SECTION.items() if key != "nextRunTime"}, "policy": "other"}
 
 
-def test_without_a_policy_nothing_is_said_of_one() -> None:
+def test_a_topic_without_a_policy_has_no_section() -> None:
     nobody = TopicMaintenance({"CompactionPolicy": PolicyBinding(), "RetentionPolicy": PolicyBinding()})
     assert maintenance_section(nobody, {**FIGURES, "compaction": SECTION, "retention": SECTION}) == FIGURES
     assert not awaits_policy(nobody)
     assert maintenance_healthy(nobody) is None
 
 
-def test_history_comes_back_from_status_as_it_was_written() -> None:
-    kept = {key: it for key, it in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
+def test_the_history_reads_back_from_the_status() -> None:
+    kept = {key: item for key, item in SECTION.items() if key in ("lastRun", "lastScheduleTime", "lastRequest")}
     assert RunHistory.from_status(SECTION).to_status() == kept
     whole: Manifest = {"policyUid": "uid-1", "schedule": "0 3 * * * Etc/UTC", "failures": 3, "failedGeneration": 7}
     whole["failedRequest"] = {"topic": "2"}
@@ -70,16 +70,16 @@ def test_history_comes_back_from_status_as_it_was_written() -> None:
 
 def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
     debt = TableDebt(table_uuid="t", small_files=7, snapshots=2, oldest_due=gen.NOW)
-    found = maintenance_section(maintenance(debt=debt), FIGURES)
-    assert (found["smallFiles"], found["snapshots"]) == (7, 2)
-    assert found["oldestUncompactedTime"] == "2026-03-01T12:00:00Z"
+    section = maintenance_section(maintenance(debt=debt), FIGURES)
+    assert (section["smallFiles"], section["snapshots"]) == (7, 2)
+    assert section["oldestUncompactedTime"] == "2026-03-01T12:00:00Z"
     nobody = TopicMaintenance({"CompactionPolicy": PolicyBinding(), "RetentionPolicy": PolicyBinding()}, debt)
     assert "oldestUncompactedTime" not in maintenance_section(nobody, FIGURES)
     paid = TableDebt(table_uuid="t")
     assert "oldestUncompactedTime" not in maintenance_section(maintenance(debt=paid), FIGURES)
 
 
-def test_figures_and_times_that_are_to_come_are_no_reason_to_write_at_once() -> None:
+def test_figures_and_future_times_cause_no_immediate_write() -> None:
     before = {**FIGURES, "compaction": SECTION}
     after = {"smallFiles": 9, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
     assert significant_section(before) == significant_section(after)
@@ -93,14 +93,14 @@ def test_figures_and_times_that_are_to_come_are_no_reason_to_write_at_once() -> 
         assert significant_section({"compaction": {**SECTION, **change}}) != significant_section(before)
 
 
-def test_the_next_time_is_told_in_whole_minutes() -> None:
+def test_the_next_run_time_is_rounded_to_minutes() -> None:
     for seconds, told in ((0, "12:00:00"), (1, "12:01:00"), (59, "12:01:00"), (60, "12:01:00")):
         looked_at = PolicyOutcome("policy", next=gen.NOW + timedelta(seconds=seconds))
-        found = maintenance_section(maintenance(looked_at=looked_at), {})["compaction"]
-        assert found["nextRunTime"] == f"2026-03-01T{told}Z"
+        section = maintenance_section(maintenance(looked_at=looked_at), {})["compaction"]
+        assert section["nextRunTime"] == f"2026-03-01T{told}Z"
 
 
-def test_failures_go_before_what_is_overdue() -> None:
+def test_a_failure_is_reported_before_an_overdue_run() -> None:
     failed = PolicyOutcome("policy", RunHistory({**RUN, "result": "Failed", "message": "no"}, 2), overdue="waits")
     assert maintenance_healthy(maintenance(looked_at=failed)) == Verdict(
         "False", Reason.RUN_FAILED, "compaction by policy policy failed: no"
@@ -111,12 +111,12 @@ def test_failures_go_before_what_is_overdue() -> None:
     )
 
 
-def test_an_older_policy_of_the_same_name_elsewhere_is_another() -> None:
+def test_a_policy_of_the_same_name_in_another_namespace_is_ignored() -> None:
     policies = PolicyCache()
     here, there = gen.policy("p", selector={}), gen.policy("p", selector={})
     there["metadata"]["namespace"] = "other"
     for manifest in (here, there):
         policies.put(policy_entry(manifest, gen.config()))
-    found = policies.resolve("CompactionPolicy", gen.observed().entry).policy
-    assert found is not None
-    assert found.name == ("demo", "p")
+    policy = policies.resolve("CompactionPolicy", gen.observed().entry).policy
+    assert policy is not None
+    assert policy.name == ("demo", "p")

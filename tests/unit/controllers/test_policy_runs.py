@@ -26,7 +26,7 @@ from tests.unit.controllers.policy_stage import (
 )
 
 
-async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() -> None:
+async def test_small_files_start_a_run_and_both_statuses_report_it() -> None:
     world = await world_with(gen.policy(**ALL))
     assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
     assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
@@ -68,14 +68,14 @@ async def test_small_files_lead_to_a_run_and_both_sides_say_what_came_of_it() ->
     assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
-async def test_a_policy_is_known_to_the_metrics_before_its_first_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: list[tuple[str, ...]] = []
-    monkeypatch.setattr(NoRunMeter, "register", lambda _, *policy: known.append(policy))
+async def test_metrics_name_a_policy_before_its_first_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[str, ...]] = []
+    monkeypatch.setattr(NoRunMeter, "register", lambda _, *policy: counted.append(policy))
     await world_with(gen.policy(**ALL))
-    assert set(known) == {(COMPACTION, "demo", "policy")}
+    assert set(counted) == {(COMPACTION, "demo", "policy")}
 
 
-async def test_many_small_tables_share_runs_and_no_more_runs_than_allowed_are_at_work() -> None:
+async def test_small_tables_share_runs_up_to_the_limit_of_a_policy() -> None:
     topics = tuple(gen.topic(f"t{number:02}") for number in range(50))
     world = await world_with(gen.policy(run={"maxConcurrent": 2}, **ALL), topics=topics)
     world.maintainer.hold = True
@@ -84,7 +84,9 @@ async def test_many_small_tables_share_runs_and_no_more_runs_than_allowed_are_at
     await world.settle()
     assert len(jobs(world)) == 2
     assert policy_status(world)["topics"] == 50
-    assert [it["topic"] for it in policy_status(world)["governs"]] == [f"t{number:02}" for number in range(20)]
+    assert [governed["topic"] for governed in policy_status(world)["governs"]] == [
+        f"t{number:02}" for number in range(20)
+    ]
     assert [run["tables"] for run in policy_status(world)["activeRuns"]] == [24, 24]
     world.maintainer.hold = False
     await world.settle(seconds=60)
@@ -93,7 +95,7 @@ async def test_many_small_tables_share_runs_and_no_more_runs_than_allowed_are_at
     assert len(jobs(world)) == 3
 
 
-async def test_all_policies_together_have_a_limit_too() -> None:
+async def test_all_policies_share_a_limit_of_runs() -> None:
     topics = tuple(gen.topic(f"t{number}", labelled(n=str(number))) for number in range(4))
     policies = tuple(gen.policy(f"p{number}", selector={"matchLabels": {"n": str(number)}}) for number in range(4))
     world = World(gen.config(maintenance={"maxRuns": 3}))
@@ -112,7 +114,7 @@ async def test_all_policies_together_have_a_limit_too() -> None:
     assert len(world.maintainer.done) == 4
 
 
-async def test_policies_that_are_reconciled_at_the_same_time_keep_the_limit_of_all(
+async def test_concurrent_reconciles_respect_the_common_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(gen.config(maintenance={"maxRuns": 1}))
@@ -149,9 +151,9 @@ async def test_a_large_table_has_a_run_of_its_own_and_executors() -> None:
         world.owes(name, **MANY)
     world.owes("large", **{**MANY, "due_bytes": 2**30})
     await world.settle(seconds=60)
-    tables = sorted(([it.name for it in run.tables], run.executors is not None) for run in world.maintainer.done)
+    tables = sorted(([table.name for table in run.tables], run.executors is not None) for run in world.maintainer.done)
     assert tables == [(["a", "b", "z"], False), (["large"], True)]
-    (large,) = (it for it in jobs(world) if world.maintainer.contract(it["metadata"]["name"]).executors)
+    (large,) = (job for job in jobs(world) if world.maintainer.contract(job["metadata"]["name"]).executors)
     container = large["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"memory": "8Gi"}
 
@@ -166,10 +168,10 @@ async def test_two_policies_never_work_on_one_table_at_once() -> None:
     world.maintainer.end(jobs(world)[0]["metadata"]["name"])
     await world.settle()
     assert len(jobs(world)) == 2
-    assert len({it["metadata"]["labels"][names.LABEL_POLICY_KIND] for it in jobs(world)}) == 2
+    assert len({job["metadata"]["labels"][names.LABEL_POLICY_KIND] for job in jobs(world)}) == 2
 
 
-async def test_two_policies_that_are_reconciled_at_the_same_time_do_not_take_one_table_both(
+async def test_concurrent_reconciles_never_run_one_table_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, **ALL)
@@ -189,7 +191,7 @@ async def test_two_policies_that_are_reconciled_at_the_same_time_do_not_take_one
     assert len(jobs(world)) == 1
 
 
-async def test_work_that_is_never_finished_leaves_the_table_to_the_other_kind_in_between() -> None:
+async def test_endless_work_alternates_with_the_other_kind_of_policy() -> None:
     retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, **ALL)
     world = await world_with(gen.policy(schedule=HOURLY, **ALL), retention)
     world.maintainer.hold = True
@@ -204,7 +206,7 @@ async def test_work_that_is_never_finished_leaves_the_table_to_the_other_kind_in
     assert kinds in ([COMPACTION, RETENTION] * 3, [RETENTION, COMPACTION] * 3)
 
 
-async def test_a_table_that_others_hold_for_too_long_is_overdue() -> None:
+async def test_a_table_that_others_hold_too_long_is_overdue() -> None:
     retention = gen.policy(
         "keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, run={"deadline": "10m"}, **ALL
     )

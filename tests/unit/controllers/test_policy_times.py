@@ -1,4 +1,4 @@
-"""Slots of schedules, windows, and when a table is due."""
+"""Slots of schedules, windows, and due tables."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -45,23 +45,23 @@ def test_a_slot_is_due_at_its_very_minute() -> None:
     assert slots().next(at("2026-03-02T02:59:59")) == at("2026-03-02T03:00:00")
 
 
-def test_a_slot_is_in_its_zone_on_both_sides_of_the_change_of_clocks() -> None:
+def test_a_slot_keeps_its_local_time_across_a_change_of_clocks() -> None:
     berlin = slots(zone="Europe/Berlin")
     assert berlin.last(at("2026-03-28T12:00:00")) == at("2026-03-28T02:00:00")
     assert berlin.last(at("2026-03-30T12:00:00")) == at("2026-03-30T01:00:00")
 
 
-def test_a_slot_that_the_clock_skips_comes_right_after_and_one_it_has_twice_comes_once() -> None:
+def test_a_skipped_slot_runs_late_and_a_repeated_one_once() -> None:
     berlin = slots("30 2 * * *", "Europe/Berlin")
     assert berlin.last(at("2026-03-29T12:00:00")) == at("2026-03-29T03:00:00", "Europe/Berlin")
-    found, moment = set(), at("2026-10-24T12:00:00")
+    moments, moment = set(), at("2026-10-24T12:00:00")
     while moment < at("2026-10-26T00:00:00"):
         moment = berlin.next(moment)
-        found.add(moment)
-    assert found == {at("2026-10-25T00:30:00"), at("2026-10-26T01:30:00")}
+        moments.add(moment)
+    assert moments == {at("2026-10-25T00:30:00"), at("2026-10-26T01:30:00")}
 
 
-def test_jitter_delays_each_slot_by_its_own_share_and_is_the_same_at_every_look() -> None:
+def test_jitter_delays_each_slot_by_a_stable_share() -> None:
     jittered = slots(jitter="1h")
     offsets = set()
     for day in range(1, 29):
@@ -81,12 +81,12 @@ def test_jitter_delays_each_slot_by_its_own_share_and_is_the_same_at_every_look(
 @given(
     st.sampled_from(["*/7 * * * *", "0 3 * * *", "15 2 1 * *", "0 0 29 2 *", "30 2 * * 0", "0 12 * 6 MON-FRI"]),
     st.sampled_from(["Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
-    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda it: it.replace(tzinfo=UTC)),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda naive: naive.replace(tzinfo=UTC)),
     st.sampled_from([None, "30s", "5m"]),
 )
 def test_last_and_next_enclose_every_moment(cron: str, zone: str, moment: datetime, jitter: str | None) -> None:
-    found = slots(cron, zone, jitter)
-    assert found.due(found.last(moment)) <= moment < found.next(moment)
+    times = slots(cron, zone, jitter)
+    assert times.due(times.last(moment)) <= moment < times.next(moment)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_last_and_next_enclose_every_moment(cron: str, zone: str, moment: dateti
         ("0 3 * * *", "../etc/passwd", "spec.schedule.timeZone"),
     ],
 )
-def test_a_schedule_that_is_none_is_refused_by_its_field(cron: str, zone: str, message: str) -> None:
+def test_an_error_names_the_field_of_an_invalid_schedule(cron: str, zone: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         CronExpression.parse(cron, zone, "spec.schedule")
 
@@ -120,7 +120,7 @@ def test_windows_open_and_close() -> None:
     assert night.first(at("2026-03-02T23:00:00")) == at("2026-03-02T23:00:00")
 
 
-def test_one_open_window_is_enough_and_none_at_all_is_always_open() -> None:
+def test_one_open_window_suffices_and_no_window_is_always_open() -> None:
     two = windows(("0 22 * * *", "1h"), ("0 12 * * *", "1h"))
     assert two.opened(at("2026-03-01T12:30:00")) is not None
     assert two.first(at("2026-03-01T13:00:00")) == at("2026-03-01T22:00:00")
@@ -151,7 +151,7 @@ def ran(ago: timedelta, result: str = "Succeeded", failures: int = 0, **more: An
 
 
 def decide(
-    found: PolicyTerms,
+    policy_terms: PolicyTerms,
     history: RunHistory | None = None,
     owed: TableDebt | None = None,
     *,
@@ -161,7 +161,7 @@ def decide(
 ) -> TableDecision:
     found_history = history or RunHistory(slot=LONG_AGO)
     return due.decide_table(
-        found, now, history=found_history, generation=generation, debt=owed, requests=requests or {}
+        policy_terms, now, history=found_history, generation=generation, debt=owed, requests=requests or {}
     )
 
 
@@ -178,183 +178,183 @@ def decide(
         ),
     ],
 )
-def test_each_trigger_alone_makes_a_table_due_when_it_is_reached_and_not_before(
+def test_each_trigger_alone_makes_a_table_due_at_its_value(
     trigger: dict[str, Any], below: dict[str, Any], reached: dict[str, Any]
 ) -> None:
-    found = compaction(triggers=trigger)
-    assert decide(found, owed=debt(**below)).due is None
-    decision = decide(found, owed=debt(**reached))
+    policy_terms = compaction(triggers=trigger)
+    assert decide(policy_terms, owed=debt(**below)).due is None
+    decision = decide(policy_terms, owed=debt(**reached))
     assert decision.due is not None
     assert next(iter(trigger)) in decision.due.why
     assert not decision.due.everything
     everything_else = {"due_files": 10**6, "due_bytes": 2**50, "due_for_deletes": 9, "oldest_due": LONG_AGO}
     for key in reached:
         everything_else[key] = below[key]
-    assert decide(found, owed=debt(**everything_else)).due is None, "a trigger that is not set does nothing"
+    assert decide(policy_terms, owed=debt(**everything_else)).due is None, "a trigger that is not set has no effect"
 
 
-def test_triggers_that_nobody_named_are_there_unless_a_schedule_is() -> None:
+def test_default_triggers_apply_without_a_schedule() -> None:
     assert decide(compaction(), owed=debt(due_files=100)).due is not None
     assert decide(compaction(triggers={"minInterval": "1m"}), owed=debt(due_files=100)).due is not None
     nightly = compaction(schedule={"cron": "0 3 * * *"})
     assert decide(nightly, ran(timedelta(hours=1), slot=at("2026-03-01T03:00:00")), debt(due_files=10**6)).due is None
 
 
-def test_where_nothing_would_be_rewritten_no_trigger_fires() -> None:
+def test_no_trigger_fires_without_files_to_rewrite() -> None:
     nothing = TableDebt(table_uuid="t", small_files=10**6, delete_files=10**6)
     assert decide(compaction(), owed=nothing) == TableDecision()
     assert decide(compaction(), owed=None) == TableDecision()
 
 
 def test_a_trigger_waits_for_min_interval_from_the_end_of_the_last_run() -> None:
-    found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
+    policy_terms = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
     owed = debt(due_files=50)
-    decision = decide(found, ran(timedelta(minutes=9)), owed)
+    decision = decide(policy_terms, ran(timedelta(minutes=9)), owed)
     assert decision == TableDecision(next=NOW + timedelta(minutes=1))
-    assert decide(found, ran(timedelta(minutes=10)), owed).due is not None
+    assert decide(policy_terms, ran(timedelta(minutes=10)), owed).due is not None
 
 
-def test_the_age_trigger_says_when_it_will_fire() -> None:
-    found = compaction(triggers={"maxAge": "1h"})
-    assert decide(found, owed=debt(oldest_due=NOW - timedelta(minutes=20))).next == NOW + timedelta(minutes=40)
+def test_the_age_trigger_returns_its_next_time() -> None:
+    policy_terms = compaction(triggers={"maxAge": "1h"})
+    assert decide(policy_terms, owed=debt(oldest_due=NOW - timedelta(minutes=20))).next == NOW + timedelta(minutes=40)
 
 
 def test_a_slot_is_due_until_a_run_has_answered_it() -> None:
-    found = retention(schedule={"cron": "0 3 * * *"})
-    first = decide(found)
+    policy_terms = retention(schedule={"cron": "0 3 * * *"})
+    first = decide(policy_terms)
     assert first.due is not None
     assert (first.due.slot, first.due.everything) == (at("2026-03-01T03:00:00"), True)
     answered = ran(timedelta(hours=1), slot=at("2026-03-01T03:00:00"))
-    assert decide(found, answered) == TableDecision(next=at("2026-03-02T03:00:00"))
-    assert decide(found, answered, now=at("2026-03-02T03:00:00")).due is not None
+    assert decide(policy_terms, answered) == TableDecision(next=at("2026-03-02T03:00:00"))
+    assert decide(policy_terms, answered, now=at("2026-03-02T03:00:00")).due is not None
 
 
-def test_slots_before_the_policy_took_the_topic_over_are_nobody_s() -> None:
+def test_slots_before_a_policy_governed_the_topic_are_ignored() -> None:
     assert decide(retention(), RunHistory()).due is None
     past = at("2026-03-01T03:15:00")
     begun = RunHistory().governed_by("uid-1", "15 3 * * * Etc/UTC", past, None)
     assert decide(retention(), begun).due is None
     assert decide(retention(), begun, now=at("2026-03-02T03:15:00")).due is not None
-    assert begun.governed_by("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, (
-        "what a run has answered is not forgotten"
-    )
+    assert begun.governed_by("uid-1", "15 3 * * * Etc/UTC", NOW, None) == begun, "an answered slot is remembered"
 
 
-def test_a_schedule_that_is_changed_and_another_policy_s_begin_anew() -> None:
+def test_a_changed_schedule_and_another_policy_start_without_slots() -> None:
     night = at("2026-02-27T03:15:00")
-    known = RunHistory(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
+    history = RunHistory(policy="uid-1", schedule="15 3 * * * Etc/UTC", slot=night, failures=3, generation=2)
     late = at("2026-03-01T11:00:00")
-    changed = known.governed_by("uid-1", "0 11 * * * Etc/UTC", late, None)
+    changed = history.governed_by("uid-1", "0 11 * * * Etc/UTC", late, None)
     assert (changed.slot, changed.failures) == (late, 3)
     assert decide(retention(schedule={"cron": "0 11 * * *"}), changed, generation=9).due is None
-    moved = known.governed_by("uid-2", "15 3 * * * Etc/UTC", at("2026-03-01T03:15:00"), None)
+    moved = history.governed_by("uid-2", "15 3 * * * Etc/UTC", at("2026-03-01T03:15:00"), None)
     assert (moved.slot, moved.failures) == (at("2026-03-01T03:15:00"), 0)
-    assert known.governed_by("uid-1", "", None, None).slot is None
+    assert history.governed_by("uid-1", "", None, None).slot is None
 
 
-def test_what_another_policy_asked_for_and_what_this_one_asked_for_before_is_not_owed_to_a_newcomer() -> None:
-    known = RunHistory(policy="uid-1", requests={"topic": "t", "policy": "1"})
-    assert known.governed_by("uid-2", "", None, None).requests == {"topic": "t"}, (
-        "this one's request is not answered yet"
+def test_earlier_requests_are_ignored_for_a_new_topic() -> None:
+    history = RunHistory(policy="uid-1", requests={"topic": "t", "policy": "1"})
+    assert history.governed_by("uid-2", "", None, None).requests == {"topic": "t"}, (
+        "the request of this policy is not answered yet"
     )
-    assert known.governed_by("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
-    assert known.governed_by("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, (
-        "it was under it already"
+    assert history.governed_by("uid-2", "", None, "7").requests == {"topic": "t", "policy": "7"}
+    assert history.governed_by("uid-1", "", None, "7").requests == {"topic": "t", "policy": "1"}, (
+        "the policy governed the topic already"
     )
 
 
 def test_outside_its_windows_a_table_waits_for_the_next() -> None:
     closed = [{"cron": "0 22 * * *", "duration": "1h"}]
-    found = compaction(triggers={"smallFiles": 2}, windows=closed)
-    assert decide(found, owed=debt(due_files=9)) == TableDecision(next=at("2026-03-01T22:00:00"))
-    assert decide(found, owed=debt(due_files=9), now=at("2026-03-01T22:30:00")).due is not None
+    policy_terms = compaction(triggers={"smallFiles": 2}, windows=closed)
+    assert decide(policy_terms, owed=debt(due_files=9)) == TableDecision(next=at("2026-03-01T22:00:00"))
+    assert decide(policy_terms, owed=debt(due_files=9), now=at("2026-03-01T22:30:00")).due is not None
     slot = compaction(schedule={"cron": "0 3 * * *"}, windows=closed)
     assert decide(slot) == TableDecision(next=at("2026-03-01T22:00:00"))
     opened = decide(slot, now=at("2026-03-01T22:00:00")).due
     assert opened is not None
-    assert opened.since == at("2026-03-01T22:00:00"), "it could not have run before"
+    assert opened.since == at("2026-03-01T22:00:00"), "the slot could not have run before"
 
 
 @pytest.mark.parametrize("who", ["topic", "policy"])
 def test_a_request_is_due_at_once_and_once(who: str) -> None:
-    found = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
+    policy_terms = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
     failed = ran(timedelta(seconds=1), "Failed", 5)
-    decision = decide(found, failed, requests={who: "1"})
-    assert decision.due is not None, "whatever windows and failures say"
+    decision = decide(policy_terms, failed, requests={who: "1"})
+    assert decision.due is not None, "windows and failures do not delay a request"
     assert decision.due.requests == {who: "1"}
     assert decision.due.everything
     answered = ran(timedelta(seconds=1), requests={who: "1"})
-    assert decide(found, answered, requests={who: "1"}).due is None
-    assert decide(found, answered, requests={}).due is None, "an annotation that is taken away asks for nothing"
-    assert decide(found, answered, requests={who: "2"}).due is not None
+    assert decide(policy_terms, answered, requests={who: "1"}).due is None
+    assert decide(policy_terms, answered, requests={}).due is None, "a removed annotation requests nothing"
+    assert decide(policy_terms, answered, requests={who: "2"}).due is not None
 
 
-def test_a_request_whose_run_failed_is_tried_again_after_a_pause_and_a_new_one_at_once() -> None:
-    found = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
+def test_a_failed_request_is_retried_later_and_a_new_one_at_once() -> None:
+    policy_terms = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
     failed = ran(timedelta(), "Failed", 2, failed={"topic": "1"})
-    assert decide(found, failed, requests={"topic": "1"}) == TableDecision(next=NOW + timedelta(minutes=2))
-    again = decide(found, failed, requests={"topic": "1"}, now=NOW + timedelta(minutes=2)).due
-    assert again is not None, "no window is waited for"
+    assert decide(policy_terms, failed, requests={"topic": "1"}) == TableDecision(next=NOW + timedelta(minutes=2))
+    again = decide(policy_terms, failed, requests={"topic": "1"}, now=NOW + timedelta(minutes=2)).due
+    assert again is not None, "a request waits for no window"
     assert again.requests == {"topic": "1"}
-    assert decide(found, failed, requests={"topic": "2"}).due is not None
-    assert decide(found, failed, requests={"topic": "1", "policy": "1"}).due is not None
-    assert decide(found, failed, requests={"topic": "1"}, generation=2).due is not None, "the policy was changed since"
-    assert decide(found, failed).due is None, "an annotation that is taken away asks for nothing"
+    assert decide(policy_terms, failed, requests={"topic": "2"}).due is not None
+    assert decide(policy_terms, failed, requests={"topic": "1", "policy": "1"}).due is not None
+    assert decide(policy_terms, failed, requests={"topic": "1"}, generation=2).due is not None, (
+        "the policy has changed since"
+    )
+    assert decide(policy_terms, failed).due is None, "a removed annotation requests nothing"
 
 
 def test_nothing_is_due_while_the_policy_is_suspended() -> None:
-    found = compaction(suspend=True, schedule={"cron": "0 3 * * *"}, triggers={"smallFiles": 2})
-    assert decide(found, owed=debt(due_files=9), requests={"policy": "1"}) == TableDecision()
+    policy_terms = compaction(suspend=True, schedule={"cron": "0 3 * * *"}, triggers={"smallFiles": 2})
+    assert decide(policy_terms, owed=debt(due_files=9), requests={"policy": "1"}) == TableDecision()
 
 
 def test_a_policy_of_the_log_alone_needs_no_run() -> None:
     manifest = gen.policy(kind="RetentionPolicy", log={"maxAge": "1d"})
-    found = terms.read_terms(RetentionPolicy.model_validate(manifest), "uid", gen.config())
-    assert decide(found, requests={"policy": "1"}) == TableDecision()
+    policy_terms = terms.read_terms(RetentionPolicy.model_validate(manifest), "uid", gen.config())
+    assert decide(policy_terms, requests={"policy": "1"}) == TableDecision()
 
 
-def test_after_failures_slots_and_triggers_wait_longer_each_time_but_never_for_ever() -> None:
-    found = retention()
+def test_failures_delay_slots_and_triggers_up_to_a_limit() -> None:
+    policy_terms = retention()
     waits = []
     for failures in range(1, 40):
-        decision = decide(found, ran(timedelta(), "Failed", failures))
+        decision = decide(policy_terms, ran(timedelta(), "Failed", failures))
         assert decision.due is None
         assert decision.next is not None
         waits.append(decision.next - NOW)
     assert waits[:3] == [timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=4)]
     assert waits == sorted(waits)
     assert waits[-1] == timedelta(hours=6)
-    assert decide(found, ran(timedelta(minutes=1), "Failed", 1)).due is not None
+    assert decide(policy_terms, ran(timedelta(minutes=1), "Failed", 1)).due is not None
     triggered = compaction(triggers={"smallFiles": 2, "minInterval": "1s"})
     assert decide(triggered, ran(timedelta(seconds=30), "Failed", 1), debt(due_files=9)).due is None
 
 
-def test_a_policy_that_was_changed_since_is_tried_at_once() -> None:
+def test_a_changed_policy_is_retried_at_once() -> None:
     failed = ran(timedelta(), "Failed", 5, generation=3)
     assert decide(retention(), failed, generation=3).due is None
     assert decide(retention(), failed, generation=4).due is not None
 
 
-def test_what_a_run_left_unfinished_is_due_as_soon_as_others_had_their_turn() -> None:
-    assert due.TURN.total_seconds() > 2 * BLOCKED, "who waits for the table has looked by then"
-    found = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
+def test_unfinished_work_is_due_after_a_turn_of_the_others() -> None:
+    assert due.TURN.total_seconds() > 2 * BLOCKED, "runs that wait for the table retry within a turn"
+    policy_terms = compaction(triggers={"smallFiles": 2, "minInterval": "10m"})
     owed, asked = debt(due_files=9), {"policy": "1"}
     left, rested = ran(timedelta(), "Unfinished"), ran(due.TURN, "Unfinished")
     assert decide(retention(), left).next == NOW + due.TURN
     assert decide(retention(), rested).due is not None
-    assert decide(retention(), ran(due.TURN, "Unfinished", 3)).due is not None, "it has failed before, but not now"
-    assert decide(found, left, owed).next == NOW + due.TURN
-    assert decide(found, rested, owed).due is not None
-    assert decide(found, left, requests=asked).next == NOW + due.TURN
-    assert decide(found, rested, requests=asked).due is not None
+    assert decide(retention(), ran(due.TURN, "Unfinished", 3)).due is not None, "earlier failures do not count now"
+    assert decide(policy_terms, left, owed).next == NOW + due.TURN
+    assert decide(policy_terms, rested, owed).due is not None
+    assert decide(policy_terms, left, requests=asked).next == NOW + due.TURN
+    assert decide(policy_terms, rested, requests=asked).due is not None
 
 
-def test_a_table_in_other_hands_is_tried_again_soon() -> None:
-    found = retention()
-    assert decide(found, ran(timedelta(), "Busy")).next == NOW + due.BUSY_RETRY
-    assert decide(found, ran(due.BUSY_RETRY, "Busy")).due is not None
-    assert decide(found, ran(timedelta(), "Busy"), requests={"topic": "1"}).due is None
-    assert decide(found, ran(due.BUSY_RETRY, "Busy"), requests={"topic": "1"}).due is not None
+def test_a_busy_table_is_retried_soon() -> None:
+    policy_terms = retention()
+    assert decide(policy_terms, ran(timedelta(), "Busy")).next == NOW + due.BUSY_RETRY
+    assert decide(policy_terms, ran(due.BUSY_RETRY, "Busy")).due is not None
+    assert decide(policy_terms, ran(timedelta(), "Busy"), requests={"topic": "1"}).due is None
+    assert decide(policy_terms, ran(due.BUSY_RETRY, "Busy"), requests={"topic": "1"}).due is not None
 
 
 @given(
@@ -365,7 +365,7 @@ def test_a_table_in_other_hands_is_tried_again_soon() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_what_is_next_is_in_the_future_and_is_due_then_where_nothing_else_changes(
+def test_the_next_time_is_in_the_future_and_due_then(
     files: int, failures: int, result: str, ago: timedelta, scheduled: bool, windowed: bool
 ) -> None:
     spec: dict[str, Any] = {"triggers": {"smallFiles": 100, "maxAge": "3h"}}
@@ -373,13 +373,13 @@ def test_what_is_next_is_in_the_future_and_is_due_then_where_nothing_else_change
         spec["schedule"] = {"cron": "20 */5 * * *", "timeZone": "Asia/Kathmandu", "jitter": "5m"}
     if windowed:
         spec["windows"] = [{"cron": "0 7 * * *", "duration": "2h"}]
-    found = compaction(**spec)
+    policy_terms = compaction(**spec)
     history = ran(ago, result, failures if result == "Failed" else 0)
     owed = debt(due_files=files, oldest_due=NOW - timedelta(hours=1) if files else None)
-    decision = decide(found, history, owed)
+    decision = decide(policy_terms, history, owed)
     if decision.next is not None:
         assert decision.next > NOW
-        assert decide(found, history, owed, now=decision.next).due is not None
+        assert decide(policy_terms, history, owed, now=decision.next).due is not None
     elif decision.due is None:
         assert files == 0
         assert not scheduled

@@ -22,7 +22,7 @@ from tests.unit.controllers.policy_stage import (
 )
 
 
-async def test_who_comes_under_a_policy_later_is_not_owed_what_was_asked_of_it_before() -> None:
+async def test_a_new_topic_of_a_policy_ignores_its_earlier_request() -> None:
     policies = [
         gen.policy(name, schedule={"cron": cron}, selector={"matchLabels": {"team": name}})
         for name, cron in (("a", "0 3 * * *"), ("b", "0 9 * * *"))
@@ -38,17 +38,17 @@ async def test_who_comes_under_a_policy_later_is_not_owed_what_was_asked_of_it_b
     await world.settle()
     world.start()
     await world.settle()
-    assert len(world.maintainer.done) == 1, "neither for the morning's slot nor for the request"
+    assert len(world.maintainer.done) == 1, "neither for the slot of the morning nor for the request"
     assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T09:00:00Z"
-    world.cluster.edit("b", lambda it: it["spec"].update(schedule={"cron": "0 11 * * *"}), kind=COMPACTION)
+    world.cluster.edit("b", lambda manifest: manifest["spec"].update(schedule={"cron": "0 11 * * *"}), kind=COMPACTION)
     await world.settle()
-    assert len(world.maintainer.done) == 1, "a slot of the new schedule that was past when it came is nobody's"
+    assert len(world.maintainer.done) == 1, "a past slot of the new schedule is ignored"
     annotate(world, "twice", "b", COMPACTION)
     await world.settle()
     assert [table.name for table in world.maintainer.done[1].tables] == ["flights", "ships", "trains"]
 
 
-async def test_what_a_policy_is_asked_for_when_it_is_made_is_for_all_that_it_governs_then() -> None:
+async def test_a_request_of_a_new_policy_is_for_all_its_topics() -> None:
     asking = gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL)
     world = await world_with(asking, topics=(gen.topic("flights"), gen.topic("trains")))
     assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights", "trains"]
@@ -57,7 +57,7 @@ async def test_what_a_policy_is_asked_for_when_it_is_made_is_for_all_that_it_gov
     assert len(world.maintainer.done) == 1
 
 
-async def test_what_nobody_was_there_for_is_for_who_comes_first() -> None:
+async def test_a_request_without_topics_waits_for_the_first_one() -> None:
     world = World()
     world.cluster.create(gen.policy("p", gen.annotated(names.RUN_NOW, "first"), **ALL))
     await world.settle()
@@ -68,10 +68,10 @@ async def test_what_nobody_was_there_for_is_for_who_comes_first() -> None:
     assert [table.name for run in world.maintainer.done for table in run.tables] == ["flights"]
 
 
-async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
+async def test_a_new_topic_of_a_schedule_waits_for_the_next_slot() -> None:
     spec: dict[str, Any] = {"strategy": "ZOrder", "columns": ["carrier"], "schedule": {"cron": "0 3 * * *"}}
     world = await world_with(gen.policy(**spec))
-    world.cluster.edit("flights", lambda it: it["spec"].update(compactionPolicyRef={"name": "policy"}))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(compactionPolicyRef={"name": "policy"}))
     await pass_time(world, 120)
     assert not jobs(world)
     assert maintenance(world)["compaction"]["lastScheduleTime"] == "2026-03-01T03:00:00Z"
@@ -83,10 +83,10 @@ async def test_who_comes_under_a_schedule_by_day_waits_for_the_night() -> None:
     world.clock.advance(72 * 3600)
     world.start()
     await world.settle()
-    assert len(world.maintainer.done) == 2, "nights that nobody was there for are made up for, once"
+    assert len(world.maintainer.done) == 2, "one run covers all missed nights"
 
 
-async def test_a_run_whose_pod_does_not_start_says_why() -> None:
+async def test_a_condition_reports_why_the_pod_of_a_run_does_not_start() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -111,7 +111,7 @@ async def test_a_run_whose_pod_does_not_start_says_why() -> None:
     assert world.conditions("policy", kind=COMPACTION)["MaintenanceHealthy"] == ("True", "Succeeded")
 
 
-async def test_run_now_on_a_topic_runs_that_topic_and_on_a_policy_all_that_it_governs() -> None:
+async def test_run_now_runs_a_topic_or_all_topics_of_a_policy() -> None:
     topics = tuple(gen.topic(name) for name in ("flights", "trains", "ships"))
     world = await world_with(gen.policy(strategy="Sort", columns=["id"], **ALL), topics=topics)
     annotate(world, "1", "trains")
@@ -120,14 +120,14 @@ async def test_run_now_on_a_topic_runs_that_topic_and_on_a_policy_all_that_it_go
     assert [table.name for table in run.tables] == ["trains"]
     work = run.tables[0].compaction
     assert work is not None
-    assert work.everything, "who asks for a run of Sort wants all files sorted"
+    assert work.everything, "a request for a Sort run sorts all files"
     annotate(world, "1", "policy", COMPACTION)
     await world.settle()
     assert [table.name for table in world.maintainer.done[1].tables] == ["flights", "ships", "trains"]
     world.start()
     await world.settle()
     assert len(world.maintainer.done) == 2
-    world.clock.advance(7200)  # the Jobs' time to live is over
+    world.clock.advance(7200)  # the time to live of the Jobs is over
     await world.settle()
     assert not jobs(world)
     world.start()
@@ -138,7 +138,7 @@ async def test_run_now_on_a_topic_runs_that_topic_and_on_a_policy_all_that_it_go
     assert len(world.maintainer.done) == 3
 
 
-async def test_a_suspended_policy_starts_nothing_and_says_so() -> None:
+async def test_a_suspended_policy_starts_no_run_and_reports_it() -> None:
     world = await world_with(gen.policy(suspend=True, **ALL))
     world.owes(**MANY)
     annotate(world, "1")
@@ -146,14 +146,14 @@ async def test_a_suspended_policy_starts_nothing_and_says_so() -> None:
     assert not jobs(world)
     assert world.conditions("policy", kind=COMPACTION)["Ready"] == ("False", "Suspended")
     assert governing(world) == ("policy", "Selected")
-    world.cluster.edit("policy", lambda it: it["spec"].update(suspend=False), kind=COMPACTION)
+    world.cluster.edit("policy", lambda manifest: manifest["spec"].update(suspend=False), kind=COMPACTION)
     await world.settle()
     assert len(world.maintainer.done) == 1
 
 
-async def test_a_paused_policy_is_left_alone_until_it_goes_on() -> None:
+async def test_a_paused_policy_is_not_reconciled_until_it_resumes() -> None:
     def pause(value: str) -> Callable[[Manifest], Any]:
-        return lambda it: it["metadata"].setdefault("annotations", {}).update({names.PAUSE: value})
+        return lambda manifest: manifest["metadata"].setdefault("annotations", {}).update({names.PAUSE: value})
 
     world = await world_with(gen.policy(**ALL))
     world.cluster.edit("policy", pause("true"), spec=False, kind=COMPACTION)
@@ -169,7 +169,7 @@ async def test_a_paused_policy_is_left_alone_until_it_goes_on() -> None:
     assert "Paused" not in world.conditions("policy", kind=COMPACTION)
 
 
-async def test_debt_alone_keeps_a_table_due_only_as_often_as_min_interval_allows() -> None:
+async def test_debt_makes_a_table_due_at_most_once_per_min_interval() -> None:
     world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "10m"}, **ALL))
     world.owes(**MANY)
     await pass_time(world, 3600)
@@ -183,15 +183,15 @@ async def test_debt_alone_keeps_a_table_due_only_as_often_as_min_interval_allows
     assert len(world.maintainer.done) == before
 
 
-async def test_debt_from_before_a_run_is_no_reason_for_another() -> None:
+async def test_debt_measured_before_a_run_starts_no_other() -> None:
     world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "1ms"}, **ALL))
     world.owes(**MANY)
-    world.maintainer.ended = lambda run: world.debts.clear()  # what is measured from now on is not told
+    world.maintainer.ended = lambda run: world.debts.clear()  # later measurements are not reported
     await pass_time(world, 600)
     assert len(world.maintainer.done) == 1
 
 
-async def test_a_window_holds_runs_back_until_it_opens() -> None:
+async def test_a_window_delays_runs_until_it_opens() -> None:
     window = {"cron": "0 22 * * *", "duration": "1h", "timeZone": "Etc/UTC"}
     world = await world_with(gen.policy(windows=[window], **ALL))
     world.owes(**MANY)

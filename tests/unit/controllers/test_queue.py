@@ -1,4 +1,4 @@
-"""The work queue: its rules on a clock that stands still, then the asyncio shell."""
+"""The work queue: its rules with a fake clock, and then its asyncio workers."""
 
 import asyncio
 
@@ -22,20 +22,20 @@ def schedule(clock: FakeClock) -> KeySchedule:
 
 
 def drained(schedule: KeySchedule) -> list[Key]:
-    found = []
+    keys = []
     while (key := schedule.start_next()) is not None:
-        found.append(key)
+        keys.append(key)
         schedule.done(key, Outcome())
-    return found
+    return keys
 
 
-def test_a_key_waits_once_however_often_it_is_added(schedule: KeySchedule) -> None:
+def test_a_key_added_twice_waits_once(schedule: KeySchedule) -> None:
     for _ in range(3):
         schedule.add(A)
     assert drained(schedule) == [A]
 
 
-def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule: KeySchedule) -> None:
+def test_a_key_added_during_its_reconcile_runs_again_afterwards(schedule: KeySchedule) -> None:
     schedule.add(A)
     assert schedule.start_next() == A
     schedule.add(A)
@@ -44,7 +44,7 @@ def test_a_key_is_never_worked_on_twice_at_a_time_but_again_afterwards(schedule:
     assert schedule.start_next() == A
 
 
-def test_fresh_events_go_before_resyncs(schedule: KeySchedule) -> None:
+def test_fresh_events_run_before_resyncs(schedule: KeySchedule) -> None:
     schedule.add(A, fresh=False)
     schedule.add(B)
     assert drained(schedule) == [B, A]
@@ -62,7 +62,7 @@ def test_resyncs_do_not_starve_under_fresh_events(schedule: KeySchedule) -> None
     assert A in order
 
 
-def test_a_key_is_looked_at_again_when_its_time_has_come(schedule: KeySchedule, clock: FakeClock) -> None:
+def test_a_key_runs_again_at_its_time(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add(A)
     schedule.start_next()
     schedule.done(A, Outcome(after=10))
@@ -86,7 +86,7 @@ def test_the_earlier_of_two_times_counts(schedule: KeySchedule, clock: FakeClock
     assert schedule.start_next() is None
 
 
-def test_working_on_a_key_replaces_the_time_it_had(schedule: KeySchedule, clock: FakeClock) -> None:
+def test_a_reconcile_replaces_the_time_of_its_key(schedule: KeySchedule, clock: FakeClock) -> None:
     schedule.add_after(A, 10)
     schedule.add(A)
     schedule.start_next()
@@ -125,12 +125,12 @@ def test_a_failure_may_ask_for_a_lower_limit(schedule: KeySchedule, clock: FakeC
     assert schedule.next_due == pytest.approx(clock.monotonic() + 15)
 
 
-def test_half_of_a_delay_is_chance(clock: FakeClock) -> None:
+def test_half_of_a_delay_is_random(clock: FakeClock) -> None:
     assert KeySchedule(clock, lambda: 0.0).delay(3) == 2.0
     assert KeySchedule(clock, lambda: 1.0).delay(3) == 4.0
 
 
-def test_the_oldest_waiting_key_is_known(schedule: KeySchedule, clock: FakeClock) -> None:
+def test_the_queue_reports_the_age_of_the_oldest_key(schedule: KeySchedule, clock: FakeClock) -> None:
     assert schedule.oldest is None
     schedule.add(A, fresh=False)
     since = clock.monotonic()
@@ -150,7 +150,7 @@ class Meter:
         self.verdicts.append((key, verdict))
 
 
-async def test_workers_run_different_keys_at_once_and_no_more_than_allowed() -> None:
+async def test_workers_run_different_keys_concurrently_up_to_the_limit() -> None:
     queue = WorkQueue(SystemClock(), lambda: 0.0)
     running, most = 0, 0
     both = asyncio.Event()
@@ -190,7 +190,7 @@ async def test_an_exception_is_a_failure_of_that_key_alone() -> None:
     assert meter.verdicts == [(A, "error"), (B, "retry"), (C, "ok")]
 
 
-async def test_a_reconcile_that_hangs_is_broken_off() -> None:
+async def test_a_reconcile_that_hangs_times_out() -> None:
     meter = Meter()
     queue = WorkQueue(SystemClock(), lambda: 0.0, meter)
 
@@ -206,7 +206,7 @@ async def test_a_reconcile_that_hangs_is_broken_off() -> None:
     assert meter.verdicts == [(A, "error"), (B, "ok")]
 
 
-async def test_stopping_lets_what_is_being_worked_on_finish_and_takes_nothing_more() -> None:
+async def test_a_stopping_queue_finishes_running_keys_and_starts_no_other() -> None:
     queue = WorkQueue(SystemClock(), lambda: 0.0)
     finished: list[Key] = []
 
@@ -223,7 +223,7 @@ async def test_stopping_lets_what_is_being_worked_on_finish_and_takes_nothing_mo
     assert queue.depth == 1
 
 
-async def test_a_stopping_queue_cancels_what_does_not_end_in_time() -> None:
+async def test_a_stopping_queue_cancels_reconciles_after_its_grace() -> None:
     queue = WorkQueue(SystemClock(), lambda: 0.0)
     cancelled = asyncio.Event()
 
@@ -240,7 +240,7 @@ async def test_a_stopping_queue_cancels_what_does_not_end_in_time() -> None:
     assert cancelled.is_set()
 
 
-async def test_a_queue_without_work_is_not_stuck_and_one_that_does_not_move_is() -> None:
+async def test_only_a_queue_with_waiting_keys_can_be_stuck() -> None:
     clock = FakeClock()
     queue = WorkQueue(clock, lambda: 0.0)
     clock.advance(1000)
@@ -251,7 +251,7 @@ async def test_a_queue_without_work_is_not_stuck_and_one_that_does_not_move_is()
     assert queue.stuck_seconds == 130.0
 
 
-async def test_a_key_comes_back_by_itself_after_the_time_it_asked_for() -> None:
+async def test_a_key_runs_again_after_its_requested_delay() -> None:
     queue = WorkQueue(SystemClock(), lambda: 0.0)
     times = 0
 

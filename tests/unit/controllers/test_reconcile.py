@@ -1,4 +1,4 @@
-"""Events wake the right keys, and nothing starts before all resources are known."""
+"""Events wake the right keys, and nothing is reconciled before all resources are listed."""
 
 import asyncio
 
@@ -21,10 +21,10 @@ def controllers() -> Controllers:
 
 
 def woken(controllers: Controllers) -> set[Key]:
-    found = set()
+    keys = set()
     while (key := controllers.queue.schedule.start_next()) is not None:
-        found.add(key)
-    return found
+        keys.add(key)
+    return keys
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def woken(controllers: Controllers) -> set[Key]:
         ({names.LABEL_PROFILE: "nobody"}, set()),
         ({}, set()),
     ],
-    ids=["a broker", "a driver", "a job contract", "a profile that is gone", "somebody else's"],
+    ids=["a broker", "a driver", "a job contract", "a removed profile", "an object of another tool"],
 )
 def test_children_wake_their_owners(controllers: Controllers, labels: dict[str, str], keys: set[Key]) -> None:
     controllers.child_seen(labels)
@@ -59,16 +59,16 @@ def test_a_topic_that_changes_its_group_wakes_both(controllers: Controllers) -> 
     assert woken(controllers) == {("topic", "demo", "flights"), ("group", "default"), ("group", "big")}
 
 
-def test_an_event_that_comes_late_does_not_bring_back_an_older_state(controllers: Controllers) -> None:
+def test_a_late_event_does_not_restore_an_older_state(controllers: Controllers) -> None:
     newer = gen.topic("flights", gen.generation(2))
     newer["metadata"]["resourceVersion"] = "20"
     controllers.topic_seen(newer)
     older = gen.topic("flights", gen.generation(1))
     older["metadata"]["resourceVersion"] = "9"
     controllers.topic_seen(older)
-    found = controllers.topics.get(("demo", "flights"))
-    assert found is not None
-    assert found.generation == 2
+    entry = controllers.topics.get(("demo", "flights"))
+    assert entry is not None
+    assert entry.generation == 2
 
 
 async def test_nothing_is_reconciled_before_the_first_full_list(controllers: Controllers) -> None:
@@ -92,11 +92,11 @@ def test_only_transitions_are_announced() -> None:
             ]
         }
 
-    assert [it.reason for it in transitions({}, status("True"))] == [EventReason.READY]
+    assert [event.reason for event in transitions({}, status("True"))] == [EventReason.READY]
     assert transitions(status("True"), status("True")) == []
-    assert [it.reason for it in transitions(status("True"), status("False", halted=True))] == [
+    assert [event.reason for event in transitions(status("True"), status("False", halted=True))] == [
         EventReason.NOT_READY,
         EventReason.HALTED,
     ]
     assert transitions(status("False", halted=True), status("False", halted=True)) == []
-    assert transitions({}, status("False")) == [], "not ready yet is no news"
+    assert transitions({}, status("False")) == [], "a topic that is not ready yet is no transition"

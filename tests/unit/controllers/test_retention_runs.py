@@ -26,7 +26,7 @@ from tests.unit.controllers.policy_stage import (
 )
 
 
-async def test_a_dry_run_says_what_would_go_and_enforce_is_what_deletes() -> None:
+async def test_a_dry_run_reports_and_enforce_deletes() -> None:
     spec: dict[str, Any] = {
         "rows": {"column": "at", "maxAge": "30d"},
         "snapshots": {"maxAge": "7d", "minKeep": 5},
@@ -60,9 +60,9 @@ async def test_a_dry_run_says_what_would_go_and_enforce_is_what_deletes() -> Non
     assert "30 rows (300 bytes in 3 files) such as s3://firn" in told[0]
     assert "Deleted" not in [reason for _, reason, _ in world.cluster.events]
 
-    world.cluster.edit("legal", lambda it: it["spec"].update(mode="Enforce"), kind=RETENTION)
+    world.cluster.edit("legal", lambda manifest: manifest["spec"].update(mode="Enforce"), kind=RETENTION)
     await world.settle()
-    assert len(world.maintainer.done) == 1, "a new mode is no reason to run before the time"
+    assert len(world.maintainer.done) == 1, "a new mode starts no run before its time"
     world.clock.advance(24 * 3600)
     await world.settle()
     work = world.maintainer.done[1].tables[0].retention
@@ -76,12 +76,16 @@ async def test_a_dry_run_says_what_would_go_and_enforce_is_what_deletes() -> Non
     "withdraw",
     [
         lambda world: world.cluster.remove("legal", kind=RETENTION),
-        lambda world: world.cluster.edit("legal", lambda it: it["spec"].update(suspend=True), kind=RETENTION),
-        lambda world: world.cluster.edit("legal", lambda it: it["spec"].update(mode="DryRun"), kind=RETENTION),
+        lambda world: world.cluster.edit(
+            "legal", lambda manifest: manifest["spec"].update(suspend=True), kind=RETENTION
+        ),
+        lambda world: world.cluster.edit(
+            "legal", lambda manifest: manifest["spec"].update(mode="DryRun"), kind=RETENTION
+        ),
     ],
     ids=["deleted", "suspended", "dry"],
 )
-async def test_a_run_that_deletes_is_stopped_when_its_word_is_taken_back(withdraw: Callable[[World], None]) -> None:
+async def test_a_deleting_run_stops_when_its_policy_no_longer_allows_it(withdraw: Callable[[World], None]) -> None:
     world = await world_with(gen.policy("legal", kind=RETENTION, mode="Enforce", snapshots={"maxAge": "7d"}, **ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -90,7 +94,7 @@ async def test_a_run_that_deletes_is_stopped_when_its_word_is_taken_back(withdra
     assert policy_status(world, "legal", RETENTION)["activeRuns"][0]["name"] == jobs(world)[0]["metadata"]["name"]
     withdraw(world)
     await world.settle()
-    assert not [it for it in jobs(world) if '"Enforce"' in it["metadata"]["annotations"][MARK]]
+    assert not [job for job in jobs(world) if '"Enforce"' in job["metadata"]["annotations"][MARK]]
 
 
 def edited(change: Callable[[Manifest], Any], name: str = "legal", kind: str = RETENTION) -> Callable[[World], None]:
@@ -108,18 +112,18 @@ def pausing(live: Manifest) -> None:
 @pytest.mark.parametrize(
     ("withdraw", "again"),
     [
-        (edited(lambda it: it["spec"]["rows"].update(maxAge="365d")), ["flights", "trains"]),
-        (edited(lambda it: it["spec"].pop("rows")), ["flights", "trains"]),
-        (edited(lambda it: it["spec"].update(schedule={"cron": "0 25 * * *"})), []),
-        (of_topic(lambda it: it["metadata"].update(labels={})), ["trains"]),
-        (of_topic(lambda it: it["spec"].update(retentionPolicyRef={"name": "none"})), ["trains"]),
+        (edited(lambda manifest: manifest["spec"]["rows"].update(maxAge="365d")), ["flights", "trains"]),
+        (edited(lambda manifest: manifest["spec"].pop("rows")), ["flights", "trains"]),
+        (edited(lambda manifest: manifest["spec"].update(schedule={"cron": "0 25 * * *"})), []),
+        (of_topic(lambda manifest: manifest["metadata"].update(labels={})), ["trains"]),
+        (of_topic(lambda manifest: manifest["spec"].update(retentionPolicyRef={"name": "none"})), ["trains"]),
         (of_topic(pausing), ["trains"]),
         (lambda world: world.cluster.remove("flights"), ["trains"]),
-        (lambda world: [edited(pausing)(world), edited(lambda it: it["spec"]["rows"].update(maxAge="365d"))(world)], []),
+        (lambda world: [edited(pausing)(world), edited(lambda manifest: manifest["spec"]["rows"].update(maxAge="365d"))(world)], []),
     ],
     ids=["corrected", "less", "refused", "label", "named", "topic-paused", "topic-deleted", "corrected-while-paused"],
 )  # fmt: skip
-async def test_a_run_that_deletes_is_stopped_when_its_policy_says_something_else_of_any_of_its_tables(
+async def test_a_deleting_run_stops_when_terms_of_a_table_change(
     withdraw: Callable[[World], None], again: list[str]
 ) -> None:
     topics = tuple(gen.topic(name, labelled(team="travel")) for name in ("flights", "trains"))
@@ -132,7 +136,7 @@ async def test_a_run_that_deletes_is_stopped_when_its_policy_says_something_else
     assert len(world.maintainer.contract(job["metadata"]["name"]).tables) == 2
     withdraw(world)
     await world.settle(seconds=60)
-    assert job["metadata"]["name"] not in [it["metadata"]["name"] for it in jobs(world)]
+    assert job["metadata"]["name"] not in [live_job["metadata"]["name"] for live_job in jobs(world)]
     world.maintainer.hold = False
     await world.settle(seconds=60)
     assert [table.name for run in world.maintainer.done for table in run.tables] == again
@@ -143,13 +147,17 @@ async def test_a_run_that_deletes_is_stopped_when_its_policy_says_something_else
     "change",
     [
         edited(pausing),
-        edited(lambda it: it["spec"].update(schedule={"cron": "0 5 * * *"}, run={"maxConcurrent": 7}, priority=3)),
-        edited(lambda it: it["spec"].update(log={"maxAge": "1d"})),
-        of_topic(lambda it: it["spec"].update(suspend=True)),
+        edited(
+            lambda manifest: manifest["spec"].update(
+                schedule={"cron": "0 5 * * *"}, run={"maxConcurrent": 7}, priority=3
+            )
+        ),
+        edited(lambda manifest: manifest["spec"].update(log={"maxAge": "1d"})),
+        of_topic(lambda manifest: manifest["spec"].update(suspend=True)),
     ],
     ids=["paused", "when-and-how", "log", "topic-suspended"],
 )
-async def test_a_run_that_deletes_goes_on_while_what_it_may_do_is_the_same(change: Callable[[World], None]) -> None:
+async def test_a_deleting_run_continues_under_unchanged_terms(change: Callable[[World], None]) -> None:
     world = await world_with(gen.policy("legal", kind=RETENTION, **LEGAL, **ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -157,15 +165,15 @@ async def test_a_run_that_deletes_goes_on_while_what_it_may_do_is_the_same(chang
     (job,) = jobs(world)
     change(world)
     await world.settle(seconds=60)
-    assert [it["metadata"]["name"] for it in jobs(world)] == [job["metadata"]["name"]]
+    assert [live_job["metadata"]["name"] for live_job in jobs(world)] == [job["metadata"]["name"]]
 
 
-async def test_a_compaction_goes_on_under_changed_terms_as_it_deletes_nothing() -> None:
+async def test_a_compaction_continues_under_changed_terms() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
     await world.settle()
-    world.cluster.edit("policy", lambda it: it["spec"].update(targetFileSize="64Mi"), kind=COMPACTION)
+    world.cluster.edit("policy", lambda manifest: manifest["spec"].update(targetFileSize="64Mi"), kind=COMPACTION)
     await world.settle(seconds=60)
     world.maintainer.hold = False
     await world.settle()

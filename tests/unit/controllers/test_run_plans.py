@@ -1,4 +1,4 @@
-"""Which tables share a run, what the run is called, and its Job."""
+"""The tables of a run, the name of a run, and its Job."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -30,12 +30,12 @@ def waiting(name: str = "flights", bytes_: int = 0, ago: int = 0, **due: Any) ->
     observed = gen.observed(gen.topic(name))
     assert isinstance(observed.target, TableTarget)
     debt = TableDebt(table_uuid=f"table-{name}", due_bytes=bytes_, data_bytes=10 * bytes_, due_files=1)
-    found = Due(gen.NOW - timedelta(seconds=ago), "why", **due)
-    return DueTable(observed.entry, observed.target, f"table-{name}", debt, found, "")
+    reason = Due(gen.NOW - timedelta(seconds=ago), "why", **due)
+    return DueTable(observed.entry, observed.target, f"table-{name}", debt, reason, "")
 
 
-def names_of(found: list[PlannedRun]) -> list[tuple[list[str], str]]:
-    return [([table.topic.name[1] for table in batch.tables], batch.size) for batch in found]
+def names_of(planned: list[PlannedRun]) -> list[tuple[list[str], str]]:
+    return [([table.topic.name[1] for table in batch.tables], batch.size) for batch in planned]
 
 
 SIZES = {
@@ -44,7 +44,7 @@ SIZES = {
 }
 
 
-def test_who_was_asked_for_goes_first_then_who_waits_longest() -> None:
+def test_requested_tables_run_first_then_those_that_wait_longest() -> None:
     config = gen.config(maintenance={"tablesPerRun": 2})
     tables = [
         waiting("new", ago=1), waiting("old", ago=100), waiting("asked", requests={"topic": "1"}), waiting("older", ago=200),
@@ -58,7 +58,7 @@ def test_who_was_asked_for_goes_first_then_who_waits_longest() -> None:
     assert plan.planned_runs(policy(), tables, config, -3) == []
 
 
-def test_a_large_table_stands_alone_and_does_not_hold_up_the_small() -> None:
+def test_a_large_table_runs_alone_and_delays_no_small_one() -> None:
     config = gen.config(maintenance=SIZES)
     tables = [waiting("a", ago=3), waiting("large", GIB, ago=2), waiting("b", ago=1)]
     assert names_of(plan.planned_runs(policy(config), tables, config, 9)) == [
@@ -69,25 +69,25 @@ def test_a_large_table_stands_alone_and_does_not_hold_up_the_small() -> None:
     assert names_of(plan.planned_runs(policy(without), tables, without, 9))[1] == (["large"], "small")
 
 
-def test_how_large_a_table_is_depends_on_what_has_to_be_read() -> None:
+def test_the_size_of_a_table_is_the_size_of_its_work() -> None:
     config = gen.config(maintenance=SIZES)
     table = waiting("t", GIB // 5)  # of 2 GiB in all
 
     def size(kind: str, due: dict[str, Any] | None = None, **spec: Any) -> str:
-        found = policy(config, kind=kind, **spec)
+        entry = policy(config, kind=kind, **spec)
         moved = replace(table, due=replace(table.due, **(due or {})))
-        return plan.planned_runs(found, [moved], config, 1)[0].size
+        return plan.planned_runs(entry, [moved], config, 1)[0].size
 
     slot = {"slot": gen.NOW}
     assert size("CompactionPolicy") == "small"
-    assert size("CompactionPolicy", slot) == "small", "BinPack takes no more on a schedule"
-    assert size("CompactionPolicy", slot, strategy="Sort") == "large", "Sort takes everything"
+    assert size("CompactionPolicy", slot) == "small", "BinPack rewrites no more files on a schedule"
+    assert size("CompactionPolicy", slot, strategy="Sort") == "large", "Sort rewrites all files"
     assert size("CompactionPolicy", strategy="Sort") == "small"
-    assert size("RetentionPolicy", slot, snapshots={"maxAge": "1d"}) == "small", "metadata alone"
+    assert size("RetentionPolicy", slot, snapshots={"maxAge": "1d"}) == "small", "only metadata"
     assert size("RetentionPolicy", slot, rows={"column": "at", "maxAge": "1d"}) == "large"
 
 
-def test_a_run_has_one_name_for_what_it_answers_and_another_for_anything_else() -> None:
+def test_the_name_of_a_run_identifies_its_work() -> None:
     batch = PlannedRun((waiting("a"), waiting("b")), "small")
     mine = policy()
     assert plan.run_name(mine, batch) == plan.run_name(mine, PlannedRun(tuple(reversed(batch.tables)), "small"))
@@ -102,25 +102,25 @@ def test_a_run_has_one_name_for_what_it_answers_and_another_for_anything_else() 
         (mine, PlannedRun((waiting("a", requests={"topic": "1"}), waiting("b")), "small")),
         (mine, PlannedRun((replace(waiting("a"), last_run="firn-run-before"), waiting("b")), "small")),
     ]
-    found = [plan.run_name(other_policy, other) for other_policy, other in others]
-    assert len({plan.run_name(mine, batch), *found}) == len(others) + 1
+    other_names = [plan.run_name(other_policy, other) for other_policy, other in others]
+    assert len({plan.run_name(mine, batch), *other_names}) == len(others) + 1
 
 
 @pytest.mark.parametrize("name", ["p", "n" * 52, "a" * 35 + "-." + "b" * 10, "dotted.name"])
-def test_a_name_is_one_that_kubernetes_takes_for_jobs_and_labels(name: str) -> None:
-    found = plan.run_name(policy(name=name), PlannedRun((waiting(),), "small"))
-    assert len(found) <= 57
-    assert found.startswith("firn-run-")
-    assert not set(found) - set("abcdefghijklmnopqrstuvwxyz0123456789-.")
-    assert ".-" not in found
+def test_the_name_of_a_run_is_valid_for_jobs_and_labels(name: str) -> None:
+    run_name = plan.run_name(policy(name=name), PlannedRun((waiting(),), "small"))
+    assert len(run_name) <= 57
+    assert run_name.startswith("firn-run-")
+    assert not set(run_name) - set("abcdefghijklmnopqrstuvwxyz0123456789-.")
+    assert ".-" not in run_name
 
 
-def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() -> None:
+def test_the_contract_has_the_work_and_only_the_catalogs_in_use() -> None:
     config = gen.config(maintenance={**SIZES, "sparkConf": {"a": "b"}, "serviceAccount": "mine"})
-    found = policy(
+    entry = policy(
         config, strategy="Sort", columns=["id desc"], targetFileSize="64Mi", openGrace="1m", run={"deadline": "2h"}
     )
-    run = plan.contract(found, PlannedRun((waiting(slot=gen.NOW),), "large"), config, gen.NOW)
+    run = plan.contract(entry, PlannedRun((waiting(slot=gen.NOW),), "large"), config, gen.NOW)
     (table,) = run.tables
     work = table.compaction
     assert work is not None
@@ -135,49 +135,47 @@ def test_the_contract_holds_what_the_policy_says_and_only_the_catalogs_in_use() 
     assert (run.cores, run.deadline_ms, run.service_account, run.spark_conf) == (4, 7_200_000, "mine", {"a": "b"})
     assert run.executors is not None
     assert run.executor_image == "firn-spark:1"
-    small = plan.contract(found, PlannedRun((waiting(),), "small"), config, gen.NOW)
+    small = plan.contract(entry, PlannedRun((waiting(),), "small"), config, gen.NOW)
     assert (small.executors, small.executor_image) == (None, None)
     assert small.tables[0].compaction is not None
     assert not small.tables[0].compaction.everything
 
 
 @pytest.mark.parametrize("key", ["write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"])
-def test_a_topic_that_says_itself_how_many_metadata_files_stay_goes_before_the_policy(key: str) -> None:
+def test_a_topic_overrides_metadata_files_of_the_policy(key: str) -> None:
     config = gen.config()
-    found = policy(config, kind="RetentionPolicy", snapshots={"maxAge": "7d"}, metadataFiles={"keep": 10})
+    entry = policy(config, kind="RetentionPolicy", snapshots={"maxAge": "7d"}, metadataFiles={"keep": 10})
     plain = waiting()
     own = replace(plain, target=plain.target.model_copy(update={"properties": {key: "false"}}))
-    run = plan.contract(found, PlannedRun((plain, own), "small"), config, gen.NOW)
+    run = plan.contract(entry, PlannedRun((plain, own), "small"), config, gen.NOW)
     works = [table.retention for table in run.tables]
-    assert [(it.metadata_keep, it.snapshots is not None) for it in works if it] == [(10, True), (None, True)]
+    assert [(work.metadata_keep, work.snapshots is not None) for work in works if work] == [(10, True), (None, True)]
 
 
-def test_all_attempts_of_a_run_share_the_deadline_that_kubernetes_counts_from_the_job() -> None:
+def test_all_attempts_of_a_run_share_the_deadline_of_the_job() -> None:
     config = gen.config(maintenance=SIZES)
-    found, batch = policy(config, run={"deadline": "2h"}), PlannedRun((waiting(),), "small")
-    run = plan.contract(found, batch, config, gen.NOW)
+    entry, batch = policy(config, run={"deadline": "2h"}), PlannedRun((waiting(),), "small")
+    run = plan.contract(entry, batch, config, gen.NOW)
     assert run.until_ms == int((gen.NOW + timedelta(hours=2)).timestamp() * 1000)
-    later = plan.contract(found, batch, config, gen.NOW + timedelta(seconds=7))
+    later = plan.contract(entry, batch, config, gen.NOW + timedelta(seconds=7))
     assert later.until_ms == int((gen.NOW + timedelta(hours=2, seconds=7)).timestamp() * 1000)
-    assert later.name == run.name, "the same work, looked at twice, is one run"
+    assert later.name == run.name, "the same work, planned twice, is one run"
 
 
-def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_secret() -> None:
+def test_the_job_has_a_deadline_limited_retries_and_no_secret() -> None:
     sasl = {"mechanism": "PLAIN", "username": "u", "password": {"secret": "kafka-password", "key": "password"}}
     config = gen.config(
         maintenance={"ttl": "2h", "image": {"image": "other:2"}, "environment": {"AWS_REGION": "r"}},
         profiles={"classic": {"bootstrapServers": "kafka:9092", "security": {"sasl": sasl}}},
     )
     assert "kafka-password" in config.secret_names()
-    found = policy(config, run={"deadline": "30m", "retries": 5})
+    entry = policy(config, run={"deadline": "30m", "retries": 5})
     batch = PlannedRun((waiting(),), "small")
-    run = plan.contract(found, batch, config, gen.NOW)
-    job = plan.job(found, batch, run, config, OWNER)
+    run = plan.contract(entry, batch, config, gen.NOW)
+    job = plan.job(entry, batch, run, config, OWNER)
     spec = job["spec"]
     assert (spec["backoffLimit"], spec["ttlSecondsAfterFinished"]) == (5, 7200)
-    assert spec["activeDeadlineSeconds"] > 1800, (
-        "the run's own deadline comes first, so that it can still say what it did"
-    )
+    assert spec["activeDeadlineSeconds"] > 1800, "the run's own deadline comes first, so that it can still report"
     [fatal, disrupted] = spec["podFailurePolicy"]["rules"]
     assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [2, 4])
     assert disrupted["action"] == "Ignore"
@@ -187,15 +185,15 @@ def test_the_job_ends_by_itself_is_repeated_only_where_it_helps_and_holds_no_sec
     assert container["image"] == "other:2"
     assert container["args"] == ["firn-maintain", names.RUN_PATH]
     assert {"name": "AWS_REGION", "value": "r"} in container["env"]
-    mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert f"{mounts['run']}/run.json" == names.RUN_PATH
     secrets = {path for path in mounts.values() if path.startswith("/etc/firn/secrets/")}
-    assert secrets == {"/etc/firn/secrets/firn-postgres"}, "those of the tables' catalogs, and no others"
-    contract = plan.config_map(found, run, OWNER)
+    assert secrets == {"/etc/firn/secrets/firn-postgres"}, "only the Secrets of the tables' catalogs"
+    contract = plan.config_map(entry, run, OWNER)
     assert contract["metadata"]["name"] == job["metadata"]["name"] == run.name
     assert list(contract["data"]) == ["run.json"]
     for manifest in (job, contract, spec["template"]):
         labels = manifest["metadata"]["labels"]
-        assert plan.policy_labels(found).items() <= labels.items(), "what is watched is told apart by these"
+        assert plan.policy_labels(entry).items() <= labels.items(), "the watch selects Jobs by these labels"
         assert labels[names.LABEL_RUN] == run.name
     assert job["metadata"]["ownerReferences"][0]["name"] == names.CONFIG_OBJECT

@@ -24,7 +24,7 @@ from tests.unit.controllers.policy_stage import (
 )
 
 
-async def test_a_failure_is_said_on_both_sides_tried_again_and_forgotten_when_it_passes() -> None:
+async def test_both_statuses_report_a_failure_until_a_run_succeeds() -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
     world.maintainer.says[UID] = {"outcome": "Failed", "reason": "CatalogUnreachable", "message": "nobody answers"}
     world.clock.advance(3600)
@@ -54,7 +54,7 @@ async def test_a_failure_is_said_on_both_sides_tried_again_and_forgotten_when_it
         ("PodFailurePolicy", "", "rejected its configuration"),
     ],
 )
-async def test_a_run_that_ends_without_a_report_has_failed_for_all_its_tables(
+async def test_a_run_without_a_report_has_failed_for_all_its_tables(
     failure: str, words: str | None, message: str
 ) -> None:
     world = await world_with(gen.policy(**ALL))
@@ -67,7 +67,7 @@ async def test_a_run_that_ends_without_a_report_has_failed_for_all_its_tables(
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
 
 
-async def test_a_table_that_another_run_holds_has_not_failed_and_is_tried_again() -> None:
+async def test_a_busy_table_has_not_failed_and_is_retried() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.says[UID] = {"outcome": "Busy", "message": "firn-run-x works on it"}
     annotate(world, "1")
@@ -80,7 +80,7 @@ async def test_a_table_that_another_run_holds_has_not_failed_and_is_tried_again(
     assert maintenance(world)["compaction"]["lastRequest"] == {"topic": "1"}
 
 
-async def test_what_a_run_did_not_come_to_by_its_deadline_is_due_again_and_has_not_failed() -> None:
+async def test_unstarted_work_at_the_deadline_is_due_and_not_failed() -> None:
     world = await world_with(
         gen.policy(schedule={"cron": "0 * * * *"}, **ALL), topics=(gen.topic(), gen.topic("trains"))
     )
@@ -94,18 +94,18 @@ async def test_what_a_run_did_not_come_to_by_its_deadline_is_due_again_and_has_n
     assert "RunFailed" not in [reason for _, reason, _ in world.cluster.events]
 
 
-async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> None:
+async def test_progress_until_the_deadline_is_reported_and_continued() -> None:
     world = await world_with(gen.policy("legal", kind=RETENTION, schedule={"cron": "0 * * * *"}, **LEGAL, **ALL))
     world.maintainer.says[UID] = {**LEFT, "commits": 3, "rows": {"files": 2, "bytes": 5, "items": 7}}
     world.clock.advance(3600)
     seen: list[Manifest] = []
 
-    def look(_: object) -> None:
+    def record_last_run(_: object) -> None:
         seen.append(maintenance(world)["retention"].get("lastRun", {}))
         if len(seen) == 2:
             world.maintainer.says.clear()
 
-    world.maintainer.ended = look
+    world.maintainer.ended = record_last_run
     await world.settle(seconds=120)
     assert len(world.maintainer.done) == 3
     assert (seen[1]["result"], seen[1]["rows"]["items"]) == ("Unfinished", 7)
@@ -123,7 +123,7 @@ async def test_progress_until_the_deadline_is_shown_and_goes_on_at_once() -> Non
     ],
 )
 @pytest.mark.parametrize("outcome", ["Failed", "Unfinished"])
-async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str, told: str, outcome: str) -> None:
+async def test_the_work_of_a_failed_run_is_reported(mode: str, said: str, told: str, outcome: str) -> None:
     spec: dict[str, Any] = {"rows": {"column": "at", "maxAge": "30d"}, "snapshots": {"maxAge": "7d"}}
     world = await world_with(gen.policy("legal", kind=RETENTION, mode=mode, **spec, **ALL))
     world.maintainer.says[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
@@ -132,7 +132,7 @@ async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str,
     events = {(name, reason): message for name, reason, message in world.cluster.events}
     for name in ("flights", "legal"):
         assert told in events[name, said]
-        assert "expiry failed" in events[name, "RunFailed"], "it has not committed, so it has failed in either case"
+        assert "expiry failed" in events[name, "RunFailed"], "without a commit the run has failed in either case"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_what_a_run_did_before_it_failed_is_told_too(mode: str, said: str,
     ],
     ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
 )
-async def test_what_a_compaction_did_is_told_as_it_was(report: dict[str, Any], told: str) -> None:
+async def test_the_event_reports_the_work_of_a_compaction(report: dict[str, Any], told: str) -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.says[UID] = {"commits": 1, **report}
     annotate(world, "1")
@@ -167,7 +167,7 @@ async def test_what_a_compaction_did_is_told_as_it_was(report: dict[str, Any], t
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
-async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_nothing(begun: bool) -> None:
+async def test_a_run_without_any_progress_has_failed(begun: bool) -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
     world.maintainer.says[UID] = {**LEFT, "begun": begun}
     world.clock.advance(3600)
@@ -176,27 +176,27 @@ async def test_a_table_begun_in_vain_has_failed_and_so_has_a_run_that_began_noth
     assert maintenance(world)["compaction"]["failures"] == 1
 
 
-async def test_what_was_asked_for_and_failed_is_tried_again_until_it_is_answered() -> None:
+async def test_a_failed_request_is_retried_until_it_succeeds() -> None:
     never = gen.policy("legal", kind=RETENTION, **LEGAL, **ALL)
     world = await world_with(never)
     world.maintainer.says[UID] = {"outcome": "Failed", "message": "nobody answers"}
     annotate(world, "1")
     await world.settle(seconds=30)
     assert len(world.maintainer.done) == 1
-    found = maintenance(world)["retention"]
-    assert (found["failures"], found["failedRequest"], "lastRequest" in found) == (1, {"topic": "1"}, False)
+    section = maintenance(world)["retention"]
+    assert (section["failures"], section["failedRequest"], "lastRequest" in section) == (1, {"topic": "1"}, False)
     annotate(world, "2")
     await world.settle(seconds=30)
-    assert len(world.maintainer.done) == 2, "another value is not made to wait"
+    assert len(world.maintainer.done) == 2, "another value does not wait"
     world.maintainer.says.clear()
     await pass_time(world, 300)
     assert len(world.maintainer.done) == 3
-    found = maintenance(world)["retention"]
-    assert found["lastRun"]["result"] == "Succeeded"
-    assert (found["lastRequest"], "failedRequest" in found) == ({"topic": "2"}, False)
+    section = maintenance(world)["retention"]
+    assert section["lastRun"]["result"] == "Succeeded"
+    assert (section["lastRequest"], "failedRequest" in section) == ({"topic": "2"}, False)
 
 
-async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> None:
+async def test_a_policy_corrected_after_failures_is_retried_at_once() -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
     world.maintainer.says[UID] = {"outcome": "Failed", "message": "out of memory"}
     world.clock.advance(3600)
@@ -205,13 +205,13 @@ async def test_a_policy_that_is_corrected_after_failures_is_tried_at_once() -> N
     assert failures >= 3
     world.maintainer.says.clear()
     done = len(world.maintainer.done)
-    world.cluster.edit("policy", lambda it: it["spec"].update(run={"deadline": "2h"}), kind=COMPACTION)
+    world.cluster.edit("policy", lambda manifest: manifest["spec"].update(run={"deadline": "2h"}), kind=COMPACTION)
     await world.settle(seconds=20)
     assert len(world.maintainer.done) == done + 1
     assert "failures" not in maintenance(world)["compaction"]
 
 
-async def test_what_an_attempt_did_not_come_to_is_as_the_one_before_left_it() -> None:
+async def test_an_attempt_without_work_keeps_the_result_of_the_earlier_one() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -226,7 +226,7 @@ async def test_what_an_attempt_did_not_come_to_is_as_the_one_before_left_it() ->
     assert (last["result"], last["commits"]) == ("Unfinished", 7)
 
 
-async def test_a_report_that_comes_after_the_job_is_waited_for() -> None:
+async def test_the_operator_waits_for_a_report_after_the_job_ends() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -234,7 +234,7 @@ async def test_a_report_that_comes_after_the_job_is_waited_for() -> None:
     name = jobs(world)[0]["metadata"]["name"]
     world.cluster.end_job(name, None)
     await world.operator_only()
-    assert "lastRun" not in maintenance(world)["compaction"], "its last word may be on its way"
+    assert "lastRun" not in maintenance(world)["compaction"], "the report may still arrive"
     contract = world.maintainer.contract(name)
     world.cluster.end_job(name, pack(RunReport(name=name, tables=(TableReport(uid=UID, outcome="Done", commits=7),))))
     assert contract.name == name
@@ -242,7 +242,7 @@ async def test_a_report_that_comes_after_the_job_is_waited_for() -> None:
     assert maintenance(world)["compaction"]["lastRun"]["commits"] == 7
 
 
-async def test_what_an_earlier_attempt_did_counts() -> None:
+async def test_the_work_of_earlier_attempts_counts() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
     annotate(world, "1")
@@ -260,7 +260,7 @@ async def test_what_an_earlier_attempt_did_counts() -> None:
     assert (last["result"], last["commits"]) == ("Succeeded", 7)
 
 
-async def test_a_run_that_finds_no_room_for_too_long_is_overdue() -> None:
+async def test_a_run_that_is_not_scheduled_for_too_long_is_overdue() -> None:
     world = await world_with(
         gen.policy(run={"maxConcurrent": 1, "deadline": "10m"}, **ALL), topics=(gen.topic(), gen.topic("other"))
     )
@@ -279,7 +279,7 @@ async def test_a_run_that_finds_no_room_for_too_long_is_overdue() -> None:
     assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
 
 
-async def test_a_topic_deleted_with_its_table_waits_for_the_run_at_work() -> None:
+async def test_a_deletion_of_a_table_waits_for_the_active_run() -> None:
     world = await world_with(
         gen.policy(**ALL), topics=(gen.topic(deletionPolicy={"topic": "Delete", "table": "Delete"}),)
     )
@@ -296,22 +296,22 @@ async def test_a_topic_deleted_with_its_table_waits_for_the_run_at_work() -> Non
     assert not world.cluster.topics()
 
 
-async def test_contracts_of_runs_go_with_their_jobs() -> None:
+async def test_contracts_of_runs_are_deleted_with_their_jobs() -> None:
     world = await world_with(gen.policy(**ALL))
     annotate(world, "1")
     await world.settle()
     name = jobs(world)[0]["metadata"]["name"]
-    assert name in [it["metadata"]["name"] for it in world.cluster.all("ConfigMap")]
+    assert name in [config_map["metadata"]["name"] for config_map in world.cluster.all("ConfigMap")]
     world.clock.advance(3700)
     await world.settle()
     world.clock.advance(400)
     await world.settle()
     assert not jobs(world)
-    assert name not in [it["metadata"]["name"] for it in world.cluster.all("ConfigMap")]
+    assert name not in [config_map["metadata"]["name"] for config_map in world.cluster.all("ConfigMap")]
     assert maintenance(world)["compaction"]["lastRun"]["name"] == name
 
 
-async def test_a_contract_whose_job_is_just_being_made_is_nobody_s_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_contract_whose_job_is_being_created_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await world_with(gen.policy(**ALL))
     apply = world.cluster.apply
 

@@ -1,4 +1,4 @@
-"""Every row of the table of conditions: the state that leads to it, and what the user reads."""
+"""Each row of the table of conditions: the state that leads to it, and the condition in the status."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,15 +29,15 @@ HEALTHY = TopicFindings(
 
 
 def landing(**changes: Any) -> ObservedTopic:
-    """A topic whose records land."""
+    """Return the observed state of a topic that lands records."""
     return gen.observed(**{"job": True, "progress": gen.progress(), **changes})
 
 
-def said(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> dict[str, tuple[str, str]]:
-    """Status and reason of every condition."""
+def conditions_of(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> dict[str, tuple[str, str]]:
+    """Return status and reason of every condition."""
     with_job = replace(findings, job=findings.job or observed.job)
-    found = status.conditions(observed, with_job)
-    return {str(kind): (it.status, str(it.reason)) for kind, it in found.items()}
+    conditions = status.conditions(observed, with_job)
+    return {str(kind): (condition.status, str(condition.reason)) for kind, condition in conditions.items()}
 
 
 def message(observed: ObservedTopic, kind: ConditionType, findings: TopicFindings = HEALTHY) -> str:
@@ -45,7 +45,7 @@ def message(observed: ObservedTopic, kind: ConditionType, findings: TopicFinding
 
 
 def documented(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> dict[str, Any]:
-    """The status document, with the contract in force."""
+    """Return the status document with the contract in force."""
     return status.document(observed, replace(findings, job=findings.job or observed.job))
 
 
@@ -70,20 +70,20 @@ FORMAT_3 = replace(HEALTHY, table=replace(gen.table_state(), format_version=3))
 
 ROWS = [
     # Ready
-    pytest.param(landing(), HEALTHY, "Ready", "True", "AllReady", id="all is well"),
+    pytest.param(landing(), HEALTHY, "Ready", "True", "AllReady", id="healthy"),
     pytest.param(spec(suspend=True), HEALTHY, "Ready", "False", "Suspended", id="suspended"),
-    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Ready", "False", "InvalidSpec", id="a spec that is refused"),
+    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Ready", "False", "InvalidSpec", id="a rejected spec"),
     pytest.param(
-        landing(), failed(Reason.RESOURCE_CONFLICT), "Ready", "False", "ResourceConflict", id="another resource has it"
+        landing(), failed(Reason.RESOURCE_CONFLICT), "Ready", "False", "ResourceConflict", id="a topic of another resource"
     ),
-    pytest.param(group(Reason.STARTING), HEALTHY, "Ready", "False", "NotReady", id="a driver that starts"),
+    pytest.param(group(Reason.STARTING), HEALTHY, "Ready", "False", "NotReady", id="a starting driver"),
     pytest.param(
         group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Ready", "False", "Stalled", id="a driver that always fails"
     ),
     pytest.param(landing(manifest=gen.topic("flights", gen.deleting())), TopicFindings(), "Ready", "False", "Deleting", id="deleting"),
-    pytest.param(gen.observed(), TopicFindings(), "Ready", "False", "NotReady", id="nothing tried yet"),
+    pytest.param(gen.observed(), TopicFindings(), "Ready", "False", "NotReady", id="no attempt yet"),
     # SpecValid
-    pytest.param(landing(), HEALTHY, "SpecValid", "True", "Valid", id="a good spec"),
+    pytest.param(landing(), HEALTHY, "SpecValid", "True", "Valid", id="a valid spec"),
     *(
         pytest.param(landing(), failed(reason), "SpecValid", "False", str(reason), id=f"SpecValid {reason}")
         for reason in (
@@ -92,9 +92,9 @@ ROWS = [
         )
     ),
     # TopicReady
-    pytest.param(landing(), HEALTHY, "TopicReady", "True", "Created", id="a topic of our making"),
+    pytest.param(landing(), HEALTHY, "TopicReady", "True", "Created", id="a topic that the operator created"),
     pytest.param(
-        landing(), replace(HEALTHY, topic_origin=Reason.ADOPTED), "TopicReady", "True", "Adopted", id="a topic that was there"
+        landing(), replace(HEALTHY, topic_origin=Reason.ADOPTED), "TopicReady", "True", "Adopted", id="an existing topic"
     ),
     pytest.param(
         landing(fleet=FleetHealth(Reason.BROKER_STARTING, "starting")), TopicFindings(), "TopicReady", "False", "BrokerStarting", id="brokers start"
@@ -103,61 +103,62 @@ ROWS = [
         landing(fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone")), TopicFindings(), "TopicReady", "False", "BrokerUnreachable", id="brokers down"
     ),
     pytest.param(
-        landing(fleet=FleetHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TopicReady", "False", "AccessDenied", id="brokers refuse us"
+        landing(fleet=FleetHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TopicReady", "False", "AccessDenied", id="brokers deny access"
     ),
     pytest.param(
-        landing(), replace(HEALTHY, topic=AccessDeniedError("no")), "TopicReady", "False", "AccessDenied", id="a topic refused to us"
+        landing(), replace(HEALTHY, topic=AccessDeniedError("no")), "TopicReady", "False", "AccessDenied", id="access to a topic is denied"
     ),
     pytest.param(
-        landing(), replace(HEALTHY, topic=UnavailableError("slow")), "TopicReady", "False", "BrokerUnreachable", id="no answer of a topic"
+        landing(), replace(HEALTHY, topic=UnavailableError("slow")), "TopicReady", "False", "BrokerUnreachable", id="no answer about a topic"
     ),
     pytest.param(
         landing(), replace(HEALTHY, topic=NotReadyError("few brokers")), "TopicReady", "False", "BrokerStarting", id="too few brokers"
     ),
     pytest.param(
-        spec(partitions=2), HEALTHY, "TopicReady", "False", "PartitionDecreaseRefused", id="more partitions than asked for"
+        spec(partitions=2), HEALTHY, "TopicReady", "False", "PartitionDecreaseRefused", id="more partitions than in the spec"
     ),
     # TableReady
-    pytest.param(landing(), HEALTHY, "TableReady", "True", "Created", id="a table of our making"),
+    pytest.param(landing(), HEALTHY, "TableReady", "True", "Created", id="a table that the operator created"),
     pytest.param(
-        landing(), replace(HEALTHY, table_origin=Reason.ADOPTED), "TableReady", "True", "Adopted", id="a table that was there"
+        landing(), replace(HEALTHY, table_origin=Reason.ADOPTED), "TableReady", "True", "Adopted", id="an existing table"
     ),
     pytest.param(
         landing(catalog=DependencyHealth(Reason.CATALOG_UNREACHABLE, "gone")), TopicFindings(), "TableReady", "False", "CatalogUnreachable",
         id="catalog down",
     ),
     pytest.param(
-        landing(catalog=DependencyHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TableReady", "False", "AccessDenied", id="catalog refuses us"
+        landing(catalog=DependencyHealth(Reason.ACCESS_DENIED, "no")), TopicFindings(), "TableReady", "False", "AccessDenied",
+        id="catalog denies access",
     ),
     pytest.param(
-        landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer of a table"
+        landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer about a table"
     ),
     pytest.param(
-        landing(), replace(HEALTHY, table=AccessDeniedError("bucket")), "TableReady", "False", "AccessDenied", id="a table refused to us"
+        landing(), replace(HEALTHY, table=AccessDeniedError("bucket")), "TableReady", "False", "AccessDenied", id="access to a table is denied"
     ),
     pytest.param(
         landing(),
         replace(HEALTHY, table=InvalidSpecError("column a", reason=Reason.SCHEMA_INCOMPATIBLE)),
         "TableReady", "False", "SchemaIncompatible",
-        id="a table that does not fit",
+        id="an incompatible table",
     ),
     pytest.param(
         landing(manifest=gen.topic(table=V3)), replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "WaitingForDriver",
-        id="a version 3 table that the driver will make",
+        id="a version 3 table that the driver will create",
     ),
     pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True)),
         replace(HEALTHY, table=None, table_missing=True), "TableReady", "True", "Created",
-        id="a version 3 table that the driver made",
+        id="a version 3 table that the driver created",
     ),
     pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(state="Starting", table_reason="AccessDenied", table_message="no")),
         replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "AccessDenied",
-        id="a version 3 table that the driver may not make",
+        id="a version 3 table that the driver may not create",
     ),
     pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True)), FORMAT_3, "TableReady", "True", "Created",
-        id="a version 3 table that the driver looked at",
+        id="a version 3 table that the driver read",
     ),
     pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True, generation=0)), FORMAT_3,
@@ -167,7 +168,7 @@ ROWS = [
     pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True, state="Starting")), FORMAT_3,
         "TableReady", "False", "WaitingForDriver",
-        id="a version 3 table of a driver that has just taken up the spec",
+        id="a version 3 table of a driver that has just read the spec",
     ),
     pytest.param(
         landing(
@@ -179,13 +180,13 @@ ROWS = [
     ),
     pytest.param(
         landing(progress=gen.progress(table_ready=True, generation=0)), FORMAT_3, "TableReady", "False", "WaitingForDriver",
-        id="a table that is of version 3 already",
+        id="an existing table of version 3",
     ),
     # IngestionReady
     pytest.param(driver(state="Running"), HEALTHY, "IngestionReady", "True", "Running", id="running"),
     pytest.param(driver(state="CaughtUp"), HEALTHY, "IngestionReady", "True", "CaughtUp", id="caught up"),
-    pytest.param(driver(state="Starting"), HEALTHY, "IngestionReady", "False", "Starting", id="taken up"),
-    pytest.param(landing(progress=None), HEALTHY, "IngestionReady", "False", "Starting", id="not taken up yet"),
+    pytest.param(driver(state="Starting"), HEALTHY, "IngestionReady", "False", "Starting", id="the driver follows the contract"),
+    pytest.param(landing(progress=None), HEALTHY, "IngestionReady", "False", "Starting", id="the driver does not follow the contract yet"),
     pytest.param(gen.observed(), TopicFindings(), "IngestionReady", "False", "Starting", id="no contract yet"),
     pytest.param(driver(state="BackingOff"), HEALTHY, "IngestionReady", "False", "BackingOff", id="landing fails"),
     pytest.param(
@@ -206,10 +207,10 @@ ROWS = [
     pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
-    pytest.param(group(Reason.BACKING_OFF), HEALTHY, "Fresh", "Unknown", "Unknown", id="nobody tells"),
+    pytest.param(group(Reason.BACKING_OFF), HEALTHY, "Fresh", "Unknown", "Unknown", id="no report"),
     pytest.param(
         driver(state="BackingOff", last_commit=None, lag_records=None, lag_seconds=None), HEALTHY, "Fresh", "Unknown", "Unknown",
-        id="a driver that has not seen the table yet",
+        id="a driver that has not read the table yet",
     ),
     pytest.param(spec(suspend=True), HEALTHY, "Fresh", "Unknown", "Unknown", id="freshness while suspended"),
     # Only while True
@@ -225,10 +226,10 @@ ROWS = [
     ),
     pytest.param(group(Reason.STARTING), HEALTHY, "Reconciling", "True", "WaitingForDependency", id="waiting for the driver"),
     pytest.param(
-        landing(group=GroupHealth(Reason.STARTING, "rolls", rolling=True)), HEALTHY, "Reconciling", "True", "RollingOut", id="driver rolls"
+        landing(group=GroupHealth(Reason.STARTING, "rolls", rolling=True)), HEALTHY, "Reconciling", "True", "RollingOut", id="the driver restarts"
     ),
     pytest.param(
-        driver(generation=0), HEALTHY, "Reconciling", "True", "RollingOut", id="the driver takes up a new spec"
+        driver(generation=0), HEALTHY, "Reconciling", "True", "RollingOut", id="the driver applies a new spec"
     ),
     pytest.param(
         landing(), replace(HEALTHY, blocked=Verdict("True", Reason.BROKER_UNREACHABLE, "gone")), "DeletionBlocked", "True", "BrokerUnreachable",
@@ -238,8 +239,10 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("observed", "findings", "kind", "value", "reason"), ROWS)
-def test_conditions(observed: ObservedTopic, findings: TopicFindings, kind: str, value: str, reason: str) -> None:
-    assert said(observed, findings)[kind] == (value, reason)
+def test_each_situation_has_its_condition(
+    observed: ObservedTopic, findings: TopicFindings, kind: str, value: str, reason: str
+) -> None:
+    assert conditions_of(observed, findings)[kind] == (value, reason)
 
 
 def test_every_row_of_the_public_table_is_produced() -> None:
@@ -265,15 +268,15 @@ ONLY_WHILE_TRUE = ("Reconciling", "Stalled", "Paused", "DeletionBlocked")
 def test_abnormal_conditions_exist_only_while_true(
     observed: ObservedTopic, findings: TopicFindings, kind: str, value: str, reason: str
 ) -> None:
-    found = said(observed, findings)
-    assert all(found[it][0] == "True" for it in ONLY_WHILE_TRUE if it in found)
-    assert not {"Reconciling", "Stalled"} <= found.keys()
-    if found["Ready"][0] == "True":
-        assert "Stalled" not in found
+    conditions = conditions_of(observed, findings)
+    assert all(conditions[abnormal][0] == "True" for abnormal in ONLY_WHILE_TRUE if abnormal in conditions)
+    assert not {"Reconciling", "Stalled"} <= conditions.keys()
+    if conditions["Ready"][0] == "True":
+        assert "Stalled" not in conditions
 
 
 def test_freshness_never_lowers_ready() -> None:
-    assert said(driver(lag_seconds=10_000.0))["Ready"] == ("True", "AllReady")
+    assert conditions_of(driver(lag_seconds=10_000.0))["Ready"] == ("True", "AllReady")
 
 
 def test_a_halt_names_the_record_and_the_way_out() -> None:
@@ -283,37 +286,40 @@ def test_a_halt_names_the_record_and_the_way_out() -> None:
     text = message(halted, ConditionType.INGESTION_READY)
     assert "partition 2, offset 900 (BadType: id: not a number)" in text
     assert "kubectl -n demo annotate --overwrite itopic flights firn.dev/resume=skip:2:900" in text
-    found = said(halted)
-    assert found["Ready"] == ("False", "NotReady")
-    assert "Reconciling" not in found, "nothing is under way: somebody has to act"
+    conditions = conditions_of(halted)
+    assert conditions["Ready"] == ("False", "NotReady")
+    assert "Reconciling" not in conditions, "nothing is under way: the user has to act"
     document = documented(halted, HEALTHY)
     assert document["ingestion"]["haltedAt"] == {"partition": 2, "offset": 900}
 
 
-def test_a_topic_that_fell_behind_is_fresh_again_only_well_below_its_limit() -> None:
+def test_a_topic_is_fresh_again_only_well_below_its_limit() -> None:
     behind = documented(driver(lag_seconds=61.0), HEALTHY)
     manifest = gen.topic("flights", gen.with_status(behind))
-    assert said(landing(manifest=manifest, progress=gen.progress(lag_seconds=55.0)))["Fresh"] == ("False", "Behind")
-    assert said(landing(manifest=manifest, progress=gen.progress(lag_seconds=40.0)))["Fresh"] == (
+    assert conditions_of(landing(manifest=manifest, progress=gen.progress(lag_seconds=55.0)))["Fresh"] == (
+        "False",
+        "Behind",
+    )
+    assert conditions_of(landing(manifest=manifest, progress=gen.progress(lag_seconds=40.0)))["Fresh"] == (
         "True",
         "WithinTarget",
     )
 
 
-def test_what_a_refused_spec_leaves_running_is_still_told() -> None:
+def test_conditions_describe_what_runs_under_a_rejected_spec() -> None:
     before = documented(landing(), HEALTHY)
     observed = landing(manifest=gen.topic("flights", gen.with_status(before), gen.generation(2)))
-    found = said(observed, failed(Reason.INCOMPATIBLE_SCHEMA))
-    assert found["TopicReady"] == ("True", "Created")
-    assert found["TableReady"] == ("True", "Created")
-    assert found["IngestionReady"] == ("True", "Running")
-    assert found["Ready"] == ("False", "InvalidSpec")
+    conditions = conditions_of(observed, failed(Reason.INCOMPATIBLE_SCHEMA))
+    assert conditions["TopicReady"] == ("True", "Created")
+    assert conditions["TableReady"] == ("True", "Created")
+    assert conditions["IngestionReady"] == ("True", "Running")
+    assert conditions["Ready"] == ("False", "InvalidSpec")
 
 
 # The document
 
 
-def test_conditions_stand_in_one_order_and_each_says_its_generation() -> None:
+def test_conditions_have_a_fixed_order_and_a_generation() -> None:
     observed = landing(manifest=gen.topic("flights", gen.generation(7)), group=GroupHealth(Reason.STARTING, "starts"))
     document = documented(observed, replace(HEALTHY, job=observed.job))
     kinds = [item["type"] for item in document["conditions"]]
@@ -327,15 +333,15 @@ def test_a_transition_time_moves_only_when_status_flips() -> None:
     later = gen.NOW + timedelta(hours=1)
     same = gen.topic("flights", gen.with_status(first))
     second = documented(landing(manifest=same, progress=gen.progress(state="CaughtUp"), now=later), HEALTHY)
-    assert [it["lastTransitionTime"] for it in second["conditions"]] == [
-        it["lastTransitionTime"] for it in first["conditions"]
+    assert [condition["lastTransitionTime"] for condition in second["conditions"]] == [
+        condition["lastTransitionTime"] for condition in first["conditions"]
     ]
     third = documented(landing(manifest=same, group=GroupHealth(Reason.STARTING, "s"), now=later), HEALTHY)
-    times = {it["type"]: it["lastTransitionTime"] for it in third["conditions"]}
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in third["conditions"]}
     assert times["TopicReady"] == "2026-03-01T12:00:00Z"
 
 
-def test_the_whole_document() -> None:
+def test_the_status_has_every_documented_field() -> None:
     observed = landing(progress=gen.progress(dead_letters=12, dead_letter_table="lake.demo.flights__dlq"))
     document = documented(observed, replace(HEALTHY, job=observed.job))
     del document["conditions"]
@@ -356,7 +362,7 @@ def test_the_whole_document() -> None:
     }
 
 
-def test_what_is_not_known_now_is_as_it_was() -> None:
+def test_unknown_fields_of_the_status_keep_their_last_value() -> None:
     before = documented(landing(), HEALTHY)
     observed = gen.observed(
         gen.topic("flights", gen.with_status(before)), fleet=FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), job=True
@@ -390,41 +396,41 @@ def test_messages_stay_the_same_when_errors_hold_ids_and_times() -> None:
     assert first == second
 
 
-def test_a_message_has_an_end() -> None:
+def test_a_message_is_cut_at_its_limit() -> None:
     text = message(landing(), ConditionType.TABLE_READY, replace(HEALTHY, table=UnavailableError("x" * 100_000)))
     assert len(text) <= 1024
 
 
-def test_paused_says_so_and_keeps_the_rest() -> None:
+def test_a_paused_topic_keeps_its_other_conditions() -> None:
     before = documented(landing(), HEALTHY)
     manifest = gen.topic("flights", gen.with_status(before), gen.generation(5))
     document = status.paused(gen.observed(manifest))
-    # Nobody has looked at generation 5: whoever waits for it (kstatus) must not be told so.
+    # Generation 5 was not reconciled, and a client that waits for it (kstatus) must not believe that it was.
     assert document["observedGeneration"] == before["observedGeneration"] == 1
-    found = {it["type"]: it for it in document["conditions"]}
-    assert (found["Paused"]["status"], found["Paused"]["reason"]) == ("True", "PausedByAnnotation")
-    assert found["Paused"]["observedGeneration"] == 5
-    assert [it for it in document["conditions"] if it["type"] != "Paused"] == before["conditions"]
+    conditions = {condition["type"]: condition for condition in document["conditions"]}
+    assert (conditions["Paused"]["status"], conditions["Paused"]["reason"]) == ("True", "PausedByAnnotation")
+    assert conditions["Paused"]["observedGeneration"] == 5
+    assert [condition for condition in document["conditions"] if condition["type"] != "Paused"] == before["conditions"]
 
 
-def test_paused_before_anybody_looked() -> None:
+def test_a_topic_may_be_paused_before_its_first_reconcile() -> None:
     document = status.paused(gen.observed(gen.topic("flights", gen.generation(1))))
     assert document["observedGeneration"] == -1
-    found = {it["type"]: it["status"] for it in document["conditions"]}
-    assert found == {"Ready": "Unknown", "Paused": "True"}
+    statuses = {condition["type"]: condition["status"] for condition in document["conditions"]}
+    assert statuses == {"Ready": "Unknown", "Paused": "True"}
 
 
-def test_a_version_3_table_stays_as_the_spec_says_while_its_driver_starts_again() -> None:
+def test_a_version_3_table_stays_ready_while_its_driver_restarts() -> None:
     manifest = gen.topic("flights", table=V3)
     ready = documented(landing(manifest=manifest, progress=gen.progress(table_ready=True)), FORMAT_3)
     for progress in (None, gen.progress(state="Starting"), gen.progress(state="BackingOff", table_ready=True)):
         for generation, expected in ((1, "True"), (2, "False")):
             again = gen.topic("flights", gen.with_status(ready), gen.generation(generation), table=V3)
-            found = documented(landing(manifest=again, progress=progress), FORMAT_3)["conditions"]
-            assert [it["status"] for it in found if it["type"] == "TableReady"] == [expected]
+            conditions = documented(landing(manifest=again, progress=progress), FORMAT_3)["conditions"]
+            assert [condition["status"] for condition in conditions if condition["type"] == "TableReady"] == [expected]
 
 
-def test_dead_letters_are_not_forgotten_while_a_driver_starts() -> None:
+def test_dead_letters_stay_in_the_status_while_a_driver_starts() -> None:
     before = documented(landing(progress=gen.progress(dead_letters=12)), HEALTHY)
     manifest = gen.topic("flights", gen.with_status(before))
     for state, count, expected in (
@@ -437,10 +443,10 @@ def test_dead_letters_are_not_forgotten_while_a_driver_starts() -> None:
         assert after["ingestion"]["deadLetters"] == expected, state
 
 
-def test_an_object_that_cannot_be_read_says_so() -> None:
+def test_a_condition_reports_an_unreadable_object() -> None:
     document = status.unreadable({}, 3, InvalidSpecError("spec.partitions: wrong"), gen.NOW)
-    found = {it["type"]: (it["status"], it["reason"]) for it in document["conditions"]}
-    assert found == {
+    conditions = {condition["type"]: (condition["status"], condition["reason"]) for condition in document["conditions"]}
+    assert conditions == {
         "Ready": ("False", "InvalidSpec"), "SpecValid": ("False", "BadSchema"), "Stalled": ("True", "InvalidSpec"),
     }  # fmt: skip
 
@@ -469,11 +475,11 @@ def test_ordinary_progress_wakes_no_topic(change: dict[str, Any]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_can_change_a_condition_wakes_the_topic(change: dict[str, Any]) -> None:
+def test_progress_that_can_change_a_condition_wakes_the_topic(change: dict[str, Any]) -> None:
     assert status.driver_digest(gen.progress(**change), 60_000) != status.driver_digest(gen.progress(), 60_000)
 
 
-def test_a_raw_topic_has_a_status_too() -> None:
+def test_a_raw_topic_has_a_status() -> None:
     observed = landing(manifest=gen.topic(schema=None))
     assert isinstance(observed.schema, RecordSchema)
-    assert said(observed)["Ready"] == ("True", "AllReady")
+    assert conditions_of(observed)["Ready"] == ("True", "AllReady")

@@ -1,4 +1,4 @@
-"""Stories of users and one topic: all reconcilers on a world in memory."""
+"""Stories of one topic: all reconcilers on a world in memory."""
 
 import asyncio
 from itertools import pairwise
@@ -17,7 +17,7 @@ UID = "uid-demo-flights"
 
 
 async def settled(*modifiers: gen.Modifier, beside: str | None = None, **spec: Any) -> World:
-    """A world with one topic, all well; or one that came later than the topic ``beside``."""
+    """Return a world with one ready topic, or with a topic that is younger than topic ``beside``."""
     world = World()
     if beside is not None:
         world.cluster.create(gen.topic(beside))
@@ -59,13 +59,15 @@ async def test_a_manifest_becomes_topic_table_contract_and_ready() -> None:
 
 async def test_a_topic_and_a_table_take_few_writes() -> None:
     world = await settled(beside="other")
-    mine = [it for it in world.faults.log if "flights" in it or UID in it]
+    mine = [entry for entry in world.faults.log if "flights" in entry or UID in entry]
     assert len(mine) == 5, mine
 
 
-async def test_partitions_grow_and_configs_follow_the_spec() -> None:
+async def test_partitions_and_configs_follow_the_spec() -> None:
     world = await settled(partitions=3, config={"retention.ms": "1000", "segment.ms": "5000"})
-    world.cluster.edit("flights", lambda it: it["spec"].update(partitions=9, config={"retention.ms": "2000"}))
+    world.cluster.edit(
+        "flights", lambda manifest: manifest["spec"].update(partitions=9, config={"retention.ms": "2000"})
+    )
     await world.settle()
     live = world.topics.topics["classic", "flights"]
     assert (live.partitions, dict(live.configs)) == (9, {"retention.ms": "2000"})
@@ -73,7 +75,7 @@ async def test_partitions_grow_and_configs_follow_the_spec() -> None:
     assert "Changed" in reasons(world)
 
 
-async def test_a_config_changed_from_outside_is_put_back_and_said_others_are_left_alone() -> None:
+async def test_an_external_change_of_a_managed_config_is_repaired() -> None:
     world = await settled(config={"retention.ms": "1000"})
     await world.topics.alter_configs("classic", "flights", {"retention.ms": "7", "segment.ms": "8"}, [])
     for _ in range(80):
@@ -83,7 +85,7 @@ async def test_a_config_changed_from_outside_is_put_back_and_said_others_are_lef
     assert reasons(world).count("DriftRepaired") == 1
 
 
-async def test_a_deleted_topic_comes_back_and_the_contract_follows_its_id() -> None:
+async def test_a_deleted_topic_is_recreated_and_the_contract_has_its_id() -> None:
     world = await settled()
     before = world.job().topic_id
     await world.topics.delete("classic", "flights")
@@ -94,17 +96,17 @@ async def test_a_deleted_topic_comes_back_and_the_contract_follows_its_id() -> N
     assert world.cluster.topic("flights")["status"]["topicId"] == world.job().topic_id
 
 
-async def test_fewer_partitions_than_the_live_topic_has_are_refused() -> None:
+async def test_fewer_partitions_than_the_topic_has_are_rejected() -> None:
     world = World()
     await world.topics.create("classic", "flights", 12, {})
     world.cluster.create(gen.topic(partitions=3))
     await world.settle()
     assert world.conditions()["TopicReady"] == ("False", "PartitionDecreaseRefused")
     assert world.topics.topics["classic", "flights"].partitions == 12
-    assert world.job().topic_id, "ingestion goes on"
+    assert world.job().topic_id, "ingestion continues"
 
 
-async def test_a_config_that_kafka_refuses_is_the_specs_fault() -> None:
+async def test_a_config_that_kafka_rejects_is_an_error_of_the_spec() -> None:
     world = await settled(config={"no.such.config": "1"})
     assert world.conditions()["SpecValid"] == ("False", "BadTopicConfig")
     assert "no.such.config" in world.message("SpecValid")
@@ -113,28 +115,30 @@ async def test_a_config_that_kafka_refuses_is_the_specs_fault() -> None:
 
 async def test_a_field_is_added_and_the_contract_follows() -> None:
     world = await settled()
-    world.cluster.edit("flights", lambda it: it["spec"]["schema"]["fields"].append({"name": "extra", "type": "int"}))
+    world.cluster.edit(
+        "flights", lambda manifest: manifest["spec"]["schema"]["fields"].append({"name": "extra", "type": "int"})
+    )
     await world.settle()
-    assert "extra" in {it.name for it in world.job().record_schema.fields}
-    assert "extra" in {it.name for it in world.tables.tables["lake.demo.flights"].schema.fields}
+    assert "extra" in {field.name for field in world.job().record_schema.fields}
+    assert "extra" in {column.name for column in world.tables.tables["lake.demo.flights"].schema.fields}
     assert world.job().generation == 2
 
 
-async def test_a_schema_that_cannot_follow_is_refused_and_ingestion_goes_on_under_the_old_one() -> None:
+async def test_ingestion_continues_under_the_old_schema_after_a_rejected_one() -> None:
     world = await settled()
     before = world.job()
-    world.cluster.edit("flights", lambda it: it["spec"]["schema"].update(fields=gen.FIELDS[1:]))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"]["schema"].update(fields=gen.FIELDS[1:]))
     await world.settle()
     assert world.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
     assert world.conditions()["IngestionReady"] == ("True", "CaughtUp")
     assert world.cluster.topic("flights")["status"]["observedGeneration"] == 2
     assert world.job() == before
-    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(suspend=True))
     await world.settle()
-    assert world.job() == before.model_copy(update={"suspended": True}), "suspending is obeyed all the same"
+    assert world.job() == before.model_copy(update={"suspended": True}), "suspend has an effect all the same"
 
 
-async def test_a_table_that_was_there_and_does_not_fit() -> None:
+async def test_an_incompatible_existing_table_is_reported() -> None:
     world = World()
     other = gen.observed()
     assert not isinstance(other.target, Exception)
@@ -147,9 +151,9 @@ async def test_a_table_that_was_there_and_does_not_fit() -> None:
     assert not world.cluster.contracts()
 
 
-async def test_suspending_stops_ingestion_and_nothing_else() -> None:
+async def test_suspend_stops_only_ingestion() -> None:
     world = await settled()
-    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(suspend=True))
     await world.settle()
     assert world.job().suspended
     assert world.conditions()["Ready"] == ("False", "Suspended")
@@ -157,11 +161,11 @@ async def test_suspending_stops_ingestion_and_nothing_else() -> None:
     assert {"Reconciling", "Stalled"}.isdisjoint(world.conditions())
 
 
-async def test_pausing_stops_everything_but_saying_so() -> None:
+async def test_pause_stops_everything_except_the_condition() -> None:
     world = await settled()
     annotate(world, names.PAUSE, "true")
     await world.settle()
-    world.cluster.edit("flights", lambda it: it["spec"].update(partitions=50, suspend=True))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(partitions=50, suspend=True))
     await world.settle()
     assert world.conditions()["Paused"] == ("True", "PausedByAnnotation")
     assert world.conditions()["Ready"] == ("True", "AllReady")
@@ -172,21 +176,21 @@ async def test_pausing_stops_everything_but_saying_so() -> None:
     await world.settle()
     assert "Paused" not in world.conditions()
     assert world.topics.topics["classic", "flights"].partitions == 50
-    assert [it for it in reasons(world) if it in ("Paused", "Unpaused")] == ["Paused", "Unpaused"]
+    assert [reason for reason in reasons(world) if reason in ("Paused", "Unpaused")] == ["Paused", "Unpaused"]
 
 
-async def test_another_group_takes_the_topic_over() -> None:
+async def test_another_group_takes_over_the_topic() -> None:
     world = await settled()
-    world.cluster.edit("flights", lambda it: it["spec"].update(ingestion={"group": "big"}))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "big"}))
     await world.settle()
     assert world.job().group == "big"
     assert world.cluster.contracts()[UID]["metadata"]["labels"][names.LABEL_GROUP] == "big"
     assert world.cluster.topic("flights")["status"]["ingestion"]["group"] == "big"
-    assert set(world.progress.documents) == {"big"}, "the group that nobody uses has no pod"
+    assert set(world.progress.documents) == {"big"}, "the unused group has no pod"
     assert world.conditions()["Ready"] == ("True", "AllReady")
 
 
-# A record at which ingestion halts
+# Ingestion halts at a record
 
 
 def halt(world: World, offset: int | None) -> None:
@@ -196,7 +200,7 @@ def halt(world: World, offset: int | None) -> None:
     world.driver.says[UID] = halted
 
 
-async def test_resume_acts_once_for_the_record_it_was_set_for() -> None:
+async def test_resume_acts_once_for_its_record() -> None:
     world = await settled(ingestion={"onBadRecord": "Halt"})
     halt(world, 900)
     await world.settle()
@@ -212,16 +216,16 @@ async def test_resume_acts_once_for_the_record_it_was_set_for() -> None:
     assert "haltedAt" not in world.cluster.topic("flights")["status"]["ingestion"]
     halt(world, 950)
     await world.settle()
-    assert world.job().resume == "skip:1:900", "the next bad record is not sent away unseen"
+    assert world.job().resume == "skip:1:900", "the next bad record still halts"
     world.start()
     await world.settle()
-    assert world.job().resume == "skip:1:900", "nor by a new process"
+    assert world.job().resume == "skip:1:900", "also with a new process"
     annotate(world, names.RESUME, "skip:1:950")
     await world.settle()
     assert world.job().resume == "skip:1:950"
 
 
-async def test_resume_can_be_taken_off_and_set_again() -> None:
+async def test_resume_can_be_removed_and_set_again() -> None:
     world = await settled()
     halt(world, 900)
     await world.settle()
@@ -236,21 +240,21 @@ async def test_resume_can_be_taken_off_and_set_again() -> None:
     assert world.job().resume == "skip:1:950"
 
 
-async def test_resume_set_while_nothing_is_halted_does_nothing_later() -> None:
+async def test_resume_without_a_halt_has_no_later_effect() -> None:
     world = await settled(gen.annotated(names.RESUME, "skip"))
     halt(world, 5)
     await world.settle()
     assert world.job().resume is None
 
 
-async def test_restart_reaches_the_driver_once_for_each_value() -> None:
+async def test_the_driver_restarts_once_for_each_value() -> None:
     world = await settled()
     annotate(world, names.RESTART, "1")
     await world.settle()
     assert world.job().restart == "1"
     annotate(world, names.RESTART, None)
     await world.settle()
-    assert world.job().restart == "1", "taking the annotation off restarts nothing"
+    assert world.job().restart == "1", "removing the annotation restarts nothing"
 
 
 # Times and counts
@@ -286,7 +290,7 @@ async def test_a_halt_is_written_at_once() -> None:
 # Deletion
 
 
-async def test_keeping_needs_no_finalizer_and_deletion_removes_only_the_contract() -> None:
+async def test_a_deletion_that_keeps_data_removes_only_the_contract() -> None:
     world = await settled()
     assert not world.cluster.topic("flights")["metadata"].get("finalizers")
     world.cluster.remove("flights")
@@ -296,17 +300,17 @@ async def test_keeping_needs_no_finalizer_and_deletion_removes_only_the_contract
     assert world.tables.tables
 
 
-async def test_the_finalizer_is_there_while_deleting_would_delete() -> None:
+async def test_the_finalizer_exists_while_a_deletion_would_delete_data() -> None:
     world = await settled(deletionPolicy={"topic": "Delete"})
     assert world.cluster.topic("flights")["metadata"]["finalizers"] == [names.FINALIZER]
-    world.cluster.edit("flights", lambda it: it["spec"].update(deletionPolicy={"topic": "Retain"}))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(deletionPolicy={"topic": "Retain"}))
     await world.settle()
     assert world.cluster.topic("flights")["metadata"]["finalizers"] == []
 
 
-async def test_the_finalizer_is_on_before_anything_is_made() -> None:
+async def test_the_finalizer_is_set_before_anything_is_created() -> None:
     world = await settled(deletionPolicy={"topic": "Delete"})
-    mine = [it for it in world.faults.log if "flights" in it]
+    mine = [entry for entry in world.faults.log if "flights" in entry]
     assert mine[0].startswith("finalizers")
 
 
@@ -317,7 +321,9 @@ async def test_the_finalizer_is_on_before_anything_is_made() -> None:
         pytest.param({"topic": "Delete", "table": "Delete"}, False, False, id="both"),
     ],
 )
-async def test_what_the_policy_names_is_deleted(policy: dict[str, str], topic_left: bool, table_left: bool) -> None:
+async def test_a_deletion_follows_the_deletion_policy(
+    policy: dict[str, str], topic_left: bool, table_left: bool
+) -> None:
     world = await settled(deletionPolicy=policy)
     world.cluster.remove("flights")
     await world.settle()
@@ -326,11 +332,11 @@ async def test_what_the_policy_names_is_deleted(policy: dict[str, str], topic_le
     assert "DataDeleted" in reasons(world)
 
 
-async def test_data_is_dropped_only_after_the_driver_has_let_go() -> None:
+async def test_data_is_dropped_only_after_the_driver_released_the_topic() -> None:
     world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
     document, _ = world.progress.documents["default"]
     world.cluster.remove("flights")
-    for _ in range(20):  # the driver still says that it has the topic
+    for _ in range(20):  # the driver still reports the topic
         await world.operator_only()
         world.progress.documents["default"] = (document, world.clock.now())
         world.clock.advance(5.0)
@@ -346,7 +352,7 @@ async def test_data_is_dropped_only_after_the_driver_has_let_go() -> None:
 
 @pytest.mark.parametrize("error", [UnavailableError("gone"), AccessDeniedError("no")], ids=["unavailable", "denied"])
 @pytest.mark.parametrize("what", ["broker", "catalog"])
-async def test_deletion_with_a_dependency_gone_says_so_and_can_be_forced(what: str, error: Exception) -> None:
+async def test_a_blocked_deletion_is_reported_and_can_be_forced(what: str, error: Exception) -> None:
     world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
     problem, reason = (
         (world.topics.problem, "BrokerUnreachable")
@@ -364,7 +370,7 @@ async def test_deletion_with_a_dependency_gone_says_so_and_can_be_forced(what: s
     assert "DataLeftBehind" in reasons(world)
 
 
-async def test_deletion_goes_on_by_itself_when_the_dependency_is_back() -> None:
+async def test_a_blocked_deletion_continues_when_the_dependency_recovers() -> None:
     world = await settled(deletionPolicy={"topic": "Delete"})
     world.topics.problem["classic"] = UnavailableError("gone")
     world.cluster.remove("flights")
@@ -376,7 +382,7 @@ async def test_deletion_goes_on_by_itself_when_the_dependency_is_back() -> None:
     assert not world.topics.topics
 
 
-async def test_a_topic_that_somebody_made_anew_is_not_deleted() -> None:
+async def test_a_topic_recreated_by_another_client_is_not_deleted() -> None:
     world = await settled(deletionPolicy={"topic": "Delete"})
     await world.topics.delete("classic", "flights")
     await world.topics.create("classic", "flights", 1, {})
@@ -386,7 +392,7 @@ async def test_a_topic_that_somebody_made_anew_is_not_deleted() -> None:
     assert world.topics.topics
 
 
-async def test_pausing_holds_back_a_deletion_too() -> None:
+async def test_pause_holds_back_a_deletion() -> None:
     world = await settled(gen.annotated(names.PAUSE, "true"), deletionPolicy={"topic": "Delete"})
     assert not world.topics.topics
     annotate(world, names.PAUSE, None)
@@ -402,7 +408,8 @@ async def test_pausing_holds_back_a_deletion_too() -> None:
 
 
 async def failing(*topics: str) -> World:
-    """A world in which the catalog answers, its object store has not for half an hour, and topics wait for their tables."""
+    """Return a world in which topics wait for their tables: the catalog answers, but its object store has failed for
+    half an hour."""
     world = World()
     world.tables.store_problem = UnavailableError("object store: connection refused")
     for name in topics:
@@ -413,7 +420,7 @@ async def failing(*topics: str) -> World:
     return world
 
 
-async def test_a_table_is_ready_soon_after_its_object_store_is_back() -> None:
+async def test_a_table_is_ready_soon_after_its_object_store_recovers() -> None:
     world = await failing("flights")
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
     world.tables.store_problem = None
@@ -423,7 +430,7 @@ async def test_a_table_is_ready_soon_after_its_object_store_is_back() -> None:
     assert world.conditions()["TableReady"] == ("True", "Created")
 
 
-async def test_a_topic_is_ready_soon_after_it_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_is_ready_soon_after_access_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     describe = world.topics.describe
 
@@ -443,7 +450,7 @@ async def test_a_topic_is_ready_soon_after_it_was_granted(monkeypatch: pytest.Mo
     assert world.conditions()["TopicReady"] == ("True", "Created")
 
 
-async def test_a_created_topic_that_brokers_do_not_show_is_said_and_suspending_obeyed_all_the_same(
+async def test_a_created_topic_that_brokers_do_not_list_can_be_suspended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await settled()
@@ -453,11 +460,11 @@ async def test_a_created_topic_that_brokers_do_not_show_is_said_and_suspending_o
         return None
 
     monkeypatch.setattr(world.topics, "describe", nothing)
-    world.cluster.edit("flights", lambda it: it["spec"].update(suspend=True))
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(suspend=True))
     for _ in range(18):
         await world.operator_only()
         world.clock.advance(0.5)
-    assert world.conditions()["TopicReady"] == ("True", "Created"), "brokers may hear of it a moment later"
+    assert world.conditions()["TopicReady"] == ("True", "Created"), "brokers may learn of the topic a moment later"
     for _ in range(6):
         await world.operator_only()
         world.clock.advance(0.5)
@@ -469,7 +476,7 @@ async def test_a_created_topic_that_brokers_do_not_show_is_said_and_suspending_o
     assert world.conditions()["TopicReady"] == ("True", "Created")
 
 
-async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
+async def test_the_first_table_that_recovers_wakes_the_others() -> None:
     world = await failing("flights", "second", "third")
     world.tables.store_problem = None
     schedule = world.operator.queue.schedule
@@ -480,7 +487,7 @@ async def test_the_first_table_that_is_there_again_wakes_the_others() -> None:
 
 
 class Swallowing:
-    """An object store that takes requests and does not answer until it is ``released``; then as before."""
+    """An object store that accepts requests and does not answer until it is ``released``. Then it fails as before."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tries = 0
@@ -494,7 +501,7 @@ class Swallowing:
         return await self._ensure(*arguments)
 
 
-async def test_one_at_a_time_tries_an_object_store_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_one_reconcile_at_a_time_tries_a_failed_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await failing("flights", "second")
     store = Swallowing(world, monkeypatch)
     first = asyncio.create_task(world.operator.reconcile(("topic", "demo", "flights")))
@@ -508,7 +515,7 @@ async def test_one_at_a_time_tries_an_object_store_that_failed(monkeypatch: pyte
     assert store.tries == 2
 
 
-async def test_brokers_that_are_back_open_no_way_around_an_object_store_that_is_not(
+async def test_recovered_brokers_do_not_bypass_a_failed_object_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topics = ("flights", "second", "third")
@@ -542,7 +549,7 @@ def younger(name: str, **spec: Any) -> Manifest:
     return manifest
 
 
-async def test_the_older_resource_keeps_topic_and_table_and_the_other_takes_over_when_it_is_gone() -> None:
+async def test_the_younger_resource_takes_over_after_the_older_is_deleted() -> None:
     world = World()
     world.cluster.create(younger("second", topicName="flights", deletionPolicy={"topic": "Delete", "table": "Delete"}))
     world.cluster.create(gen.topic("flights"))
@@ -556,7 +563,7 @@ async def test_the_older_resource_keeps_topic_and_table_and_the_other_takes_over
     assert list(world.cluster.contracts()) == ["uid-demo-second"]
 
 
-async def test_deleting_the_loser_deletes_nothing_of_the_winners() -> None:
+async def test_deleting_the_younger_resource_deletes_nothing_of_the_older() -> None:
     world = World()
     world.cluster.create(gen.topic("flights"))
     world.cluster.create(younger("second", topicName="flights", deletionPolicy={"topic": "Delete", "table": "Delete"}))
@@ -568,7 +575,7 @@ async def test_deleting_the_loser_deletes_nothing_of_the_winners() -> None:
     assert world.tables.tables
 
 
-async def test_one_table_for_two_topics_is_a_conflict_too() -> None:
+async def test_two_topics_with_one_table_are_a_conflict() -> None:
     world = World()
     world.cluster.create(gen.topic("flights"))
     world.cluster.create(younger("second", table={"name": "flights"}))
@@ -578,7 +585,7 @@ async def test_one_table_for_two_topics_is_a_conflict_too() -> None:
     assert ("classic", "second") not in world.topics.topics
 
 
-async def test_the_same_names_in_other_profiles_are_no_conflict() -> None:
+async def test_equal_names_in_different_profiles_are_no_conflict() -> None:
     world = World()
     world.cluster.create(gen.topic("flights"))
     world.cluster.create(younger("second", topicName="flights", profile="outside", table={"name": "second"}))
@@ -599,7 +606,7 @@ async def test_a_broken_topic_stops_no_other() -> None:
     assert world.conditions("unreadable")["Ready"] == ("False", "InvalidSpec")
 
 
-async def test_nothing_is_decided_before_every_resource_is_known() -> None:
+async def test_no_topic_is_reconciled_before_the_first_full_list() -> None:
     world = World()
     world.cluster.create(younger("second", topicName="flights"))
     assert world.operator.queue.depth > 0
@@ -609,7 +616,7 @@ async def test_nothing_is_decided_before_every_resource_is_known() -> None:
 # Events
 
 
-async def test_events_tell_transitions_once() -> None:
+async def test_events_report_each_transition_once() -> None:
     world = await settled()
     world.topics.problem["classic"] = UnavailableError("gone")
     await world.settle()

@@ -57,7 +57,7 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_what_a_table_owes_is_on_the_board_and_told_once(scene: Scene) -> None:
+async def test_a_changed_debt_is_on_the_board_and_reported_once(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     scene.debts.append(target, [MIB] * 10)
@@ -70,7 +70,7 @@ async def test_what_a_table_owes_is_on_the_board_and_told_once(scene: Scene) -> 
     assert scene.told == [("demo", "flights")] * 2
 
 
-async def test_the_policy_that_governs_gives_the_settings_and_makes_a_lag(scene: Scene) -> None:
+async def test_the_governing_policy_has_the_settings_and_a_lag(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     scene.debts.append(target, [40 * MIB] * 10)
@@ -85,11 +85,11 @@ async def test_the_policy_that_governs_gives_the_settings_and_makes_a_lag(scene:
     scene.policy(gen.policy(selector={}, targetFileSize="512Mi"))
     await scene.survey.round()
     scene.clock.advance(60)
-    # Since they were past the grace: what would have been due by the target of before is told by no metadata.
+    # Files are due since the end of their grace. No metadata tells which files were due under the former target size.
     assert 'firn_compaction_lag_seconds{namespace="demo",topic="flights"} 360.0' in scene.metrics()
 
 
-async def test_a_policy_that_cannot_be_followed_makes_no_lag(scene: Scene) -> None:
+async def test_an_invalid_policy_has_no_lag(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     scene.policy(gen.policy(selector={}, strategy="Sort", columns=["nothere"]))
@@ -98,7 +98,7 @@ async def test_a_policy_that_cannot_be_followed_makes_no_lag(scene: Scene) -> No
     assert scene.survey.findings[UID].since is None
 
 
-async def test_metrics_name_the_topic_and_leave_with_it(scene: Scene) -> None:
+async def test_metrics_of_a_topic_end_with_it(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     for _ in range(3):
@@ -120,7 +120,7 @@ async def test_metrics_name_the_topic_and_leave_with_it(scene: Scene) -> None:
     assert scene.board.debts == {}
 
 
-async def test_a_table_that_is_gone_owes_nothing(scene: Scene) -> None:
+async def test_a_deleted_table_has_no_debt(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     await scene.survey.round()
@@ -130,7 +130,7 @@ async def test_a_table_that_is_gone_owes_nothing(scene: Scene) -> None:
     assert scene.survey.findings == {}
 
 
-async def test_topics_on_their_way_out_and_losers_of_a_table_are_not_measured(scene: Scene) -> None:
+async def test_only_live_owners_of_a_table_are_measured(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     younger = gen.topic("younger", table={"name": "flights"})
@@ -142,31 +142,31 @@ async def test_topics_on_their_way_out_and_losers_of_a_table_are_not_measured(sc
     assert scene.debts.asked == ["lake.demo.flights"]
 
 
-async def test_a_catalog_that_is_down_is_not_asked_for_every_table(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stopped_catalog_is_not_queried_for_every_table(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey_module, "AT_ONCE", 2)
     for number in range(40):
         scene.debts.create(scene.topic(f"t{number:02}"))
     await scene.survey.round()
-    known = dict(scene.board.debts)
-    assert len(known) == 40
+    debts = dict(scene.board.debts)
+    assert len(debts) == 40
     scene.debts.problem["lake"] = UnavailableError("catalog lake: it does not answer")
     scene.debts.asked.clear()
     await scene.survey.round()
     assert len(scene.debts.asked) <= survey_module.GIVEN_UP + 1
-    assert scene.board.debts == known, "what was known stays"
+    assert scene.board.debts == debts, "the known debts stay"
     first = scene.debts.asked[0]
     scene.debts.asked.clear()
     await scene.survey.round()
-    assert scene.debts.asked[0] != first, "another table is first"
+    assert scene.debts.asked[0] != first, "another table comes first"
     scene.debts.problem.clear()
     scene.debts.asked.clear()
     await scene.survey.round()
     assert len(scene.debts.asked) == 40
 
 
-async def test_a_table_that_breaks_the_measurement_stands_alone(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_table_that_fails_to_be_measured_affects_no_other(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("a", "b", "c"):
         scene.debts.create(scene.topic(name))
     real = scene.debts.measure
@@ -182,7 +182,7 @@ async def test_a_table_that_breaks_the_measurement_stands_alone(scene: Scene, ca
     assert "demo/b" in caplog.text
 
 
-async def test_rounds_go_on(scene: Scene) -> None:
+async def test_rounds_continue_at_their_interval(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     scene.survey._interval = 0.0
@@ -195,7 +195,7 @@ async def test_rounds_go_on(scene: Scene) -> None:
         await task
 
 
-async def test_nothing_is_owed_from_before_the_policy_was_made(scene: Scene) -> None:
+async def test_lag_never_begins_before_the_policy_was_created(scene: Scene) -> None:
     target = scene.topic()
     scene.debts.create(target)
     scene.debts.append(target, [MIB] * 4)
@@ -208,7 +208,7 @@ async def test_nothing_is_owed_from_before_the_policy_was_made(scene: Scene) -> 
     assert scene.survey.findings[UID].lag_seconds(scene.clock.now()) == 60
 
 
-async def test_lag_is_counted_since_files_are_due(scene: Scene) -> None:
+async def test_lag_counts_from_the_time_files_became_due(scene: Scene) -> None:
     target = scene.topic()
     scene.policy(gen.policy(selector={}))
     scene.debts.create(target)
@@ -216,7 +216,7 @@ async def test_lag_is_counted_since_files_are_due(scene: Scene) -> None:
     scene.clock.advance(GRACE / 1000 - 1)
     await scene.survey.round()
     finding = scene.survey.findings[UID]
-    assert finding.lag_seconds(scene.clock.now()) == 0, "they are left to the writer"
+    assert finding.lag_seconds(scene.clock.now()) == 0, "the files are within the grace"
     scene.clock.advance(1)
     await scene.survey.round()
     finding = scene.survey.findings[UID]

@@ -7,7 +7,7 @@ ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 LONGEST_WORDS = 2_500
 
 
-def test_it_is_short() -> None:
+def test_the_page_is_short() -> None:
     assert len(ARCHITECTURE.read_text().split()) <= LONGEST_WORDS
 
 

@@ -1,4 +1,4 @@
-"""YAML examples of all Markdown pages are accepted by what reads them."""
+"""The components that read the YAML examples of all Markdown pages accept them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ API = "firn.dev/v1alpha1"
 
 
 def kind(value: Any) -> str:
-    """Tell what reads an example by its keys."""
+    """Return the kind of an example by its keys."""
     if isinstance(value, list) and all(isinstance(item, dict) and {"alert", "expr"} <= item.keys() for item in value):
         return "alerts"
     if not isinstance(value, dict):
@@ -43,15 +43,15 @@ def kind(value: Any) -> str:
 
 
 def strict(schema: Any) -> Any:
-    """Return a structural schema that refuses unknown fields, as kubectl does."""
+    """Return a structural schema that rejects unknown fields, as kubectl does."""
     if isinstance(schema, list):
         return [strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: strict(item) for key, item in schema.items()}
+    closed = {key: strict(item) for key, item in schema.items()}
     if "properties" in schema and isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
-        found["additionalProperties"] = False
-    return found
+        closed["additionalProperties"] = False
+    return closed
 
 
 def validate(resource: Mapping[str, Any]) -> None:
@@ -70,9 +70,9 @@ def merged(base: Any, change: Any) -> Any:
 
 
 def test_the_pages_have_examples_of_each_kind() -> None:
-    found = [kind(example.value) for example in EXAMPLES]
-    assert {"resource", "spec", "values", "config", "broker", "alerts"} <= set(found)
-    assert found.count("resource") >= 3
+    kinds = [kind(example.value) for example in EXAMPLES]
+    assert {"resource", "spec", "values", "config", "broker", "alerts"} <= set(kinds)
+    assert kinds.count("resource") >= 3
 
 
 @pytest.mark.parametrize("example", [pytest.param(example, id=example.place) for example in EXAMPLES])

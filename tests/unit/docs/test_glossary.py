@@ -13,8 +13,8 @@ ROW = re.compile(r"\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<code>[^|]*) \
 
 def rows() -> list[re.Match[str]]:
     """Return the rows of all tables, headings excluded."""
-    found = [match for line in GLOSSARY.read_text().split("\n") if (match := ROW.fullmatch(line))]
-    return [match for match in found if match["term"] not in ("term", "key")]
+    matches = [match for line in GLOSSARY.read_text().split("\n") if (match := ROW.fullmatch(line))]
+    return [match for match in matches if match["term"] not in ("term", "key")]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Links of all Markdown pages lead somewhere."""
+"""Links of all Markdown pages lead to existing targets."""
 
 import itertools
 import re
@@ -84,7 +84,7 @@ def test_paths_in_code_exist(page: str) -> None:
     assert problems == []
 
 
-def test_braces_expand_as_in_a_shell() -> None:
+def test_braces_in_paths_expand_as_in_a_shell() -> None:
     assert alternatives("a/{b,c/{d,e}}.py") == ["a/b.py", "a/c/d.py", "a/c/e.py"]
 
 

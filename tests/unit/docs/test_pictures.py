@@ -1,4 +1,4 @@
-"""Pictures are what their source draws, and pages show each of them."""
+"""Pictures match their source, and a page shows each of them."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from tests import markdown
 from tests.markdown import ROOT
 
 
-def test_pictures_are_what_their_source_draws() -> None:
+def test_pictures_match_their_source() -> None:
     command = [sys.executable, str(ROOT / "docs/pictures/draw.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

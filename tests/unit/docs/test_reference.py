@@ -1,4 +1,4 @@
-"""The reference pages are what the code says."""
+"""The reference pages match the code."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests import markdown
 
 
 @pytest.mark.parametrize("page", reference.PAGES)
-def test_a_page_is_what_the_code_says(page: str) -> None:
+def test_a_page_matches_the_code(page: str) -> None:
     assert reference.current(page) == reference.PAGES[page](), "run make generate"
 
 

@@ -1,4 +1,4 @@
-"""Every alert has a runbook, and every reason of a condition a next step."""
+"""Every alert has a runbook, and every reason of a condition has a next step."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.conditions import ConditionType, Reason
 from tests import markdown
-from tests.chart import manifests, one, render
+from tests.chart import find_object, manifests, render
 from tests.markdown import ROOT
 
 ALERTS = "docs/operations/alerts.md"
@@ -28,7 +28,7 @@ def test_the_page_has_a_section_for_each_alert_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_runbook_says_effect_cause_and_act(name: str) -> None:
+def test_a_runbook_names_effect_cause_and_action(name: str) -> None:
     text = section(ALERTS, name)
     for part in ("**Effect.**", "**Find the cause.**", "**Act.**"):
         assert part in text, f"{name}: {part} is missing"
@@ -41,7 +41,7 @@ def rules(**values: Any) -> list[dict[str, Any]]:
             "metrics": {"prometheusRule": {"enabled": True, **values}},
         }
     )
-    rule = one(manifests(rendered), "PrometheusRule", "firn")
+    rule = find_object(manifests(rendered), "PrometheusRule", "firn")
     return [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
 
 
@@ -63,7 +63,7 @@ def test_troubleshooting_has_each_reason_and_each_condition() -> None:
     assert {*Reason, *ConditionType} <= words
 
 
-def test_troubleshooting_names_no_reason_that_does_not_exist() -> None:
+def test_troubleshooting_names_only_existing_reasons() -> None:
     tables = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / TROUBLESHOOTING).read_text(), re.MULTILINE)
     named = {word for first, _ in tables for word in re.findall(r"`([A-Z]\w+)`", first)}
     dead_letters = {"InvalidJson"}

@@ -95,7 +95,7 @@ def test_pages_name_the_component_that_acts(page: str) -> None:
     wrong = []
     for passage in passages((ROOT / page).read_text()):
         text = CODE.sub("``", passage.text)
-        wrong += [f"{passage.line}: {it.group()!r}" for it in PHRASES.finditer(text)]
+        wrong += [f"{passage.line}: {match.group()!r}" for match in PHRASES.finditer(text)]
         for sentence in sentences(passage):
             if SENTENCE_OPENINGS.match(sentence) and not sentence.endswith("?"):
                 wrong.append(f"{passage.line}: begins {sentence[:40]!r}")

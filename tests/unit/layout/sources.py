@@ -1,4 +1,4 @@
-"""The project's own Python files, as the tests of this folder look at them."""
+"""The project's own Python files, for the tests of this folder."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def files(*folders: str) -> Iterator[Path]:
 
 
 def relative(path: Path) -> str:
-    """Return a path as the repository names it."""
+    """Return a path relative to the repository."""
     return path.relative_to(ROOT).as_posix()
 
 

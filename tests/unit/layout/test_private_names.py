@@ -1,4 +1,4 @@
-"""A module's private names are its own: nothing imports them from elsewhere, tests neither."""
+"""No module imports private names of another module, neither in product code nor in tests."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ def test_no_module_imports_private_names_of_another() -> None:
 
 
 def _private_imports() -> Iterator[tuple[str, str]]:
-    """Yield every private name of ours that a file imports."""
+    """Yield every private name of the project that a file imports."""
     for path in files(*PRODUCT, "hack", "tests"):
         if not _PERHAPS.search(path.read_text()):
             continue  # parsing every file would take seconds

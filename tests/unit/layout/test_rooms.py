@@ -1,4 +1,4 @@
-"""Source roots, faces of packages, and the contracts of imports in pyproject.toml."""
+"""Source roots, __init__ files, and the import contracts in pyproject.toml."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.unit.layout.sources import PRODUCT, ROOT, files, relative
 
 @pytest.mark.parametrize("root", ["operator", "controllers", "broker", "spark_apps"])
 def test_a_source_root_is_not_a_package(root: str) -> None:
-    # A package named operator would shadow the standard library's for every interpreter started here.
+    # A package named operator would shadow the standard library's for every interpreter that starts here.
     assert not (ROOT / root / "__init__.py").exists()
 
 
@@ -26,6 +26,6 @@ def test_imports_follow_the_contracts() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_init_file_holds_no_code_to_speak_of() -> None:
+def test_an_init_file_holds_little_code() -> None:
     faces = [path for path in files(*PRODUCT, "hack") if path.name == "__init__.py"]
     assert {relative(face) for face in faces if len(face.read_text().splitlines()) > 40} == set()

@@ -1,4 +1,4 @@
-"""No class of more than 400 lines, no function of more than 60."""
+"""No class has more than 400 lines, and no function more than 60."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.unit.layout.sources import PRODUCT, files, tree
 LONGEST_CLASS = 400
 LONGEST_FUNCTION = 60
 KERNELS = {"_field", "_record", "find_entries"}
-"""Functions of the compiled JSON reader: numba inlines nothing across calls without a cost for each record."""
+"""Functions of the compiled JSON reader. A call costs time for each record."""
 
 
 def test_no_class_is_longer_than_400_lines() -> None:
@@ -26,7 +26,7 @@ def test_no_function_is_longer_than_60_lines() -> None:
 
 
 def _definitions() -> Iterator[tuple[type, str, int, Path]]:
-    """Yield every class and function: its kind, its name, how many lines it has, its file."""
+    """Yield kind, name, number of lines and file of every class and function."""
     for path in files(*PRODUCT, "hack"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""Types are checked: few lines are exempt, and none of those that answer clients of the broker."""
+"""Few lines are exempt from the type checks, and none in the APIs of the broker."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The checks of a contract before a run begins."""
+"""The checks of a contract before a run starts."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_a_contract_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"name": "r", "tables": [{"uid": 3}]}'])
-def test_a_contract_that_means_nothing_names_the_file(tmp_path: Path, text: str | None) -> None:
+def test_an_error_names_the_file_of_an_invalid_contract(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "run.json"
     if text is not None:
         file.write_text(text)
@@ -39,7 +39,7 @@ def test_a_contract_that_means_nothing_names_the_file(tmp_path: Path, text: str 
         load(str(file))
 
 
-def test_a_run_has_to_know_where_leases_are() -> None:
+def test_a_run_requires_the_location_of_leases() -> None:
     with pytest.raises(InvalidSpecError, match="leases"):
         leases_of(RUN.model_copy(update={"namespace": ""}))
 
@@ -53,7 +53,7 @@ def test_two_attempts_of_a_run_are_two_holders(tmp_path: Path) -> None:
     first.release()
 
 
-def test_dead_letters_follow_with_columns_of_their_own() -> None:
+def test_dead_letter_tables_are_compacted_by_their_own_columns() -> None:
     compact, retain = following(WORK)
     assert compact == CompactionWork(target_file_bytes=7)
     assert retain is not None
@@ -62,7 +62,7 @@ def test_dead_letters_follow_with_columns_of_their_own() -> None:
     assert following(WORK.model_copy(update={"compaction": None, "retention": None})) == (None, None)
 
 
-def test_executors_of_a_run_find_the_driver_at_its_address() -> None:
+def test_executors_of_a_run_use_the_address_of_the_driver() -> None:
     run = RUN.model_copy(update={"executors": Executors(instances=2), "executor_image": "firn-spark:1"})
     conf = session.spark_conf(run, {"POD_NAME": "p", "POD_IP": "10.0.0.9"}, "abc123")
     assert conf["spark.driver.host"] == "10.0.0.9"

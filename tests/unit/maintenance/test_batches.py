@@ -1,4 +1,4 @@
-"""Groups in a bounded number of commits."""
+"""Groups are committed in a bounded number of commits."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +17,16 @@ def group(files: int) -> Group:
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 12))
 def test_every_group_is_in_one_of_at_most_so_many_commits(sizes: list[int], commits: int) -> None:
     groups = [group(size) for size in sizes]
-    found = list(batches(groups, commits))
-    assert [one for batch in found for one in batch] == groups
-    assert len(found) <= commits
-    assert all(found)
+    batch_list = list(batches(groups, commits))
+    assert [member for batch in batch_list for member in batch] == groups
+    assert len(batch_list) <= commits
+    assert all(batch_list)
 
 
 def test_an_arrangement_is_remembered_as_long_as_it_is_wanted() -> None:
-    one, other = Arrangement("ZOrder", ("a", "b")), Arrangement("ZOrder", ("b", "a"))
-    properties = {ARRANGED: f"{digest(one)} 3 17"}
-    assert arranged_sequences(properties, one) == {3, 17}
+    arrangement, other = Arrangement("ZOrder", ("a", "b")), Arrangement("ZOrder", ("b", "a"))
+    properties = {ARRANGED: f"{digest(arrangement)} 3 17"}
+    assert arranged_sequences(properties, arrangement) == {3, 17}
     assert arranged_sequences(properties, other) == set()
-    assert arranged_sequences({}, one) == set()
+    assert arranged_sequences({}, arrangement) == set()
     assert CompactionWork().strategy == Arrangement().strategy

@@ -1,4 +1,4 @@
-"""Two ways to write a path are one file, and two files are two."""
+"""Equivalent paths are one file, and different paths are different files."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from firn_spark.maintenance.steps.reachable import Places, place
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("path", "other"),
     [
         ("s3://bucket/a/b.parquet", "s3a://bucket/a/b.parquet"),
         ("s3://bucket/a/b.parquet", "s3n://elsewhere/a/b.parquet"),
@@ -19,22 +19,22 @@ from firn_spark.maintenance.steps.reachable import Places, place
         ("hdfs://name:8020/x=%3D/f", "hdfs:/x==/f"),
     ],
 )
-def test_ways_to_write_one_path(one: str, other: str) -> None:
-    assert place(one) == place(other)
-    assert one in Places([other])
+def test_equivalent_paths_are_one_place(path: str, other: str) -> None:
+    assert place(path) == place(other)
+    assert path in Places([other])
 
 
 @pytest.mark.parametrize("other", ["s3://b/a/B", "s3://b/a/b ", "s3://b/a/b/c", "s3://b/a//b", "s3://b/aa/b"])
-def test_other_paths_are_other_files(other: str) -> None:
+def test_different_paths_are_different_places(other: str) -> None:
     assert "s3://b/a/b" not in Places([other])
 
 
 @given(st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
-def test_a_set_of_places_has_what_was_put_in(inside: set[str], outside: set[str]) -> None:
-    places = Places(f"s3://b/{one}" for one in inside)
-    assert all(f"s3://b/{one}" in places for one in inside)
-    known = {place(f"s3://b/{one}") for one in inside}
-    assert all((f"s3://b/{one}" in places) == (place(f"s3://b/{one}") in known) for one in outside)
+def test_a_set_of_places_contains_its_paths(inside: set[str], outside: set[str]) -> None:
+    places = Places(f"s3://b/{path}" for path in inside)
+    assert all(f"s3://b/{path}" in places for path in inside)
+    places_inside = {place(f"s3://b/{path}") for path in inside}
+    assert all((f"s3://b/{path}" in places) == (place(f"s3://b/{path}") in places_inside) for path in outside)
 
 
 @pytest.mark.parametrize(
@@ -47,5 +47,5 @@ def test_a_set_of_places_has_what_was_put_in(inside: set[str], outside: set[str]
         ("s3://b/_odd/t/data/_SUCCESS", True),
     ],
 )
-def test_hidden_files(path: str, expected: bool) -> None:
+def test_hidden_files_are_recognised(path: str, expected: bool) -> None:
     assert hidden(path, "s3://b/_odd/t") is expected

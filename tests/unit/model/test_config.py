@@ -1,4 +1,4 @@
-"""The operator's configuration: what is refused, and how it says so."""
+"""The operator's configuration: rejected documents and their messages."""
 
 import copy
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def write(tmp_path: Path, document: object) -> Path:
     return path
 
 
-def test_a_good_one(tmp_path: Path) -> None:
+def test_a_valid_configuration_is_loaded(tmp_path: Path) -> None:
     loaded = config.load(write(tmp_path, GOOD))
     classic, outside = loaded.profiles["classic"], loaded.profiles["outside"]
     assert isinstance(classic, config.KafkaProfile)
@@ -138,9 +138,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("images", None), "images: Input should be"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_key(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
-) -> None:
+def test_an_error_names_the_wrong_key(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
     document = copy.deepcopy(GOOD)
     change(document)
     path = write(tmp_path, document)
@@ -162,7 +160,7 @@ def _diskless(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def test_secrets_of_diskless_brokers_are_for_them_alone(tmp_path: Path) -> None:
+def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD)
     before = config.load(write(tmp_path, document)).secret_names()
     _diskless()(document)
@@ -203,26 +201,26 @@ def test_secrets_of_diskless_brokers_are_for_them_alone(tmp_path: Path) -> None:
         (_diskless(config={"leaseSeconds": 3}), ""),
     ],
 )
-def test_what_is_wrong_with_a_diskless_profile_is_named_by_its_key(
+def test_an_error_names_the_wrong_key_of_a_diskless_profile(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
 ) -> None:
-    test_what_is_wrong_is_named_by_its_key(tmp_path, change, problem)
+    test_an_error_names_the_wrong_key(tmp_path, change, problem)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"text", b"a: [", b"\xff\xfe\x00", b"at: 2024-99-99\n"])
-def test_what_is_no_configuration_at_all(tmp_path: Path, content: bytes) -> None:
+def test_an_error_names_a_file_that_is_no_configuration(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
     with pytest.raises(InvalidSpecError, match=str(path)):
         config.load(path)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_an_error_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpecError, match="No such file"):
         config.load(tmp_path / "none.yaml")
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     document = {**copy.deepcopy(GOOD), "resync": "x", "workers": 0}
     with pytest.raises(InvalidSpecError, match=r"resync: .*; workers: "):
         config.load(write(tmp_path, document))

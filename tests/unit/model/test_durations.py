@@ -19,12 +19,12 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None
 @pytest.mark.parametrize(
     "text", ["", "5", "0s", "-5s", "05s", "1.5s", "5 s", "5S", "5s\n", " 5s", "5w", "P1D", "1h30m", "\u0665s"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration: write a number and a unit"):
         durations.milliseconds(text)
 
 
-def test_a_duration_beyond_time() -> None:
+def test_a_duration_beyond_the_calendar_is_rejected() -> None:
     with pytest.raises(ValueError, match="is too long"):
         durations.parse("99999999999999d")
 
@@ -33,12 +33,12 @@ def test_a_duration_beyond_time() -> None:
     ("text", "size"),
     [("0", 0), ("1", 1), ("1k", 1000), ("1Ki", 1024), ("128Mi", 128 * 2**20), ("2G", 2 * 10**9), ("3Pi", 3 * 2**50)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_a_size_is_its_number_times_its_unit(text: str, size: int) -> None:
     assert quantities.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "Mi", "1.5Gi", "1 Gi", "1gi", "1KB", "-1", "1Gi\n", "\u0661Gi"])
-def test_what_is_no_size(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         quantities.size(text)
 
@@ -46,11 +46,11 @@ def test_what_is_no_size(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("1", 1), ("2k", 2048), ("768m", 768 * 2**20), ("1g", 2**30), ("1G", 2**30), ("1t", 2**40)]
 )
-def test_heaps(text: str, size: int) -> None:
+def test_a_heap_is_a_size_in_the_notation_of_java(text: str, size: int) -> None:
     assert quantities.heap(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "m", "1.5g", "1Gi", "1x", "1g ", "-1g"])
-def test_what_is_no_heap(text: str) -> None:
+def test_an_invalid_heap_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a heap size"):
         quantities.heap(text)

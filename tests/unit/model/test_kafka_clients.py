@@ -18,7 +18,7 @@ SECURE = KafkaConnection(
 )
 
 
-def test_secrets_are_values() -> None:
+def test_secrets_are_read_from_their_files() -> None:
     assert connection_settings(SECURE, FILES.__getitem__) == {
         "bootstrap.servers": "b:9093",
         "security.protocol": "SASL_SSL",
@@ -32,18 +32,18 @@ def test_secrets_are_values() -> None:
     }
 
 
-def test_a_connection_in_the_clear_needs_no_secret() -> None:
-    found = connection_settings(KafkaConnection(bootstrap_servers="b:9092"), FILES.__getitem__)
-    assert found == {"bootstrap.servers": "b:9092", "security.protocol": "PLAINTEXT"}
+def test_a_plaintext_connection_needs_no_secret() -> None:
+    settings = connection_settings(KafkaConnection(bootstrap_servers="b:9092"), FILES.__getitem__)
+    assert settings == {"bootstrap.servers": "b:9092", "security.protocol": "PLAINTEXT"}
 
 
-def test_names_of_certificates_are_checked_unless_told_otherwise() -> None:
+def test_host_names_of_certificates_are_checked_by_default() -> None:
     careless = SECURE.model_copy(update={"verify_hostname": False})
-    found = connection_settings(careless, FILES.__getitem__)
-    assert found["ssl.endpoint.identification.algorithm"] == "none"
+    settings = connection_settings(careless, FILES.__getitem__)
+    assert settings["ssl.endpoint.identification.algorithm"] == "none"
 
 
-def test_topic_ids_are_written_as_kafkas_own_tools_do() -> None:
+def test_topic_ids_are_written_as_in_the_tools_of_kafka() -> None:
     assert kafka_id("a+b/c") == "a-b_c"
 
 
@@ -61,5 +61,5 @@ def test_topic_ids_are_written_as_kafkas_own_tools_do() -> None:
         ("Connect to ipv4#10.0.0.1:9092 failed: Connection refused", False),
     ],
 )
-def test_a_certificate_that_brokers_do_not_take_is_told_from_a_lost_connection(text: str, refused: bool) -> None:
+def test_a_rejected_certificate_differs_from_a_lost_connection(text: str, refused: bool) -> None:
     assert refuses_certificate(text) is refused

@@ -1,4 +1,4 @@
-"""A run's report fits into a termination message, and other messages are not taken for a report."""
+"""A run's report fits into a termination message, and other messages are not read as a report."""
 
 import random
 
@@ -9,7 +9,7 @@ from firn.model.maintenance import TABLES_PER_RUN, Removed, RunReport, TableRepo
 
 
 def table(number: int, noise: int = 0) -> TableReport:
-    """A report as full of figures as they come, with ``noise`` characters that do not compress."""
+    """Return a report with the largest figures, and ``noise`` characters that do not compress."""
     draw = random.Random(number)
     text = "".join(draw.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(noise))
     removed = Removed(
@@ -34,17 +34,24 @@ def table(number: int, noise: int = 0) -> TableReport:
 
 
 @pytest.mark.parametrize("noise", [0, 40, 400])
-def test_every_table_of_a_full_run_gets_its_word(noise: int) -> None:
+def test_a_report_of_a_full_run_has_every_table(noise: int) -> None:
     report = RunReport(name="firn-run-x", tables=tuple(table(number, noise) for number in range(TABLES_PER_RUN)))
     text = pack(report)
     assert len(text) <= maintenance.MESSAGE_BYTES
-    found = unpack(text)
+    unpacked = unpack(text)
     if noise == 400:
-        assert len(found.tables) >= TABLES_PER_RUN // 3
-        assert all(it.message == full.message[:80] for it, full in zip(found.tables, report.tables, strict=False))
+        assert len(unpacked.tables) >= TABLES_PER_RUN // 3
+        assert all(
+            table_report.message == full.message[:80]
+            for table_report, full in zip(unpacked.tables, report.tables, strict=False)
+        )
     else:
-        assert [it.uid for it in found.tables] == [it.uid for it in report.tables]
-        assert [it.bytes_rewritten for it in found.tables] == [it.bytes_rewritten for it in report.tables]
+        assert [table_report.uid for table_report in unpacked.tables] == [
+            table_report.uid for table_report in report.tables
+        ]
+        assert [table_report.bytes_rewritten for table_report in unpacked.tables] == [
+            table_report.bytes_rewritten for table_report in report.tables
+        ]
 
 
 def test_a_small_report_keeps_its_samples() -> None:
@@ -57,6 +64,6 @@ def test_a_small_report_keeps_its_samples() -> None:
     "message",
     ["", "Traceback (most recent call last):", "OOMKilled", "{}", "c$@<O0001", pack(RunReport(name="r"))[:-3]],
 )
-def test_what_is_no_report_is_told_by_one_error(message: str) -> None:
+def test_an_invalid_report_raises_one_error(message: str) -> None:
     with pytest.raises(ValueError, match="is not a report"):
         unpack(message)

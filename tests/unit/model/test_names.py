@@ -15,7 +15,7 @@ LONGEST = "p" * 40
     ("text", "name"),
     [("flights", "flights"), ("my-topic", "my_topic"), ("Orders.EU", "orders_eu"), ("größe", "gr__e"), ("a/b", "a_b")],
 )
-def test_table_names_have_only_small_letters_digits_and_underscores(text: str, name: str) -> None:
+def test_table_names_have_only_lower_case_letters_digits_and_underscores(text: str, name: str) -> None:
     assert names.table_part(text) == name
 
 

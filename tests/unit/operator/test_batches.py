@@ -1,4 +1,4 @@
-"""Concurrent calls become few requests; every caller gets its own answer."""
+"""Concurrent calls become few requests, and every caller gets its own answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pytest
 from firn_operator.adapters.batches import Batch
 
 
-async def test_calls_of_one_moment_share_a_request_and_keep_their_answers() -> None:
+async def test_concurrent_calls_share_a_request_and_get_their_own_answers() -> None:
     requests: list[list[int]] = []
 
     async def run(items: Sequence[int]) -> Sequence[int | BaseException]:
@@ -52,7 +52,7 @@ async def test_a_request_is_no_larger_than_the_limit() -> None:
     assert sizes == [4, 4, 2]
 
 
-async def test_one_bad_answer_is_raised_to_its_caller_only() -> None:
+async def test_an_error_is_raised_only_to_its_caller() -> None:
     async def run(items: Sequence[int]) -> Sequence[int | BaseException]:
         return [ValueError("no") if item == 1 else item for item in items]
 
@@ -63,7 +63,7 @@ async def test_one_bad_answer_is_raised_to_its_caller_only() -> None:
     assert answers[2] == 2
 
 
-async def test_a_failed_request_is_raised_to_all_and_the_next_one_runs() -> None:
+async def test_a_failed_request_raises_to_all_and_the_next_one_runs() -> None:
     broken = True
 
     async def run(items: Sequence[int]) -> Sequence[int | BaseException]:
@@ -78,7 +78,7 @@ async def test_a_failed_request_is_raised_to_all_and_the_next_one_runs() -> None
     assert await batch.submit(7) == 7
 
 
-async def test_a_caller_that_gave_up_does_not_hurt_the_others() -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     go = asyncio.Event()
 
     async def run(items: Sequence[int]) -> Sequence[int | BaseException]:

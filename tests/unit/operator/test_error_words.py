@@ -1,4 +1,5 @@
-"""Exceptions of libraries become errors that say who has to act, with a text that is stable across retries."""
+"""Exceptions of libraries become errors that show which component has to act, with texts that are stable across
+retries."""
 
 import obstore.exceptions
 import psycopg
@@ -39,15 +40,15 @@ def refused(cause: str | Exception) -> sql_errors.DBAPIError:
         (requests.ConnectionError("refused"), UnavailableError),
     ],
 )
-def test_errors_of_catalogs(error: Exception, kind: type[FirnError]) -> None:
-    found = translated("table lake.demo.orders", error)
-    assert type(found) is kind
-    assert "table lake.demo.orders" in str(found)
+def test_an_error_of_a_catalog_has_its_kind_and_text(error: Exception, kind: type[FirnError]) -> None:
+    translation = translated("table lake.demo.orders", error)
+    assert type(translation) is kind
+    assert "table lake.demo.orders" in str(translation)
     if kind is UnavailableError:
-        assert found.reason == Reason.CATALOG_UNREACHABLE
+        assert translation.reason == Reason.CATALOG_UNREACHABLE
 
 
-def test_a_bug_of_ours_stays_what_it_is() -> None:
+def test_an_unexpected_error_is_not_translated() -> None:
     assert translated("table", KeyError("oops")) is None
 
 
@@ -63,7 +64,7 @@ def test_a_bug_of_ours_stays_what_it_is() -> None:
         (KafkaError.NOT_CONTROLLER, UnavailableError, Reason.BROKER_UNREACHABLE),
     ],
 )
-async def test_errors_of_kafka(code: int, kind: type[FirnError], reason: Reason) -> None:
+async def test_an_error_of_kafka_has_its_kind_and_text(code: int, kind: type[FirnError], reason: Reason) -> None:
     profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
     translated = profile._translated("create topic orders", KafkaException(KafkaError(code, "because")))
     assert type(translated) is kind
@@ -71,7 +72,7 @@ async def test_errors_of_kafka(code: int, kind: type[FirnError], reason: Reason)
     assert "create topic orders at kafka:9092 (profile classic): because" in str(translated)
 
 
-async def test_what_changes_from_try_to_try_is_left_out() -> None:
+async def test_texts_omit_details_that_change_with_each_try() -> None:
     profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
     words = {
         str(profile._translated("list brokers", KafkaException(KafkaError(KafkaError._TRANSPORT, text))))

@@ -1,4 +1,4 @@
-"""PyIceberg's FileIO over obstore, on local files; object stores are in the contract tests of tables."""
+"""PyIceberg's FileIO over obstore, on local files. The contract tests of tables cover object stores."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from firn_operator.adapters.iceberg.file_io import ObjectFileIO, UnknownSchemeEr
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_what_is_written_is_read(tmp_path: Path, prefix: str) -> None:
+def test_a_file_reads_back_as_it_was_written(tmp_path: Path, prefix: str) -> None:
     io = ObjectFileIO({})
     location = f"{prefix}{tmp_path}/new folder/v1.metadata.json"
     output = io.new_output(location)
@@ -46,17 +46,17 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
+def test_an_error_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ObjectFileIO({}).new_input(f"{tmp_path}/nothing").open()
 
 
-def test_an_unknown_scheme_says_which_are_known() -> None:
+def test_an_error_about_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(UnknownSchemeError, match="s3, gs, abfs or file"):
         ObjectFileIO({}).new_input("hdfs://somewhere/file")
 
 
-def test_java_keys_of_s3_are_understood() -> None:
+def test_s3_properties_of_java_are_accepted() -> None:
     settings = s3_settings(
         {
             "s3.endpoint": "http://127.0.0.1:7070",
@@ -73,4 +73,4 @@ def test_java_keys_of_s3_are_understood() -> None:
         "region": "eu-west-1",
         "virtual_hosted_style_request": False,
     }
-    assert s3_settings({}) == {"virtual_hosted_style_request": True}  # the rest by workload identity
+    assert s3_settings({}) == {"virtual_hosted_style_request": True}  # the rest through workload identity

@@ -1,4 +1,4 @@
-"""Manifests of every format version, as other writers make them, read by picking fields."""
+"""Manifests of every format version, as other writers write them, of which only some fields are read."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ IO = ObjectFileIO({})
 
 
 class _Writer(ManifestWriterV2):
-    """Of any version from 2 on, and of deletes too."""
+    """Writes manifests of version 2 and later, of data and of deletes."""
 
     def __init__(self, version: int, deletes: bool, *arguments: Any) -> None:
         self._number, self._deletes = version, deletes
@@ -62,12 +62,12 @@ class _Writer(ManifestWriterV2):
 
 
 def shape(version: int) -> Any:
-    """PyIceberg keeps entries of version 1 as those of version 2 until it writes them."""
+    """Return the version of the entry type: PyIceberg keeps entries of version 1 as version 2 until it writes them."""
     return max(version, 2)
 
 
 def file(version: int, path: str, partition: Record, **changes: Any) -> DataFile:
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "content": DataFileContent.DATA,
         "file_path": path,
         "file_format": FileFormat.PARQUET,
@@ -84,12 +84,12 @@ def file(version: int, path: str, partition: Record, **changes: Any) -> DataFile
         "equality_ids": None,
         **changes,
     }
-    return DataFile.from_args(_table_format_version=shape(version), **known)
+    return DataFile.from_args(_table_format_version=shape(version), **fields)
 
 
 def entry(version: int, data: DataFile, status: ManifestEntryStatus = ManifestEntryStatus.ADDED, **changes: Any) -> Any:
-    known = {"snapshot_id": 7, "sequence_number": None, "file_sequence_number": None, **changes}
-    return ManifestEntry.from_args(_table_format_version=shape(version), status=status, data_file=data, **known)
+    fields = {"snapshot_id": 7, "sequence_number": None, "file_sequence_number": None, **changes}
+    return ManifestEntry.from_args(_table_format_version=shape(version), status=status, data_file=data, **fields)
 
 
 def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, deletes: bool = False) -> Manifest:
@@ -99,17 +99,17 @@ def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, delet
     else:
         writer = _Writer(version, deletes, spec, SCHEMA, output, 7, "deflate")
     with writer:
-        for one in entries:
-            writer._writer.write_block([one])
+        for manifest_entry in entries:
+            writer._writer.write_block([manifest_entry])
             writer._added_files += 1
             writer._min_sequence_number = 1
     return Manifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_data_files(tmp_path: Path, version: int) -> None:
+def test_data_files_are_read_with_their_sequence_numbers(tmp_path: Path, version: int) -> None:
     there = Record(20_000, "x", None)
-    found = written(
+    manifest = written(
         tmp_path / "m.avro",
         version,
         SPEC,
@@ -130,46 +130,50 @@ def test_data_files(tmp_path: Path, version: int) -> None:
             **({} if version == 1 else {"sequence_number": 1, "file_sequence_number": 1}),
         ),
     )
-    new, old, expired = iceberg_manifests.read_data(IO, found)
-    assert [it.path for it in (new, old, expired)] == ["s3://a/new", "s3://a/old", "s3://a/expired"]
+    new, old, expired = iceberg_manifests.read_data(IO, manifest)
+    assert [data_file.path for data_file in (new, old, expired)] == ["s3://a/new", "s3://a/old", "s3://a/expired"]
     assert (new.bytes, new.records, new.spec_id) == (5000, 100, 4)
     assert old.bytes == 9
     assert new.partition == expired.partition != old.partition
     if version > 1:
-        assert [(it.sequence, it.written) for it in (new, old, expired)] == [(12, 12), (2, 5), (1, 1)]
+        assert [(data_file.sequence, data_file.written) for data_file in (new, old, expired)] == [
+            (12, 12),
+            (2, 5),
+            (1, 1),
+        ]
 
 
-def test_delete_files_and_whom_they_are_about(tmp_path: Path) -> None:
+def test_delete_files_are_read_with_their_target(tmp_path: Path) -> None:
     there = Record(20_000, "x", None)
-    one = {PATH_COLUMN: b"s3://a/one"}
-    found = written(
+    bounds = {PATH_COLUMN: b"s3://a/one"}
+    manifest = written(
         tmp_path / "d.avro",
         2,
         SPEC,
         entry(2, file(2, "d1", there, content=DataFileContent.POSITION_DELETES, record_count=5)),
         entry(
             2,
-            file(2, "d2", there, content=DataFileContent.POSITION_DELETES, lower_bounds=one, upper_bounds=one),
+            file(2, "d2", there, content=DataFileContent.POSITION_DELETES, lower_bounds=bounds, upper_bounds=bounds),
             sequence_number=9,
         ),
         entry(2, file(2, "d3", there, content=DataFileContent.EQUALITY_DELETES, equality_ids=[2], record_count=2)),
         deletes=True,
     )
-    wide, narrow, values = iceberg_manifests.read_deletes(IO, found, frozenset({0}))
+    wide, narrow, values = iceberg_manifests.read_deletes(IO, manifest, frozenset({0}))
     assert (wide.records, wide.sequence, wide.target, wide.equality, wide.everywhere) == (5, 12, None, False, False)
     assert (narrow.sequence, narrow.target) == (9, "s3://a/one")
     assert (values.records, values.equality, values.everywhere) == (2, True, False)
     assert wide.partition == repr((20_000, "x", None))
 
 
-def test_values_deleted_under_no_partitioning_are_deleted_everywhere(tmp_path: Path) -> None:
+def test_equality_deletes_without_partitions_apply_everywhere(tmp_path: Path) -> None:
     data = file(2, "d", Record(), content=DataFileContent.EQUALITY_DELETES, equality_ids=[2])
-    found = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
-    (values,) = iceberg_manifests.read_deletes(IO, found, frozenset({0}))
+    manifest = written(tmp_path / "d.avro", 2, PLAIN, entry(2, data), deletes=True)
+    (values,) = iceberg_manifests.read_deletes(IO, manifest, frozenset({0}))
     assert values.everywhere
 
 
-def test_deletion_vectors(tmp_path: Path) -> None:
+def test_deletion_vectors_are_read_with_their_target(tmp_path: Path) -> None:
     vector = file(
         3,
         "s3://a/vectors.puffin",
@@ -183,13 +187,13 @@ def test_deletion_vectors(tmp_path: Path) -> None:
         content_offset=4,
         content_size_in_bytes=40,
     )
-    found = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
-    (read,) = iceberg_manifests.read_deletes(IO, found, frozenset())
+    manifest = written(tmp_path / "v.avro", 3, SPEC, entry(3, vector), deletes=True)
+    (read,) = iceberg_manifests.read_deletes(IO, manifest, frozenset())
     assert (read.records, read.target, read.equality, read.written) == (41, "s3://a/one", False, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_manifest_lists(tmp_path: Path, version: int) -> None:
+def test_manifest_lists_are_read(tmp_path: Path, version: int) -> None:
     class Kept(ManifestWriterV1 if version == 1 else ManifestWriterV2):  # type: ignore[misc]
         pass
 
@@ -198,20 +202,20 @@ def test_manifest_lists(tmp_path: Path, version: int) -> None:
     place = str(tmp_path / "list.avro")
     with write_manifest_list(version, IO.new_output(place), 7, None, 12, "deflate") as listed:  # type: ignore[arg-type]
         listed.add_manifests([writer.to_manifest_file()])
-    (found,) = iceberg_manifests.read_list(IO, place)
-    assert found == Manifest(
+    (read,) = iceberg_manifests.read_list(IO, place)
+    assert read == Manifest(
         str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0
     )
 
 
-def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
-    found = written(tmp_path / "m.avro", 2, PLAIN, entry(2, file(2, "f", Record())))
+def test_a_truncated_file_raises(tmp_path: Path) -> None:
+    manifest = written(tmp_path / "m.avro", 2, PLAIN, entry(2, file(2, "f", Record())))
     content = (tmp_path / "m.avro").read_bytes()
     (tmp_path / "m.avro").write_bytes(content[:-3] + b"xyz")
     with pytest.raises(ValueError, match="does not end"):
-        list(iceberg_manifests.read_data(IO, found))
+        list(iceberg_manifests.read_data(IO, manifest))
 
 
-def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         iceberg_manifests.read_list(IO, str(tmp_path / "none.avro"))

@@ -1,4 +1,4 @@
-"""Metrics that say what the board has, whenever they are read."""
+"""Metrics show the board at the time of the scrape."""
 
 import pytest
 from prometheus_client import generate_latest
@@ -10,26 +10,26 @@ from firn_operator.process import telemetry
 
 
 @pytest.mark.parametrize(
-    ("found", "available", "rolling", "degraded"),
+    ("health", "available", "rolling", "degraded"),
     [
         (None, 0, 0, 0),
         (FleetHealth(), 1, 0, 0),
         (FleetHealth(rolling=True, degraded="pod firn-broker-a-2 keeps terminating"), 1, 1, 1),
         (FleetHealth(Reason.BROKER_UNREACHABLE, "gone"), 0, 0, 0),
     ],
-    ids=["not looked at yet", "well", "a roll that is held up", "down"],
+    ids=["not checked yet", "healthy", "a roll that waits", "down"],
 )
-def test_metrics_of_a_fleet(found: FleetHealth | None, available: int, rolling: int, degraded: int) -> None:
+def test_a_fleet_has_metrics(health: FleetHealth | None, available: int, rolling: int, degraded: int) -> None:
     board = Board()
     telemetry.watch_fleets(["a"], board)
-    if found is not None:
-        board.fleets["a"] = found
+    if health is not None:
+        board.fleets["a"] = health
     lines = generate_latest().decode().splitlines()
     for name, value in (("available", available), ("rolling", rolling), ("degraded", degraded)):
         assert f'firn_fleet_{name}{{profile="a"}} {float(value)}' in lines
 
 
-def test_runs_of_a_policy_are_counted_from_nought_so_that_the_first_failure_is_an_increase() -> None:
+def test_run_counters_start_at_zero_before_the_first_failure() -> None:
     def counted() -> list[str]:
         lines = generate_latest().decode().splitlines()
         return [line for line in lines if "firn_maintenance_runs_total{" in line and 'policy="first"' in line]
@@ -44,7 +44,7 @@ def test_runs_of_a_policy_are_counted_from_nought_so_that_the_first_failure_is_a
     assert [line for line in counted() if line.endswith(" 1.0")] == [line for line in counted() if "Failed" in line]
 
 
-def test_suspended_topics_are_not_counted_as_trouble() -> None:
+def test_suspended_topics_are_not_counted_as_not_ready() -> None:
     tally = telemetry.TopicTally()
     for name, status, reason in (("a", "False", "Suspended"), ("b", "False", "NotReady"), ("c", "True", "AllReady")):
         ready = {"type": "Ready", "status": status, "reason": reason}

@@ -1,4 +1,4 @@
-"""The parts of watched objects that are kept, and the detection of a watch that does not deliver."""
+"""The kept parts of watched objects, and the detection of a watch that delivers nothing."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def pod(version: int, uid: str = "uid-1", name: str = "firn-ingest-default-0", *
 
 
 class Lists:
-    """An API server that is only asked for lists."""
+    """An API server that answers list requests only."""
 
     def __init__(self, pods: list[Manifest]) -> None:
         self.pods = pods
@@ -43,7 +43,7 @@ class Lists:
 
 
 def listed(deliveries: Deliveries, version: int | None, at: int = 20) -> None:
-    """A list of the operator's namespace that shows a pod of this version."""
+    """List the operator's namespace with a pod of this version."""
     deliveries.listed("Pod", "firn-system", {"firn-system": version} if version else {}, at)
 
 
@@ -51,7 +51,7 @@ def container(name: str = "driver", **state: Any) -> Manifest:
     return {"name": name, "restartCount": 3, **state}
 
 
-def test_a_running_pod() -> None:
+def test_a_running_pod_has_its_state() -> None:
     state = pod_state(
         pod(
             1,
@@ -67,19 +67,19 @@ def test_a_running_pod() -> None:
     assert state.waiting_reason == "CrashLoopBackOff"
 
 
-def test_a_pod_that_is_just_starting_waits_for_nothing() -> None:
+def test_a_starting_pod_has_no_waiting_reason() -> None:
     state = pod_state(pod(1, containerStatuses=[container(state={"waiting": {"reason": "ContainerCreating"}})]))
     assert (state.ready, state.running, state.waiting_reason) == (False, False, None)
 
 
-def test_an_image_that_cannot_be_pulled_shows_even_in_an_init_container() -> None:
+def test_an_init_container_shows_an_image_that_cannot_be_pulled() -> None:
     wait = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     state = pod_state(pod(1, initContainerStatuses=[container("init", state={"waiting": wait})]))
     assert (state.waiting_reason, state.waiting_message) == ("ImagePullBackOff", "Back-off pulling image")
 
 
 @pytest.mark.parametrize("where", ["state", "lastState"])
-def test_how_the_main_container_ended(where: str) -> None:
+def test_a_pod_has_the_exit_of_its_main_container(where: str) -> None:
     ended: dict[str, Any] = {where: {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     state = pod_state(pod(1, containerStatuses=[container(**ended)]))
     assert (state.last_exit_code, state.last_exit_reason) == (137, "OOMKilled")
@@ -90,21 +90,21 @@ def test_an_evicted_pod_has_only_its_own_reason() -> None:
     assert (state.phase, state.last_exit_code, state.last_exit_reason) == ("Failed", None, "Evicted")
 
 
-def test_a_pod_without_a_place() -> None:
+def test_an_unscheduled_pod_has_the_message_of_the_scheduler() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     assert pod_state(pod(1, conditions=[condition])).unschedulable == "0/3 nodes"
 
 
-def test_older_news_of_a_pod_is_not_believed() -> None:
+def test_an_older_event_of_a_pod_is_ignored() -> None:
     workloads = Workloads()
     assert workloads.seen(pod(5, phase="Running"))
     assert not workloads.seen(pod(4, phase="Pending"))
     assert not workloads.seen(pod(5))
     assert workloads.pods({names.LABEL_GROUP: "default"})[0].phase == "Running"
-    assert workloads.seen(pod(3, uid="uid-2", phase="Pending"))  # another pod by now
+    assert workloads.seen(pod(3, uid="uid-2", phase="Pending"))  # another pod of the same name
 
 
-def test_a_late_deletion_does_not_take_the_successor() -> None:
+def test_a_late_deletion_does_not_remove_the_successor() -> None:
     workloads = Workloads()
     workloads.seen(pod(5, uid="uid-2"))
     workloads.gone(pod(4, uid="uid-1"))
@@ -113,7 +113,7 @@ def test_a_late_deletion_does_not_take_the_successor() -> None:
     assert workloads.pods({}) == []
 
 
-def test_a_list_tells_what_is_gone_but_not_what_came_after_it() -> None:
+def test_a_list_removes_only_pods_older_than_itself() -> None:
     workloads = Workloads()
     for number, version in enumerate((3, 5, 9)):
         workloads.seen(pod(version, uid=f"uid-{number}", name=f"pod-{number}"))
@@ -141,24 +141,24 @@ def job(version: int, *true: str, name: str = "firn-run-p-1", **status: Any) -> 
     return {"kind": "Job", "metadata": metadata, "spec": {}, "status": {"conditions": conditions, **status}}
 
 
-def test_a_job_works_until_it_is_complete_or_failed_for_good() -> None:
+def test_a_job_runs_until_it_is_complete_or_failed() -> None:
     workloads = Workloads()
-    found = []
+    outcomes = []
     for version, true in ((1, ()), (2, ("FailureTarget",)), (3, ("FailureTarget", "Failed"))):
         workloads.seen(job(version, *true))
         (state,) = workloads.jobs({"app.kubernetes.io/component": "maintenance"})
-        found.append((state.finished is not None, state.succeeded, state.failure))
-    assert found == [(False, False, ""), (False, False, ""), (True, False, "DeadlineExceeded")]
+        outcomes.append((state.finished is not None, state.succeeded, state.failure))
+    assert outcomes == [(False, False, ""), (False, False, ""), (True, False, "DeadlineExceeded")]
     workloads.seen(job(4, "Complete", name="other", completionTime="2026-03-01T12:34:56Z"))
-    (other,) = (it for it in workloads.jobs({}) if it.name == "other")
+    (other,) = (job_state for job_state in workloads.jobs({}) if job_state.name == "other")
     assert (other.succeeded, other.failure) == (True, "")
     assert other.finished == datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
     assert workloads.jobs({"app.kubernetes.io/component": "broker"}) == []
     workloads.gone(job(5, name="other"))
-    assert [it.name for it in workloads.jobs({})] == ["firn-run-p-1"]
+    assert [job_state.name for job_state in workloads.jobs({})] == ["firn-run-p-1"]
 
 
-def test_a_pod_that_ended_has_left_its_last_words() -> None:
+def test_an_ended_pod_has_its_termination_message() -> None:
     ended = {"exitCode": 0, "finishedAt": "2026-03-01T12:00:05Z", "message": "words"}
     state = pod_state(pod(1, containerStatuses=[container(state={"terminated": ended})]))
     assert (state.finished, state.message) == (datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC), "words")
@@ -166,7 +166,7 @@ def test_a_pod_that_ended_has_left_its_last_words() -> None:
     assert (again.finished, again.message) == (None, "")
 
 
-def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_delivers_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
@@ -177,7 +177,7 @@ def test_a_watch_that_delivers_owes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert deliveries.behind_seconds() == 0
 
 
-def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_watch_is_behind_since_the_first_newer_list(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
@@ -188,8 +188,9 @@ def test_a_watch_that_is_dead_is_behind_since_the_first_list_that_knew_more(monk
     assert deliveries.behind_seconds() == 120
 
 
-def test_what_was_deleted_while_a_watch_was_away_is_owed_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 410 Gone a watch begins with what there is then: it shows no object that came and went in between, nor its deletion."""
+def test_objects_deleted_during_a_gap_are_no_longer_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 410 Gone a watch starts with the current objects. It shows no object that appeared and disappeared
+    meanwhile."""
     now = [100.0]
     monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
@@ -200,10 +201,10 @@ def test_what_was_deleted_while_a_watch_was_away_is_owed_no_longer(monkeypatch: 
     assert deliveries.behind_seconds() == 0
     listed(deliveries, 8)
     now[0] += 10
-    assert deliveries.behind_seconds() == 10, "what was owed before has nothing to do with it"
+    assert deliveries.behind_seconds() == 10, "only the time since the last list counts"
 
 
-def test_a_list_of_one_namespace_says_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_one_namespace_does_not_affect_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("firn_operator.process.watches.time.monotonic", lambda: now[0])
     deliveries = Deliveries()
@@ -216,7 +217,7 @@ def test_a_list_of_one_namespace_says_nothing_of_the_others(monkeypatch: pytest.
     assert deliveries.behind_seconds() == 0
 
 
-def test_namespaces_without_objects_are_forgotten_unless_they_have_got_one_since() -> None:
+def test_only_namespaces_that_stay_empty_are_forgotten() -> None:
     deliveries = Deliveries()
     deliveries.delivered(pod(9))
     listed(deliveries, None, at=7)
@@ -227,7 +228,7 @@ def test_namespaces_without_objects_are_forgotten_unless_they_have_got_one_since
 
 
 async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object is deleted before its watch is connected: the watch counts as alive, and no resync is needed."""
+    """An object is deleted before its watch connects. The watch counts as alive, and no resync is needed."""
     monkeypatch.setattr("firn_operator.process.watches.LOOK_AGAIN", 0.02)
     api = Lists([pod(5)])
     empty = SimpleNamespace(all=list)
@@ -244,7 +245,7 @@ async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: 
     resyncing.cancel()
 
 
-def test_nobody_reads_field_managers() -> None:
+def test_field_managers_are_dropped_from_objects() -> None:
     made = trimmed(
         {
             "metadata": {

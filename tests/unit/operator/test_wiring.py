@@ -8,8 +8,10 @@ from tests import gen
 
 
 @pytest.mark.parametrize("profile", ["classic", "outside"])
-async def test_brokers_say_how_many_replicas_a_new_topic_gets(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet keeps its brokers when fewer are configured: what is configured says nothing of how many there are."""
+async def test_the_wiring_sets_the_replication_factor_of_new_topics(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet keeps its brokers when fewer are configured, so the configuration does not show how many exist."""
     asked: list[NewTopic] = []
 
     class Admin:

@@ -1,4 +1,4 @@
-"""Kafka record batches as Spark gives them, and jobs to land them by."""
+"""Kafka record batches as Spark delivers them, and jobs that land them."""
 
 import datetime
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NOON = 1_700_000_000_000
 
 
 def batch(values: Sequence[bytes | None], **columns: Any) -> pa.RecordBatch:
-    """Records of topic ``t``, partition 0, offsets from 0, unless ``columns`` say otherwise."""
+    """Return records of topic ``t``, partition 0, offsets from 0, unless ``columns`` override these."""
     count = len(values)
     given = {
         "key": [None] * count, "topic": ["t"] * count, "partition": [0] * count, "offset": list(range(count)),
@@ -37,7 +37,7 @@ def fetched(values: Sequence[bytes | None], **columns: Any) -> Fetched:
 
 
 def job(*fields: tuple[str, str] | Column, **changes: Any) -> IngestJob:
-    """A job for topic ``t`` with these fields (name, type); without any, a raw one."""
+    """Return a job for topic ``t`` with these fields (name, type), or a raw one without fields."""
     columns = tuple(item if isinstance(item, Column) else Column(name=item[0], type=item[1]) for item in fields)
     schema = {"format": "Json" if fields else "Raw", "fields": columns}
     schema |= {key: changes.pop(key) for key in ("unknown_fields", "raw_as") if key in changes}

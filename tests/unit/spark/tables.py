@@ -1,4 +1,4 @@
-"""Tables as a landing sees them, on this machine's disk."""
+"""Tables as a landing sees them, on the local disk."""
 
 import json
 from pathlib import Path
@@ -31,8 +31,8 @@ def iceberg_type(kind: types.Type) -> iceberg.IcebergType:
                 *(NestedField(0, name, iceberg_type(member), required=False) for name, member in fields)
             )
     names = {"boolean": "Boolean", "int": "Integer", "timestamptz": "Timestamptz", "uuid": "UUID"}
-    found: iceberg.IcebergType = getattr(iceberg, names.get(kind.name, kind.name.capitalize()) + "Type")()
-    return found
+    iceberg_kind: iceberg.IcebergType = getattr(iceberg, names.get(kind.name, kind.name.capitalize()) + "Type")()
+    return iceberg_kind
 
 
 def iceberg_schema(columns: tuple[Column, ...]) -> Schema:
@@ -63,11 +63,11 @@ def dead_letters(directory: Path) -> TableSpec:
 
 def results(batches: Any) -> dict[str, dict[str, list[Any]]]:
     """Return the result rows of a landing by topic and kind."""
-    found: dict[str, dict[str, list[Any]]] = {}
+    by_topic: dict[str, dict[str, list[Any]]] = {}
     for batch in batches:
         for row in batch.to_pylist():
-            found.setdefault(row["topic"], {}).setdefault(row["kind"], []).append(json.loads(row["json"]))
-    return found
+            by_topic.setdefault(row["topic"], {}).setdefault(row["kind"], []).append(json.loads(row["json"]))
+    return by_topic
 
 
 def read(descriptors: list[Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Batches to rows and dead letters."""
+"""Batches become rows and dead letters."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def test_rows_have_the_tables_columns_in_order() -> None:
     assert flat.rows.column_names == ["a", *(f"_kafka_{name}" for name, _ in rows.METADATA)]
 
 
-def test_kafka_columns_tell_where_a_record_came_from() -> None:
+def test_kafka_columns_have_the_origin_of_a_record() -> None:
     headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], []]
     given = fetched(
         [GOOD, GOOD], key=[b"k", None], partition=[3, 4], offset=[7, 2**40], timestampType=[0, 1], headers=headers
@@ -48,7 +48,7 @@ def times(given: Any) -> Any:
     return kafka.field("timestamp").cast(pa.int64()).to_pylist(), kafka.field("timestamp_ms").to_pylist()
 
 
-def test_times_are_null_where_there_is_none_or_none_fits() -> None:
+def test_times_outside_the_column_type_are_null() -> None:
     far = 2**63 - 1
     assert times(fetched([GOOD] * 3, timestamp=[-1000, 0, 1_234_000])) == ([None, 0, 1_234_000], [-1, 0, 1234])
     limit = far // 1000
@@ -59,7 +59,7 @@ def test_times_are_null_where_there_is_none_or_none_fits() -> None:
     )
 
 
-def test_a_dead_letter_has_the_bytes_the_reason_and_the_place() -> None:
+def test_a_dead_letter_has_bytes_reason_and_origin() -> None:
     given = fetched([GOOD, BAD, GOOD], key=[b"1", b"2", b"3"], offset=[5, 6, 9])
     decoded = decoder().decode(given)
     assert decoded.rows["a"].to_pylist() == [1, 1]
@@ -72,7 +72,7 @@ def test_a_dead_letter_has_the_bytes_the_reason_and_the_place() -> None:
     assert (letter["_kafka"]["offset"], letter["_kafka"]["key"]) == (6, b"2")
 
 
-def test_every_offset_comes_out_once() -> None:
+def test_every_offset_is_decoded_once() -> None:
     values = [b"", b"{", None, GOOD, b"\xff", b"[]", BAD, b'{"a": 1.0}'] * 50
     given = job(Column(name="a", type="int", required=True))
     decoded = decoder(given).decode(fetched(values))
@@ -84,12 +84,12 @@ def test_every_offset_comes_out_once() -> None:
     }  # fmt: skip
 
 
-def test_skip_counts() -> None:
+def test_skip_counts_the_skipped_records() -> None:
     decoded = decoder(job(("a", "int"), on_bad_record="Skip")).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert (decoded.rows.num_rows, decoded.dead, decoded.skipped, decoded.halts) == (2, None, 2, ())
 
 
-def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others() -> None:
+def test_halt_keeps_earlier_records_and_other_partitions() -> None:
     halting = decoder(job(("a", "int"), on_bad_record="Halt"))
     first = halting.decode(
         fetched([GOOD, GOOD, BAD, GOOD, BAD, GOOD], partition=[0, 1, 0, 0, 0, 1], offset=[0, 0, 1, 2, 3, 1])
@@ -105,7 +105,7 @@ def test_halt_keeps_what_came_before_in_that_partition_and_all_of_others() -> No
 
 
 @pytest.mark.parametrize("policy", ["DeadLetter", "Halt", "Skip"])
-def test_forced_records_are_dead_letters_whatever_the_policy(policy: Any) -> None:
+def test_forced_records_are_dead_letters_under_any_policy(policy: Any) -> None:
     given = job(("a", "int"), on_bad_record=policy)
     decoded = decoder(given, force_dead={0: frozenset({1, 2})}).decode(fetched([GOOD, BAD, GOOD, GOOD]))
     assert decoded.rows.num_rows == 2
@@ -120,7 +120,7 @@ def test_forced_records_are_dead_letters_whatever_the_policy(policy: Any) -> Non
     assert codes == {1: "WrongKind", 2: "Skipped"}
 
 
-def test_excluded_records_come_nowhere() -> None:
+def test_excluded_records_are_dropped() -> None:
     exclude = {0: frozenset({1, 3}), 1: frozenset({0})}
     decoded = decoder(exclude=exclude).decode(fetched([GOOD, BAD, BAD, GOOD]))
     assert [place["offset"] for place in decoded.rows["_kafka"].to_pylist()] == [0]
@@ -128,14 +128,14 @@ def test_excluded_records_come_nowhere() -> None:
     assert decoded.excluded == 2
 
 
-def test_raw_topics_pass_bytes_through() -> None:
+def test_raw_topics_keep_bytes_unchanged() -> None:
     decoded = decoder(job()).decode(fetched([b"\xff", None, b""], key=[None, b"k", b""]))
     assert decoded.rows["value"].to_pylist() == [b"\xff", None, b""]
     assert decoded.rows["key"].to_pylist() == [None, b"k", b""]
     assert decoded.rows.schema.field("value").type == pa.binary()
 
 
-def test_raw_topics_of_texts_refuse_what_is_no_text() -> None:
+def test_raw_topics_of_text_reject_other_bytes() -> None:
     given = fetched(["é".encode(), b"\xff", b"ok", None], key=[b"k", b"k", b"\xc0", None])
     decoded = decoder(job(raw_as="String")).decode(given)
     assert decoded.rows["value"].to_pylist() == ["é", None]
@@ -143,17 +143,17 @@ def test_raw_topics_of_texts_refuse_what_is_no_text() -> None:
     assert set(decoded.dead["error_code"].to_pylist()) == {Code.INVALID_UTF8}
 
 
-def test_large_records_and_empty_batches() -> None:
+def test_large_records_and_empty_batches_are_decoded() -> None:
     text = "x" * (1 << 20)
     decoded = decoder(job(("a", "string"))).decode(fetched([json.dumps({"a": text}).encode()] * 3))
     assert decoded.rows["a"].to_pylist() == [text] * 3
     assert decoder().decode(fetched([])).rows.num_rows == 0
 
 
-def test_bad_records_among_good_ones_keep_the_order() -> None:
+def test_bad_records_do_not_change_the_order_of_good_ones() -> None:
     values = [
         json.dumps({"a": n}).encode() if n % 7 else json.dumps({"a": n, "b": "\\ud800"}).encode() for n in range(100)
     ]
-    values[50] = b'{"a": 50, "deep": "\\ud800"}'  # good, but only for the strict decoder
+    values[50] = b'{"a": 50, "deep": "\\ud800"}'  # valid, but only for the strict decoder
     decoded = decoder(job(("a", "long"))).decode(fetched(values))
     assert decoded.rows["a"].to_pylist() == list(range(100))

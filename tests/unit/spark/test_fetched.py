@@ -31,7 +31,7 @@ def test_places_hold_the_values_of_a_slice(values: list[bytes | None], start: in
 
 
 @given(VALUES, st.data())
-def test_places_of_some_values_hold_those(values: list[bytes | None], data: st.DataObject) -> None:
+def test_places_can_be_taken_of_some_values(values: list[bytes | None], data: st.DataObject) -> None:
     kept = [index for index in range(len(values)) if data.draw(st.booleans())]
     places = Places.from_arrow(pa.array(values, pa.binary())).select(np.array(kept, np.int64))
     wanted = [values[index] for index in kept]
@@ -61,7 +61,7 @@ def test_bytes_behind_a_null_are_not_part_of_the_value() -> None:
 
 
 @given(HEADER_LISTS, CUT, CUT, st.data())
-def test_headers_are_the_same(lists: list[Any], start: int, length: int, data: st.DataObject) -> None:
+def test_headers_are_equal_in_both_forms(lists: list[Any], start: int, length: int, data: st.DataObject) -> None:
     array = pa.array(lists, HEADERS).slice(start, length)
     places = HeaderPlaces.from_arrow(array)
     whole = places.to_arrow()
@@ -91,7 +91,7 @@ def test_a_batch_becomes_records(start: int) -> None:
     assert records.select(np.array([1 - start])).offsets.tolist() == [6]
 
 
-def test_a_batch_may_have_milliseconds_and_no_headers() -> None:
+def test_a_batch_may_have_millisecond_times_and_no_headers() -> None:
     given_batch = batch([b"a"], timestamp_ms=[2**62]).drop_columns(["headers"])
     records = Fetched.from_arrow("t", given_batch)
     assert records.times.tolist() == [2**62]

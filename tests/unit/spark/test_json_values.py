@@ -78,10 +78,10 @@ def micros(text: str) -> Any:
         ("string", "null", None),
     ],
 )
-def test_values_that_fit(kind: str, text: str, value: Any) -> None:
-    found = read(kind, text)
-    assert found == value
-    assert type(found) is type(value)
+def test_a_value_that_fits_is_converted(kind: str, text: str, value: Any) -> None:
+    decoded = read(kind, text)
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_values_that_fit(kind: str, text: str, value: Any) -> None:
         ("struct<a: int>", "[1]", Code.WRONG_KIND),
     ],
 )
-def test_values_that_do_not_fit(kind: str, text: str, code: Code) -> None:
+def test_a_value_that_does_not_fit_is_rejected(kind: str, text: str, code: Code) -> None:
     with pytest.raises(BadRecordError) as caught:
         read(kind, text)
     assert caught.value.code == code
@@ -174,7 +174,7 @@ def test_values_that_do_not_fit(kind: str, text: str, code: Code) -> None:
         (b'{"a": 1, "\\u0061": 2}', Code.DUPLICATE_KEY),
     ],
 )
-def test_records_that_are_none(value: Any, code: Code) -> None:
+def test_an_invalid_record_is_rejected(value: Any, code: Code) -> None:
     assert refusal(value, ("a", "long")).code == code
 
 
@@ -185,14 +185,14 @@ def test_brackets_in_texts_are_not_nesting() -> None:
     ]
 
 
-def test_the_path_leads_to_the_value() -> None:
+def test_an_error_has_the_path_of_the_value() -> None:
     error = refusal(b'{"a": {"b": [0, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
     assert (error.path, error.code) == ("$.a.b[0]", Code.WRONG_KIND)
     error = refusal(b'{"a": {"b": [null, {"c": {"k": "x"}}]}}', ("a", "struct<b: list<struct<c: map<string, int>>>>"))
     assert (error.path, error.detail) == ("$.a.b[1].c.k", 'expected int, found string "x"')
 
 
-def test_missing_and_null_are_refused_where_a_value_is_required() -> None:
+def test_a_required_value_may_be_neither_missing_nor_null() -> None:
     fields = [Column(name="a", type="int", required=True), Column(name="b", type="int")]
     reader = RecordReader.for_schema(fields, refuse_unknown=False)
     for value in (b"{}", b'{"a": null}', b'{"A": 1}'):
@@ -205,11 +205,11 @@ def test_missing_and_null_are_refused_where_a_value_is_required() -> None:
     assert caught.value.code == Code.TOMBSTONE
 
 
-def test_a_tombstone_is_a_row_of_nulls_where_nothing_is_required() -> None:
+def test_a_tombstone_is_a_row_of_nulls_if_no_value_is_required() -> None:
     assert RecordReader.for_schema([Column(name="a", type="int")], refuse_unknown=True).read(None) == [None]
 
 
-def test_unknown_fields_are_refused_on_request_at_any_level() -> None:
+def test_unknown_fields_are_rejected_on_request_at_any_level() -> None:
     fields = ("a", "struct<b: int>")
     assert refusal(b'{"a": {"b": 1}, "c": 2}', fields, refuse_unknown=True).path == "$.c"
     error = refusal(b'{"a": {"b": 1, "c": 2}}', fields, refuse_unknown=True)
@@ -225,14 +225,14 @@ def test_unknown_fields_are_refused_on_request_at_any_level() -> None:
         b'{"a": {"' + b"k" * 2_000_000 + b'": []}}',
     ],
 )
-def test_errors_are_short_whatever_the_record(value: Any) -> None:
+def test_errors_are_short_for_any_record(value: Any) -> None:
     error = refusal(value, ("a", "int"), refuse_unknown=True)
     assert len(error.detail) <= DETAIL_LIMIT
     assert len(error.path) <= DETAIL_LIMIT
 
 
 @pytest.mark.parametrize("kind", ["int", "double", "decimal(9, 2)", "timestamptz"])
-def test_megabytes_of_digits_take_no_time(kind: str) -> None:
+def test_megabytes_of_digits_are_rejected_fast(kind: str) -> None:
     with pytest.raises(BadRecordError):
         read(kind, "9" * 1_000_000)
     with pytest.raises(BadRecordError):

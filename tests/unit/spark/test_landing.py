@@ -1,4 +1,4 @@
-"""The work of a task without Spark: batches of many topics in, files and counts out."""
+"""The work of a task without Spark: batches of many topics become files and counts."""
 
 import json
 import pickle
@@ -27,22 +27,22 @@ def topic(tmp_path: Path, given: Any, name: str = "t", dead: bool = True, **opti
     return TopicLanding(given, tables.table_of(given, tmp_path / name), dlq, **options)
 
 
-def test_a_plan_travels_to_tasks(tmp_path: Path) -> None:
+def test_a_plan_can_be_pickled(tmp_path: Path) -> None:
     given = plan(t=topic(tmp_path, job(("a", "int")), exclude={0: frozenset({1})}))
     assert pickle.loads(pickle.dumps(given)) == given
 
 
-def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path: Path) -> None:
+def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
     landing = plan(t=topic(tmp_path, job(("a", "int"))))
     batches = [batch([GOOD, BAD]), batch([GOOD, None], offset=[2, 5], partition=[0, 3], key=[b"kk", None])]
     output = list(land(iter(batches), landing))
-    assert [found.schema for found in output] == [RESULT_SCHEMA]
-    found = tables.results(output)["t"]
-    assert [(row["a"], row["_kafka"]["offset"]) for row in tables.read(found["data"])] == [(1, 0), (1, 2), (None, 5)]
-    assert [(row["error_code"], row["_kafka"]["offset"]) for row in tables.read(found["dead"])] == [("WrongKind", 1)]
+    assert [result.schema for result in output] == [RESULT_SCHEMA]
+    results = tables.results(output)["t"]
+    assert [(row["a"], row["_kafka"]["offset"]) for row in tables.read(results["data"])] == [(1, 0), (1, 2), (None, 5)]
+    assert [(row["error_code"], row["_kafka"]["offset"]) for row in tables.read(results["dead"])] == [("WrongKind", 1)]
     size = len(GOOD) * 2 + len(BAD) + 2
     partitions = {"0": [3, 0, 2], "3": [1, 5, 5]}
-    assert found["stats"] == [
+    assert results["stats"] == [
         {
             "rows": 3,
             "dead": 1,
@@ -55,7 +55,7 @@ def test_rows_and_dead_letters_are_in_files_and_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path: Path) -> None:
+def test_interleaved_topics_fail_separately(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     broken = job(("a", "int"))
     landing = plan(
@@ -65,30 +65,30 @@ def test_topics_may_be_interleaved_and_one_that_fails_stands_alone(tmp_path: Pat
         narrow=TopicLanding(broken, tables.table_spec(tmp_path / "narrow", (Column(name="b", type="int"),))),
     )
     names = ["good", "raw", "good", "broken", "narrow", "good", "raw"]
-    found = tables.results(land(iter([batch([GOOD] * 7, topic=names)]), landing))
-    assert [row["_kafka"]["offset"] for row in tables.read(found["good"]["data"])] == [0, 2, 5]
-    assert [row["value"] for row in tables.read(found["raw"]["data"])] == [GOOD, GOOD]
-    assert list(found["broken"]) == list(found["narrow"]) == ["error"]
-    assert "Error" in found["broken"]["error"][0]["type"]
-    assert found["narrow"]["error"][0] == {"type": "ValueError", "message": "the table has no column _kafka, a"}
+    results = tables.results(land(iter([batch([GOOD] * 7, topic=names)]), landing))
+    assert [row["_kafka"]["offset"] for row in tables.read(results["good"]["data"])] == [0, 2, 5]
+    assert [row["value"] for row in tables.read(results["raw"]["data"])] == [GOOD, GOOD]
+    assert list(results["broken"]) == list(results["narrow"]) == ["error"]
+    assert "Error" in results["broken"]["error"][0]["type"]
+    assert results["narrow"]["error"][0] == {"type": "ValueError", "message": "the table has no column _kafka, a"}
 
 
-def test_the_first_dead_letter_asks_for_its_table_and_leaves_no_file(tmp_path: Path) -> None:
+def test_the_first_dead_letter_requests_its_table_and_writes_no_file(tmp_path: Path) -> None:
     landing = LandingPlan({"t": topic(tmp_path, job(("a", "int")), dead=False)}, ingested_at=0, buffer_bytes=1)
-    found = tables.results(land(iter([batch([GOOD]), batch([BAD]), batch([GOOD])]), landing))
-    assert found == {"t": {"dead-letters-missing": [{}]}}
+    results = tables.results(land(iter([batch([GOOD]), batch([BAD]), batch([GOOD])]), landing))
+    assert results == {"t": {"dead-letters-missing": [{}]}}
     assert tables.files_in(tmp_path) == []
 
 
-def test_a_halt_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_halt_is_reported_with_its_offset(tmp_path: Path) -> None:
     landing = plan(t=topic(tmp_path, job(("a", "int"), on_bad_record="Halt"), dead=False))
-    found = tables.results(land(iter([batch([GOOD, BAD, GOOD])]), landing))["t"]
+    results = tables.results(land(iter([batch([GOOD, BAD, GOOD])]), landing))["t"]
     place = {"partition": 0, "offset": 1, "code": "WrongKind", "stage": "Schema", "path": "$.a"}
-    assert found["halt"] == [place | {"detail": 'expected int, found string "x"'}]
-    assert len(tables.read(found["data"])) == 1
+    assert results["halt"] == [place | {"detail": 'expected int, found string "x"'}]
+    assert len(tables.read(results["data"])) == 1
 
 
-def test_nothing_is_left_when_reading_fails(tmp_path: Path) -> None:
+def test_no_file_is_left_when_reading_fails(tmp_path: Path) -> None:
     def failing() -> Any:
         yield batch([GOOD])
         raise ConnectionError("broker gone")
@@ -99,24 +99,24 @@ def test_nothing_is_left_when_reading_fails(tmp_path: Path) -> None:
     assert tables.files_in(tmp_path) == []
 
 
-def test_a_topic_that_is_not_in_the_plan_is_a_mistake(tmp_path: Path) -> None:
+def test_a_topic_outside_the_plan_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'t'"):
         list(land(iter([batch([GOOD])]), plan()))
 
 
-def test_no_records_no_files() -> None:
+def test_no_file_is_written_without_records() -> None:
     assert tables.results(land(iter([]), plan())) == {}
 
 
-def test_memory_is_bounded_by_writing_early(tmp_path: Path) -> None:
+def test_early_writes_bound_the_memory(tmp_path: Path) -> None:
     landing = LandingPlan({"t": topic(tmp_path, job(("a", "string")))}, ingested_at=0, buffer_bytes=3 << 20)
     record = json.dumps({"a": "x" * (1 << 20)}).encode()
-    found = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), landing))["t"]
-    assert len(found["data"]) > 2
-    assert sorted(row["_kafka"]["offset"] for row in tables.read(found["data"])) == list(range(10))
+    results = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), landing))["t"]
+    assert len(results["data"]) > 2
+    assert sorted(row["_kafka"]["offset"] for row in tables.read(results["data"])) == list(range(10))
 
 
-def test_properties_shape_the_file(tmp_path: Path) -> None:
+def test_table_properties_shape_the_file(tmp_path: Path) -> None:
     given = job(("a", "int"))
     properties = {
         "write.parquet.compression-codec": "gzip",
@@ -127,8 +127,8 @@ def test_properties_shape_the_file(tmp_path: Path) -> None:
     }
     table = tables.table_of(given, tmp_path / "t", properties=properties)
     values = [json.dumps({"a": place}).encode() for place in range(2500)]
-    found = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
-    (file,) = found["data"]
+    results = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
+    (file,) = results["data"]
     path = file["file-path"].removeprefix("file://")
     assert path.startswith(str(tmp_path / "elsewhere"))
     metadata = pq.read_metadata(path)
@@ -138,12 +138,12 @@ def test_properties_shape_the_file(tmp_path: Path) -> None:
     assert file["upper-bounds"] == {"keys": [1], "values": ["C3090000"]}
 
 
-def test_object_storage_layout(tmp_path: Path) -> None:
+def test_the_object_storage_layout_spreads_paths(tmp_path: Path) -> None:
     given = job(("a", "int"))
     table = tables.table_of(given, tmp_path, properties={"write.object-storage.enabled": "true"})
-    found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
-    assert len(tables.read(found["data"])) == 1
-    assert len(found["data"][0]["file-path"].removeprefix(tmp_path.as_uri()).split("/")) > 4
+    results = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
+    assert len(tables.read(results["data"])) == 1
+    assert len(results["data"][0]["file-path"].removeprefix(tmp_path.as_uri()).split("/")) > 4
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_object_storage_layout(tmp_path: Path) -> None:
         ("write.metadata.metrics.default", "some"),
     ],
 )
-def test_a_property_that_cannot_be_followed_is_that_topics_error(tmp_path: Path, key: str, value: Any) -> None:
+def test_an_invalid_property_is_an_error_of_its_topic(tmp_path: Path, key: str, value: Any) -> None:
     given = job(("a", "int"))
     table = tables.table_of(given, tmp_path, properties={key: value})
-    found = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
-    assert value in found["error"][0]["message"]
+    results = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
+    assert value in results["error"][0]["message"]
 
 
 def test_a_table_may_have_more_columns_and_wider_types(tmp_path: Path) -> None:
@@ -170,24 +170,24 @@ def test_a_table_may_have_more_columns_and_wider_types(tmp_path: Path) -> None:
     table = tables.table_spec(tmp_path, columns + kafka)
     identifier = "00112233-4455-6677-8899-aabbccddeeff"
     value = json.dumps({"a": 1, "s": 1.5, "d": 1.25, "u": {"id": identifier}}).encode()
-    found = tables.results(land(iter([batch([value])]), plan(t=TopicLanding(given, table))))["t"]
-    (row,) = tables.read(found["data"])
+    results = tables.results(land(iter([batch([value])]), plan(t=TopicLanding(given, table))))["t"]
+    (row,) = tables.read(results["data"])
     assert (row["more"], row["a"], row["s"], str(row["d"])) == (None, 1, 1.5, "1.25")
-    schema = pq.read_schema(found["data"][0]["file-path"].removeprefix("file://"))
+    schema = pq.read_schema(results["data"][0]["file-path"].removeprefix("file://"))
     assert schema.field("a").type == pa.int64()
     assert schema.field("a").metadata[b"PARQUET:field_id"] == b"4"
 
 
-def test_a_column_required_by_the_table_alone_is_the_topics_error(tmp_path: Path) -> None:
+def test_a_column_required_only_by_the_table_is_an_error_of_the_topic(tmp_path: Path) -> None:
     given = job(("a", "int"))
     columns = (Column(name="a", type="int", required=True), *rows.metadata_columns("Struct"))
     landing = plan(t=TopicLanding(given, tables.table_spec(tmp_path, columns)))
-    found = tables.results(land(iter([batch([GOOD, b"{}"])]), landing))["t"]
-    assert "a is required" in found["error"][0]["message"]
+    results = tables.results(land(iter([batch([GOOD, b"{}"])]), landing))["t"]
+    assert "a is required" in results["error"][0]["message"]
     assert tables.files_in(tmp_path) == []
 
 
-def test_dictionaries_are_tried_where_values_repeat(tmp_path: Path) -> None:
+def test_dictionaries_are_used_for_repeated_values(tmp_path: Path) -> None:
     given = job(("n", "long"), ("same", "long"), ("text", "string"), ("place", "struct<n: long>"))
     values = [json.dumps({"n": n, "same": n % 3, "text": str(n), "place": {"n": n}}).encode() for n in range(3000)]
     landing = plan(t=topic(tmp_path, given))
@@ -198,13 +198,13 @@ def test_dictionaries_are_tried_where_values_repeat(tmp_path: Path) -> None:
     assert plain == {"n", "place.n", "_kafka.offset"}
 
 
-def test_a_megabyte_to_partition_by_makes_a_short_path(tmp_path: Path) -> None:
+def test_a_partition_value_of_a_megabyte_has_a_short_path(tmp_path: Path) -> None:
     given = job(("a", "string"))
     spec = '{"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "a", "transform": "identity"}]}'
     table = tables.table_of(given, tmp_path, partition_spec=spec)
     texts = ["é" * (1 << 20), "..", "a/b", ""]
     values = [json.dumps({"a": text}).encode() for text in texts]
-    found = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
-    assert sorted(file["partition"][0] for file in found["data"]) == sorted(texts)
-    assert all(len(file["file-path"]) < len(tmp_path.as_uri()) + 130 for file in found["data"])
-    assert sorted(row["a"] for row in tables.read(found["data"])) == sorted(texts)
+    results = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]
+    assert sorted(file["partition"][0] for file in results["data"]) == sorted(texts)
+    assert all(len(file["file-path"]) < len(tmp_path.as_uri()) + 130 for file in results["data"])
+    assert sorted(row["a"] for row in tables.read(results["data"])) == sorted(texts)

@@ -70,15 +70,15 @@ class Brokers:
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    found = Brokers()
-    monkeypatch.setattr(client_reader, "KafkaConsumer", lambda *_, **__: found)
-    monkeypatch.setattr(client_reader, "time", SimpleNamespace(monotonic=found.monotonic))
+    made = Brokers()
+    monkeypatch.setattr(client_reader, "KafkaConsumer", lambda *_, **__: made)
+    monkeypatch.setattr(client_reader, "time", SimpleNamespace(monotonic=made.monotonic))
     monkeypatch.setattr(client_reader, "BATCH_RECORDS", 2)
-    return found
+    return made
 
 
 def landed_slowly(brokers: Brokers, batches: Iterator[Any]) -> list[int]:
-    """The offsets in ``batches``, each of which takes longer to land than brokers may be silent."""
+    """Return the offsets in ``batches``. The landing of each takes longer than brokers may be silent."""
     offsets: list[int] = []
     for batch in batches:
         offsets += batch.column("offset").to_pylist()
@@ -86,19 +86,19 @@ def landed_slowly(brokers: Brokers, batches: Iterator[Any]) -> list[int]:
     return offsets
 
 
-def test_brokers_that_are_silent_are_told(brokers: Brokers) -> None:
+def test_silent_brokers_are_reported(brokers: Brokers) -> None:
     brokers.answers = [[Message(0)]]
     with pytest.raises(UnavailableError, match="orders, partition 0: no record and no end"):
         list(client_records({}, [Slice("orders", 0, 0, 2)]))
     assert brokers.now == pytest.approx(1000 + STALL_SECONDS, abs=1)
 
 
-def test_what_takes_long_to_land_is_not_the_brokers_silence(brokers: Brokers) -> None:
+def test_a_slow_landing_is_no_silence_of_the_brokers(brokers: Brokers) -> None:
     brokers.answers = [[Message(0), Message(1)], [Message(2), Message(3)], [Message(4), Message(5)]]
     assert landed_slowly(brokers, client_records({}, [Slice("orders", 0, 0, 6)])) == list(range(6))
 
 
-def test_after_a_batch_that_took_long_brokers_have_their_time_again(brokers: Brokers) -> None:
+def test_a_slow_batch_restarts_the_wait_for_brokers(brokers: Brokers) -> None:
     brokers.answers = [[Message(0), Message(1)], [], [Message(2), Message(3)], [], [Message(4)]]
     assert landed_slowly(brokers, client_records({}, [Slice("orders", 0, 0, 5)])) == list(range(5))
 
@@ -109,7 +109,7 @@ def test_large_records_come_in_batches_of_their_size(brokers: Brokers) -> None:
     assert landed_slowly(brokers, client_records({}, [Slice("orders", 0, 0, 3)])) == list(range(3))
 
 
-def test_records_that_arrive_count_however_late_they_are_looked_at(brokers: Brokers) -> None:
+def test_records_that_arrived_in_time_count_after_a_late_poll(brokers: Brokers) -> None:
     brokers.answers = [[Message(0)], [Message(1)], [Message(2)]]
     brokers.seconds = 2 * STALL_SECONDS
     read = client_records({}, [Slice("orders", 0, 0, 3)])

@@ -1,4 +1,4 @@
-"""When a change of mounted Secrets makes the driver give way to its next start."""
+"""Changes of mounted Secrets that make the driver exit for a restart."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ class Files:
         self.password.write_text("old")
         self.ca.write_text("ca")
 
-    def looked_at(self, found: Credentials) -> bool:
-        """Return the result of the next look."""
+    def looked_at(self, watched: Credentials) -> bool:
+        """Return the result of the next check."""
         self.now += credentials.LOOK_SECONDS
-        return found.replaced()
+        return watched.replaced()
 
 
 @pytest.fixture
@@ -32,50 +32,50 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
 
 
 @pytest.fixture
-def found(files: Files) -> Credentials:
+def watched(files: Files) -> Credentials:
     return Credentials([str(files.password), str(files.ca), str(files.ca.with_name("missing"))])
 
 
-def test_the_same_content_in_a_new_file_is_no_change(files: Files, found: Credentials) -> None:
+def test_the_same_content_in_a_new_file_is_no_change(files: Files, watched: Credentials) -> None:
     files.password.unlink()
     files.password.write_text("old")
-    assert not files.looked_at(found)
-    assert not files.looked_at(found)
+    assert not files.looked_at(watched)
+    assert not files.looked_at(watched)
 
 
-def test_a_change_counts_once_it_has_rested(files: Files, found: Credentials) -> None:
+def test_a_change_counts_after_it_was_stable(files: Files, watched: Credentials) -> None:
     files.password.write_text("new")
-    assert not found.replaced(), "not time to look"
-    assert not files.looked_at(found)
+    assert not watched.replaced(), "not time for a check"
+    assert not files.looked_at(watched)
     files.ca.write_text("new ca")
-    assert not files.looked_at(found), "the second Secret of a rotation came later"
-    assert files.looked_at(found)
+    assert not files.looked_at(watched), "the second Secret of a rotation changed later"
+    assert files.looked_at(watched)
 
 
-def test_a_change_that_is_taken_back_is_none(files: Files, found: Credentials) -> None:
+def test_a_reverted_change_does_not_count(files: Files, watched: Credentials) -> None:
     files.password.write_text("new")
-    assert not files.looked_at(found)
+    assert not files.looked_at(watched)
     files.password.write_text("old")
-    assert not files.looked_at(found)
-    assert not files.looked_at(found)
+    assert not files.looked_at(watched)
+    assert not files.looked_at(watched)
 
 
-def test_nobody_starts_anew_without_a_secret_that_was_there(files: Files, found: Credentials) -> None:
+def test_a_missing_secret_delays_the_restart(files: Files, watched: Credentials) -> None:
     files.ca.unlink()
-    assert not files.looked_at(found)
-    assert not files.looked_at(found)
+    assert not files.looked_at(watched)
+    assert not files.looked_at(watched)
     files.ca.write_text("new ca")
-    assert not files.looked_at(found)
-    assert files.looked_at(found)
+    assert not files.looked_at(watched)
+    assert files.looked_at(watched)
 
 
-def test_a_secret_that_was_missing_and_comes_counts(files: Files, found: Credentials) -> None:
+def test_a_secret_that_appears_counts_as_a_change(files: Files, watched: Credentials) -> None:
     files.ca.with_name("missing").write_text("here")
-    assert not files.looked_at(found)
-    assert files.looked_at(found)
+    assert not files.looked_at(watched)
+    assert files.looked_at(watched)
 
 
-def test_every_file_of_the_settings_is_followed() -> None:
+def test_every_file_of_the_settings_is_watched() -> None:
     kafka = KafkaConnection(
         bootstrap_servers="b", ca_path="a", certificate_path="b", certificate_key_path="c", sasl_password_path="d"
     )

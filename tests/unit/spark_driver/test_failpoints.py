@@ -10,7 +10,7 @@ from firn.model.errors import InvalidSpecError
 from firn_spark import failpoints
 
 
-def test_all_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_failpoints_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(failpoints.VARIABLE, raising=False)
     points = failpoints.from_environment()
     assert not points.active
@@ -33,12 +33,12 @@ def test_only_the_named_passage_of_the_named_place_fails(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "text", ["nowhere=kill:1", "before-commit=explode", "before-commit=kill:soon", "before-commit"]
 )
-def test_a_text_that_means_nothing_is_refused(text: str) -> None:
+def test_an_invalid_setting_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSpecError, match="FIRN_FAILPOINTS"):
         failpoints.Failpoints(text)
 
 
-def test_stop_makes_the_process_stand_still_until_it_is_told_to_go_on() -> None:
+def test_stop_suspends_the_process_until_it_is_continued() -> None:
     code = "from firn_spark.failpoints import Failpoints; Failpoints('before-commit=stop').reach('before-commit'); print('went on')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)

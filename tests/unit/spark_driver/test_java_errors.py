@@ -1,4 +1,4 @@
-"""Java exceptions become errors that say who has to act, in both Python forms in which they arrive."""
+"""Java exceptions become errors that show which component has to act, in both forms in which Python gets them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +46,7 @@ class Thrown:
 
 
 def captured(kind: type[CapturedException], thrown: Thrown | None = None, text: str = "") -> CapturedException:
-    """As PySpark raises it, without the JVM that it asks for details."""
+    """Return the exception as PySpark raises it, without the JVM that it asks for details."""
     made = type(kind.__name__, (kind,), {"__init__": lambda self: None, "__str__": lambda self: text})()
     made._origin, made._desc, made._stackTrace, made._cause = thrown, text, "", None
     return made
@@ -70,7 +70,7 @@ def fails(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize("face", [py4j, lambda thrown: captured(IllegalArgumentException, thrown)])
-def test_both_faces_mean_the_same(face: Any) -> None:
+def test_both_forms_of_a_java_error_are_translated_alike(face: Any) -> None:
     error = translate(face(Thrown("java.lang.IllegalArgumentException", "no such file io")), "table a.b.c")
     assert isinstance(error, InvalidSpecError)
     assert str(error) == "table a.b.c: IllegalArgumentException: no such file io"
@@ -78,7 +78,7 @@ def test_both_faces_mean_the_same(face: Any) -> None:
     assert isinstance(translate(face(Thrown("Wrapped", "x", denied)), "t"), AccessDeniedError)
 
 
-def test_what_is_not_supported_is_told_with_its_class() -> None:
+def test_an_unsupported_operation_is_reported_with_its_class() -> None:
     error = translate(
         captured(UnsupportedOperationException, Thrown("java.lang.UnsupportedOperationException", "v3")), "t"
     )
@@ -86,11 +86,11 @@ def test_what_is_not_supported_is_told_with_its_class() -> None:
     assert str(error) == "t: UnsupportedOperationException: v3"
 
 
-def test_a_jvm_that_is_gone_has_thrown_nothing() -> None:
+def test_a_dead_jvm_is_reported() -> None:
     assert str(translate(Py4JError("broken pipe"), "t")) == "t: the JVM does not respond"
 
 
-def test_a_catalog_that_refuses_its_properties() -> None:
+def test_a_catalog_that_rejects_its_properties_is_an_error_of_the_spec() -> None:
     catalogs: Any = SimpleNamespace(
         jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=None))), get=fails(illegal())
     )
@@ -98,16 +98,16 @@ def test_a_catalog_that_refuses_its_properties() -> None:
         Tables(catalogs).load("lake", "shop", "orders")
 
 
-def test_a_table_that_cannot_be_read_is_the_tables_trouble_not_the_topics() -> None:
+def test_an_unreadable_table_is_an_error_of_the_table() -> None:
     nothing: Any = None
     tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
-    one = topic()
-    Preparation(nothing, tables, nothing, nothing).prepare(one)
-    assert isinstance(one.table.error, InvalidSpecError)
-    assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(one.attempts.error)
+    unreadable = topic()
+    Preparation(nothing, tables, nothing, nothing).prepare(unreadable)
+    assert isinstance(unreadable.table.error, InvalidSpecError)
+    assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(unreadable.attempts.error)
 
 
-def test_files_that_cannot_be_removed_stop_nobody() -> None:
+def test_files_that_cannot_be_removed_are_ignored() -> None:
     tables: Any = SimpleNamespace(data_file=fails(illegal("Invalid S3 URI")))
     Committer(tables, "w", Failpoints()).discard(
         SimpleNamespace(io=lambda: SimpleNamespace(deleteFile=None), name=lambda: "a.b.c"), ["{}"]
@@ -121,7 +121,7 @@ def test_a_commit_that_cannot_be_read_back_is_unknown() -> None:
         Committer(tables, "w", Failpoints()).commit(table, (), None, "id-1", 1, {0: 1})
 
 
-def test_dead_letters_that_spark_cannot_find_are_the_tables_trouble() -> None:
+def test_a_missing_dead_letter_table_is_an_error_of_the_table() -> None:
     summary = {names.SUMMARY_KIND: INGEST, names.SUMMARY_TOPIC_ID: "id-1", names.SUMMARY_OFFSETS: "[]"}
     snapshot = SimpleNamespace(snapshotId=lambda: 1, parentId=lambda: None, summary=lambda: summary)
     table = SimpleNamespace(name=lambda: "lake.shop.orders__dlq", currentSnapshot=lambda: snapshot)
@@ -131,13 +131,13 @@ def test_dead_letters_that_spark_cannot_find_are_the_tables_trouble() -> None:
         dead_letters.offsets_between(spark, topic().job, table, Landed("id-2", 1, {0: 20}), {}, {0: 20})
 
 
-def test_what_a_python_worker_raised_stands_in_its_text() -> None:
+def test_an_error_of_a_python_worker_keeps_its_text() -> None:
     error = classify(captured(PythonException, text="Traceback\nOSError: no space left"), topic())
     assert "no space left" in str(error)
     assert "IllegalArgumentException: assign" in str(classify(illegal("assign"), topic()))
 
 
-def test_what_java_says_is_told_in_a_line_and_a_bug_of_a_python_worker_with_its_trace() -> None:
+def test_java_errors_take_a_line_and_python_bugs_keep_their_trace() -> None:
     bug, setting = captured(PythonException, text="KeyError: 'offset'"), illegal()
     with capture_logs() as logs:
         fail(topic(), bug)

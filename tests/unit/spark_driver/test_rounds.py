@@ -23,7 +23,7 @@ RANGES = st.dictionaries(
 
 
 @given(RANGES, st.integers(1, 4))
-def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn: Any, tasks: int) -> None:
+def test_slices_cover_each_range_once_and_keep_topics_in_one_task(drawn: Any, tasks: int) -> None:
     planned = {
         topic(f"t{name}"): {part: (start, start + length) for part, (start, length) in ranges.items()}
         for name, ranges in drawn.items()
@@ -32,11 +32,13 @@ def test_slices_cover_every_range_once_and_keep_a_topic_in_one_task(drawn: Any, 
     assert 1 <= len(groups) <= tasks
     dealt = [(part.topic, part.partition, part.start, part.end) for group in groups for part in group]
     wanted = [
-        (one.job.topic, part, start, end) for one, ranges in planned.items() for part, (start, end) in ranges.items()
+        (planned_topic.job.topic, part, start, end)
+        for planned_topic, ranges in planned.items()
+        for part, (start, end) in ranges.items()
     ]
     assert sorted(dealt) == sorted(wanted)
-    for one in planned:
-        assert sum(any(part.topic == one.job.topic for part in group) for group in groups) == 1
+    for planned_topic in planned:
+        assert sum(any(part.topic == planned_topic.job.topic for part in group) for group in groups) == 1
 
 
 def test_results_of_tasks_are_added_up() -> None:
@@ -49,7 +51,7 @@ def test_results_of_tasks_are_added_up() -> None:
         "largest": 7,
         "partitions": {"0": [10, 0, 9]},
     }
-    found = parse_results(
+    results = parse_results(
         [
             ("a", "data", "file 1"),
             ("a", "stats", json.dumps(stats)),
@@ -60,40 +62,40 @@ def test_results_of_tasks_are_added_up() -> None:
             ("c", "dead-letters-missing", "{}"),
         ]
     )
-    assert (found["a"].data, found["a"].dead) == (["file 1", "file 2"], ["file 3"])
-    assert (found["a"].rows, found["a"].dead_rows, found["a"].skipped, found["a"].excluded) == (6, 2, 4, 8)
-    assert (found["a"].bytes, found["a"].largest, found["a"].records) == (100, 7, 20)
-    assert found["b"].error == "OSError: no space"
-    assert found["c"].dead_letters_missing
+    assert (results["a"].data, results["a"].dead) == (["file 1", "file 2"], ["file 3"])
+    assert (results["a"].rows, results["a"].dead_rows, results["a"].skipped, results["a"].excluded) == (6, 2, 4, 8)
+    assert (results["a"].bytes, results["a"].largest, results["a"].records) == (100, 7, 20)
+    assert results["b"].error == "OSError: no space"
+    assert results["c"].dead_letters_missing
 
 
 def test_the_first_halt_of_a_partition_counts() -> None:
     def place(partition: int, offset: int) -> dict[str, object]:
         return {"partition": partition, "offset": offset, "code": "c", "stage": "s", "path": "", "detail": ""}
 
-    found = first_halts([place(0, 9), place(0, 4), place(1, 7)])  # type: ignore[list-item]
-    assert {part: one["offset"] for part, one in found.items()} == {0: 4, 1: 7}
+    halts = first_halts([place(0, 9), place(0, 4), place(1, 7)])  # type: ignore[list-item]
+    assert {part: halt["offset"] for part, halt in halts.items()} == {0: 4, 1: 7}
 
 
-def test_resume_names_a_record() -> None:
+def test_resume_is_parsed() -> None:
     assert forced(job(resume=None)) == {}
     assert forced(job(resume="skip:2:900")) == {2: frozenset({900})}
 
 
 @pytest.mark.parametrize("text", ["skip", "skip:1", "skip:x:y", "skip:1:2:3", f"skip:1:{2**63}", "skip:1:2\n"])
-def test_a_contract_that_resumes_at_no_record_is_none(text: str) -> None:
+def test_an_invalid_resume_makes_the_contract_invalid(text: str) -> None:
     assert jobs.parse(job().model_copy(update={"resume": text}).model_dump_json(), "test") is None
 
 
 @pytest.mark.parametrize("code", ["137(SIGKILL, possible container OOM)", "52(JVM OOM)"])
-def test_an_executor_that_was_killed_for_want_of_memory_is_said_so(code: str) -> None:
+def test_an_executor_killed_for_memory_is_reported(code: str) -> None:
     told = f"Job aborted due to stage failure: ... Reason: \nThe executor with id 3 exited with exit code {code}.\n"
     failure = classify(RuntimeError(told), topic())
     assert failure.reason == Reason.OUT_OF_MEMORY
     assert "raise the memory or overhead" in str(failure)
 
 
-def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:
+def test_only_dead_letters_of_the_same_topic_can_be_ahead() -> None:
     landed = Landed("id", 3, {0: 20, 1: 5, 2: 7})
     assert ahead(landed, "id", {0: 10, 1: 5}) == {0: 20, 2: 7}
     assert ahead(landed, "another id", {0: 10}) == {}
@@ -101,7 +103,7 @@ def test_dead_letters_are_ahead_only_of_their_own_topic() -> None:
 
 
 @pytest.mark.parametrize("now", [500, 5000])
-def test_letters_of_another_topic_begin_after_all_there_are_even_when_the_clock_went_back(now: int) -> None:
+def test_dead_letter_times_of_a_new_topic_follow_all_earlier_ones(now: int) -> None:
     base = Landed("old", 3, {0: 20}, letters=(900, 1000))
     since, until = letters(base, "new", now)
     assert since > 1000 == until

@@ -50,24 +50,24 @@ def test_executors_are_pods_of_their_own_attempt() -> None:
     assert conf[f"spark.kubernetes.executor.label.{session.EXECUTOR_LABEL}"] == "abc123"
 
 
-def test_executors_and_driver_know_each_other_and_talk_in_private() -> None:
+def test_executors_and_driver_authenticate_and_encrypt() -> None:
     group = settings(executors=Executors(instances=1), executor_image="firn-spark:1")
     conf = session.spark_conf(group, POD, "abc123")
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
-    # Nothing else would do instead: a connection falls back to nothing that is not encrypted.
+    # A connection must not fall back to another protocol.
     assert conf["spark.network.crypto.saslFallback"] == "false"
-    # Spark makes a secret of its own where none is set; one that is set would stand on the JVM's command line.
+    # Spark creates its own secret if none is set. A secret in the configuration would be on the JVM's command line.
     assert "spark.authenticate.secret" not in conf
     assert "spark.authenticate" not in session.spark_conf(settings(), {}, "a1")
 
 
 @pytest.mark.parametrize(("image", "environment"), [(None, POD), ("firn-spark:1", {})])
-def test_executors_need_an_image_and_the_pods_own_name(image: str | None, environment: dict[str, str]) -> None:
+def test_executors_require_an_image_and_the_name_of_the_pod(image: str | None, environment: dict[str, str]) -> None:
     with pytest.raises(InvalidSpecError):
         session.spark_conf(settings(executors=Executors(instances=1), executor_image=image), environment, "a")
 
 
-def test_secrets_reach_catalogs_and_never_sparks_own_configuration(tmp_path: Path) -> None:
+def test_secrets_reach_catalogs_and_never_the_spark_configuration(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("hush hush\n")
     catalog = CatalogConnection(
         type="sql",
@@ -78,19 +78,19 @@ def test_secrets_reach_catalogs_and_never_sparks_own_configuration(tmp_path: Pat
     )
     group = settings(catalogs={"lake": catalog})
     assert "hush" not in str(session.spark_conf(group, {}, "a"))
-    found = catalog_properties("lake", catalog)
-    assert found["uri"].startswith("jdbc:postgresql://db:5432/lake?")
-    assert (found["jdbc.user"], found["jdbc.password"], found["s3.secret-access-key"]) == (
+    properties = catalog_properties("lake", catalog)
+    assert properties["uri"].startswith("jdbc:postgresql://db:5432/lake?")
+    assert (properties["jdbc.user"], properties["jdbc.password"], properties["s3.secret-access-key"]) == (
         "firn",
         "hush hush",
         "hush hush",
     )
-    assert found["jdbc.schema-version"] == "V1"
-    assert found["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert properties["jdbc.schema-version"] == "V1"
+    assert properties["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
     assert "hush" not in without_secrets("password=hush user; s3.secret-access-key: hush, jdbc://u:hush@db")
 
 
-def test_catalog_types() -> None:
+def test_each_catalog_type_has_its_properties() -> None:
     rest = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
     assert catalog_properties("r", rest) == {
         "type": "rest",
@@ -109,14 +109,14 @@ def test_a_password_may_begin_and_end_with_a_space(tmp_path: Path) -> None:
     assert read_secret(str(tmp_path / "password")) == " a b "
 
 
-def test_a_catalog_without_its_secrets_does_not_keep_the_others_from_starting() -> None:
+def test_a_catalog_without_its_secrets_blocks_no_other() -> None:
     well = CatalogConnection(type="rest", uri="http://nessie/iceberg", warehouse="w")
     lost = well.model_copy(update={"secret_properties": {"token": "/nowhere/token"}})
     conf = catalog_conf(settings(catalogs={"well": well, "lost": lost}))
     assert {key.split(".")[3] for key in conf} == {"well"}
 
 
-def test_a_secret_that_is_missing_is_named_by_its_file() -> None:
+def test_an_error_names_the_file_of_a_missing_secret() -> None:
     with pytest.raises(NotReadyError, match="/nowhere/password"):
         read_secret("/nowhere/password")
 
@@ -149,7 +149,7 @@ def test_both_clients_get_the_same_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"group": "g", "cores": "many"}'])
-def test_settings_that_cannot_be_read_name_the_file(tmp_path: Path, text: str) -> None:
+def test_an_error_names_the_file_of_unreadable_settings(tmp_path: Path, text: str) -> None:
     file = tmp_path / "group.json"
     file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"group\.json"):
@@ -167,7 +167,7 @@ class Refusal(Py4JJavaError):  # type: ignore[misc]
 
 
 def catalogs(answers: list[object]) -> Catalogs:
-    """A catalog ``lake`` that is opened with these answers of Iceberg, one an attempt."""
+    """Return a catalog ``lake`` that opens with these answers of Iceberg, one for each attempt."""
 
     def build(*_: object) -> object:
         answer = answers.pop(0)
@@ -184,26 +184,26 @@ def catalogs(answers: list[object]) -> Catalogs:
     return Catalogs(spark, settings(catalogs={"lake": lake}))
 
 
-def test_a_new_catalog_may_be_opened_by_two_at_once() -> None:
+def test_two_processes_may_open_a_new_catalog_concurrently() -> None:
     assert (
         catalogs([Refusal('column "iceberg_type" of relation "iceberg_tables" already exists'), "open"]).get("lake")
         == "open"
     )
 
 
-def test_a_catalog_that_cannot_be_opened_is_not_tried_twice() -> None:
+def test_a_catalog_that_cannot_be_opened_is_not_retried() -> None:
     with pytest.raises(Refusal, match="refused"):
         catalogs([Refusal("connection refused"), "open"]).get("lake")
 
 
-def test_a_catalog_that_lost_its_connection_is_opened_anew_once() -> None:
-    found = catalogs(["first", "second"])
-    first = found.get("lake")
-    assert found.get("lake") is first
-    found.forget("lake", first)
-    found.forget("lake", first)
-    second = found.get("lake")
+def test_a_catalog_that_lost_its_connection_is_reopened_once() -> None:
+    opened = catalogs(["first", "second"])
+    first = opened.get("lake")
+    assert opened.get("lake") is first
+    opened.forget("lake", first)
+    opened.forget("lake", first)
+    second = opened.get("lake")
     assert second == "second"
-    # Somebody else who still had the first one tells as much, later.
-    found.forget("lake", first)
-    assert found.get("lake") is second
+    # Another thread that still has the first one reports the same error later.
+    opened.forget("lake", first)
+    assert opened.get("lake") is second

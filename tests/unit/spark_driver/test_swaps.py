@@ -1,4 +1,4 @@
-"""A change is believed when it is read back, and only then."""
+"""Only a change that is read back counts as made."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from firn_spark.tables.swaps import ATTEMPTS, swap
 
 
 class Table:
-    """Metadata is a number; ``answers`` is what the catalog makes of each request."""
+    """A table whose metadata is a number. ``answers`` are the catalog's reactions to each request."""
 
     def __init__(self, *answers: Callable[["Table", int], None]) -> None:
         self.there = self.read = 0
@@ -33,7 +33,7 @@ class Table:
 
 
 class Add:
-    """Wants the number to be ``goal``."""
+    """A change that sets the number to ``goal``."""
 
     def __init__(self, goal: int, give_up_at: int | None = None) -> None:
         self.goal = goal
@@ -78,26 +78,26 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firn_spark.tables.swaps.time.sleep", lambda _: None)
 
 
-def test_what_is_there_already_is_not_asked_for() -> None:
+def test_a_change_that_is_already_applied_is_not_requested() -> None:
     table = Table()
     table.there = 5
     swap(table, Add(5), Failpoints())
     assert table.asked == 0
 
 
-def test_a_change_is_asked_for_once() -> None:
+def test_a_change_is_requested_once() -> None:
     table = Table(takes)
     swap(table, Add(5), Failpoints())
     assert (table.asked, table.there) == (1, 5)
 
 
-def test_a_failure_that_happened_is_a_success() -> None:
+def test_a_failed_request_that_took_effect_succeeds() -> None:
     table = Table(takes_and_fails)
     swap(table, Add(5), Failpoints())
     assert (table.asked, table.there) == (1, 5)
 
 
-def test_a_refusal_is_tried_again_a_failure_is_not() -> None:
+def test_a_conflict_is_retried_and_a_failure_is_not() -> None:
     table = Table(refuses, refuses, takes)
     swap(table, Add(5), Failpoints())
     assert table.asked == 3
@@ -107,7 +107,7 @@ def test_a_refusal_is_tried_again_a_failure_is_not() -> None:
     assert (table.asked, table.there) == (1, 0)
 
 
-def test_a_change_that_must_not_be_any_more_is_not_made() -> None:
+def test_a_change_that_became_invalid_is_not_made() -> None:
     table = Table(becomes(7), takes)
     with pytest.raises(FencedError) as raised:
         swap(table, Add(5, give_up_at=7), Failpoints())
@@ -115,14 +115,14 @@ def test_a_change_that_must_not_be_any_more_is_not_made() -> None:
     assert table.asked == 1
 
 
-def test_refusals_come_to_an_end() -> None:
+def test_retries_of_conflicts_are_limited() -> None:
     table = Table(*[refuses] * (ATTEMPTS + 1))
     with pytest.raises(CommitConflictError, match=f"{ATTEMPTS} times"):
         swap(table, Add(5), Failpoints())
     assert table.asked == ATTEMPTS
 
 
-def test_what_came_and_went_is_a_conflict() -> None:
+def test_a_change_that_was_undone_is_a_conflict() -> None:
     def takes_and_is_undone(table: Table, updated: int) -> None:
         table.there = 3
 
@@ -131,7 +131,7 @@ def test_what_came_and_went_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize(("place", "there"), [("in-commit", 0), ("after-commit", 5)])
-def test_failpoints_are_on_either_side_of_the_request(place: str, there: int) -> None:
+def test_failpoints_surround_the_request(place: str, there: int) -> None:
     table = Table(takes)
     if there:
         swap(table, Add(5), Failpoints(f"{place}=raise:1"))

@@ -29,7 +29,7 @@ PARTS = {
     "live": "log", "ends": "log", "client_reader": "reading", "record_bytes": "reading", "round_seconds": "reading",
     "failures": "attempts", "table_uuid": "table", "claimed": "letters",
 }  # fmt: skip
-"""The part of a topic that a keyword of `topic` belongs to, if it is not the topic itself."""
+"""The part of a topic to which a keyword of `topic` belongs. Other keywords belong to the topic itself."""
 
 
 def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:

@@ -1,4 +1,4 @@
-"""A skip that no list allows fails the run."""
+"""A skip that is not on the list fails the run."""
 
 import pytest
 
@@ -13,58 +13,58 @@ def report(nodeid: str, outcome: str, when: str = "call", **more: object) -> pyt
 
 
 @pytest.mark.parametrize("when", ["setup", "call"])
-def test_a_skip_fails_and_says_why_the_test_did_not_run(when: str) -> None:
-    found = report("tests/test_a.py::test_b", "skipped", when)
-    skips.check(found)
-    assert found.outcome == "failed"
-    assert "tests/test_a.py::test_b" in str(found.longrepr)
-    assert "no server" in str(found.longrepr)
+def test_a_skip_fails_with_its_cause(when: str) -> None:
+    skipped = report("tests/test_a.py::test_b", "skipped", when)
+    skips.check(skipped)
+    assert skipped.outcome == "failed"
+    assert "tests/test_a.py::test_b" in str(skipped.longrepr)
+    assert "no server" in str(skipped.longrepr)
 
 
 def test_an_expected_failure_fails() -> None:
-    found = report("tests/test_a.py::test_b", "skipped", wasxfail="slow")
-    skips.check(found)
-    assert found.outcome == "failed"
-    assert not hasattr(found, "wasxfail")
+    expected = report("tests/test_a.py::test_b", "skipped", wasxfail="slow")
+    skips.check(expected)
+    assert expected.outcome == "failed"
+    assert not hasattr(expected, "wasxfail")
 
 
 def test_an_unexpected_success_fails() -> None:
-    found = report("tests/test_a.py::test_b", "passed", wasxfail="slow")
-    skips.check(found)
-    assert found.outcome == "failed"
+    unexpected = report("tests/test_a.py::test_b", "passed", wasxfail="slow")
+    skips.check(unexpected)
+    assert unexpected.outcome == "failed"
 
 
 def test_a_module_that_cannot_be_collected_fails() -> None:
-    found = pytest.CollectReport("tests/test_a.py", "skipped", ("tests/test_a.py", 1, "Skipped: no module"), [])
-    skips.check(found)
-    assert found.outcome == "failed"
+    uncollected = pytest.CollectReport("tests/test_a.py", "skipped", ("tests/test_a.py", 1, "Skipped: no module"), [])
+    skips.check(uncollected)
+    assert uncollected.outcome == "failed"
 
 
 def test_a_listed_test_may_be_skipped() -> None:
-    found = report(LISTED, "skipped")
-    skips.check(found)
-    assert found.outcome == "skipped"
+    listed = report(LISTED, "skipped")
+    skips.check(listed)
+    assert listed.outcome == "skipped"
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "passed"])
 def test_a_test_that_depends_on_the_machine_may_be_skipped_and_may_run(outcome: str) -> None:
-    found = report(f"{next(iter(skips.DEPENDS_ON_THE_MACHINE))}::test_a", outcome)
-    skips.check(found)
-    assert found.outcome == outcome
+    skipped = report(f"{next(iter(skips.DEPENDS_ON_THE_MACHINE))}::test_a", outcome)
+    skips.check(skipped)
+    assert skipped.outcome == outcome
 
 
-def test_a_listed_test_that_passes_is_to_leave_the_list() -> None:
-    found = report(LISTED, "passed")
-    skips.check(found)
-    assert found.outcome == "failed"
+def test_a_listed_test_that_passes_fails() -> None:
+    listed = report(LISTED, "passed")
+    skips.check(listed)
+    assert listed.outcome == "failed"
     for when in ("setup", "teardown"):
-        found = report(LISTED, "passed", when)
-        skips.check(found)
-        assert found.outcome == "passed"
+        listed = report(LISTED, "passed", when)
+        skips.check(listed)
+        assert listed.outcome == "passed"
 
 
-def test_other_tests_stay_as_they_are() -> None:
+def test_other_results_are_unchanged() -> None:
     for outcome in ("passed", "failed"):
-        found = report("tests/test_a.py::test_b", outcome)
-        skips.check(found)
-        assert found.outcome == outcome
+        other = report("tests/test_a.py::test_b", outcome)
+        skips.check(other)
+        assert other.outcome == outcome

@@ -1,4 +1,4 @@
-"""Properties of the plan: what it may never do, and that a table under it stays small however it is written."""
+"""Properties of the plan: rewrites that it must not make, and a table that stays small under any writer."""
 
 import math
 import random
@@ -27,7 +27,7 @@ def small(path: str, size: int = MIB, age: int = 2 * GRACE, **more: object) -> D
 
 
 def lag(groups: Sequence[Group]) -> int:
-    """For how long the work that has waited longest has been owed; 0 where there is none."""
+    """Return how long the oldest due group has been due, or 0 without one."""
     return max((NOW - group.owed_ms for group in groups), default=0)
 
 
@@ -69,17 +69,15 @@ works = st.builds(
 
 @seed(1)
 @given(tables(), works)
-def test_a_plan_takes_each_file_once_within_partition_and_spec_and_leaves_young_ones(
-    files: list[DataFile], work: CompactionWork
-) -> None:
-    known = {file.path: file for file in files}
+def test_a_plan_takes_each_old_file_once_within_partition_and_spec(files: list[DataFile], work: CompactionWork) -> None:
+    by_path = {file.path: file for file in files}
     groups = plan(files, work, NOW)
     taken = [file for group in groups for file in group.files]
     assert len({file.path for file in taken}) == len(taken)
     for group in groups:
         assert group.files
         assert {(file.partition, file.spec_id) for file in group.files} == {(group.partition, group.spec_id)}
-        assert all(known[file.path] is file for file in group.files)
+        assert all(by_path[file.path] is file for file in group.files)
         assert all(file.added_ms <= NOW - work.open_grace_ms for file in group.files)
         assert list(group.files) == sorted(group.files, key=lambda file: (file.added_ms, file.path))
 
@@ -96,12 +94,14 @@ def test_a_plan_does_not_depend_on_the_order_of_files(
 
 @seed(3)
 @given(tables(), works)
-def test_every_group_gets_better(files: list[DataFile], work: CompactionWork) -> None:
+def test_every_group_improves_its_files(files: list[DataFile], work: CompactionWork) -> None:
     for group in plan(files, work, NOW):
         match group.reason:
             case "SmallFiles":
                 assert len(group.files) > group.outputs
-                assert group.bytes >= 2 * max(file.bytes for file in group.files), "each row's file at least doubles"
+                assert group.bytes >= 2 * max(file.bytes for file in group.files), (
+                    "the file of each row at least doubles"
+                )
                 assert all(is_small(file.bytes, work.target_file_bytes) for file in group.files)
                 assert group.outputs == 1 or group.bytes // group.outputs * 4 >= work.target_file_bytes * 3 - 4
             case "Settled":
@@ -124,9 +124,9 @@ def test_every_worn_file_in_reach_is_rewritten(files: list[DataFile], work: Comp
 
 @seed(5)
 @given(tables(), works)
-def test_large_clean_files_need_not_be_given(files: list[DataFile], work: CompactionWork) -> None:
+def test_large_clean_files_may_be_omitted(files: list[DataFile], work: CompactionWork) -> None:
     work = work.model_copy(update={"everything": False})
-    # The newest file of a partition says when it went quiet, so that one is given here.
+    # The newest file of a partition shows when it became quiet, so it is included here.
     newest = {(file.spec_id, file.partition): file.path for file in sorted(files, key=lambda file: file.added_ms)}
     kept = [
         file
@@ -141,7 +141,7 @@ def test_large_clean_files_need_not_be_given(files: list[DataFile], work: Compac
 def applied(
     files: list[DataFile], groups: tuple[Group, ...], now: int, names: "count[int]", shrink: float
 ) -> list[DataFile]:
-    """The table after the groups were rewritten; ``shrink``: how much smaller merged files come out."""
+    """Return the files after the groups were rewritten. ``shrink`` is the ratio of merged files to their sources."""
     gone = {file.path for group in groups for file in group.files}
     out = [file for file in files if file.path not in gone]
     for group in groups:
@@ -169,10 +169,8 @@ def applied(
     st.sampled_from([1.0, 1.6, 8.0]),
     st.sampled_from([1.0, 0.7]),
 )
-def test_small_files_stay_bounded_and_rows_are_rewritten_logarithmically(
-    chance: int, size: int, spread: float, shrink: float
-) -> None:
-    """A writer that never stops, a plan every ten minutes: two days of it in one partition."""
+def test_small_files_are_bounded_and_rewrites_logarithmic(chance: int, size: int, spread: float, shrink: float) -> None:
+    """A writer never stops for two days in one partition, with a plan every ten minutes."""
     rng = random.Random(chance)
     names = count()
     files: list[DataFile] = []
@@ -192,9 +190,9 @@ def test_small_files_stay_bounded_and_rows_are_rewritten_logarithmically(
         files = applied(files, groups, now, names, shrink)
         most = max(most, sum(is_small(file.bytes, TARGET) for file in files))
     depth = math.log2(TARGET / (size / spread)) + 1
-    assert most <= commits + 3 * depth, "in a round's files, and some of each size class"
+    assert most <= commits + 3 * depth, "the files of a round, and some of each size class"
     assert rewritten <= appended * depth
-    # What is left converges: without a writer, plans end soon, and the next says nothing.
+    # The rest converges: without a writer plans soon become empty, and stay so.
     for _ in range(40):
         now += GRACE
         groups = plan(files, WORK, now)
@@ -208,7 +206,7 @@ def test_small_files_stay_bounded_and_rows_are_rewritten_logarithmically(
 
 @seed(7)
 @given(tables(), works)
-def test_plans_end(files: list[DataFile], work: CompactionWork) -> None:
+def test_repeated_plans_come_to_an_end(files: list[DataFile], work: CompactionWork) -> None:
     work = work.model_copy(update={"everything": False})
     names = count()
     now = NOW
@@ -227,7 +225,8 @@ def test_plans_end(files: list[DataFile], work: CompactionWork) -> None:
 
 
 def test_a_late_trickle_does_not_rewrite_the_large_file_each_day() -> None:
-    """A tiny late file arrives each day in an old partition with one file just below the limit for small files."""
+    """A tiny late file arrives each day in an old partition, which has one file just below the limit for small
+    files."""
     names = count()
     now = NOW
     big = TARGET // 2
@@ -246,18 +245,18 @@ def test_a_late_trickle_does_not_rewrite_the_large_file_each_day() -> None:
     ("deletes", "delete_files", "worn"),
     [(0, 0, False), (29, 1, False), (30, 1, True), (100, 1, True), (0, 9, False), (1, 10, True), (0, 10, True)],
 )
-def test_deletes_alone_are_a_reason_by_ratio_and_by_number(deletes: int, delete_files: int, worn: bool) -> None:
+def test_deletes_are_a_reason_by_ratio_and_by_number(deletes: int, delete_files: int, worn: bool) -> None:
     large = DataFile("f", TARGET, 100, "p", 0, NOW - DAY, deletes=deletes, delete_files=delete_files)
     groups = plan([large], WORK, NOW)
     assert [group.reason for group in groups] == (["Deletes"] if worn else [])
     assert lag(groups) == (DAY - GRACE if worn else 0)
 
 
-def test_a_file_is_owed_for_its_deletes_since_the_first_of_them() -> None:
+def test_a_file_is_due_since_its_first_delete() -> None:
     old = DataFile("f", TARGET, 100, "p", 0, NOW - 30 * DAY, deletes=50, delete_files=2, deleted_ms=NOW - 7)
     young = replace(old, path="g", added_ms=NOW - GRACE - 3)
     assert lag(plan([old], WORK, NOW)) == 7
-    assert lag(plan([young], WORK, NOW)) == 3, "until then it was left to the writer"
+    assert lag(plan([young], WORK, NOW)) == 3, "before that the file was within the grace"
 
 
 def test_deletes_inside_the_grace_wait() -> None:
@@ -278,7 +277,7 @@ def test_three_small_files_wait_for_a_fourth() -> None:
     assert lag([group]) == GRACE
 
 
-def test_what_waited_alone_was_owed_to_nobody_and_what_comes_later_makes_nothing_younger() -> None:
+def test_a_group_is_due_since_its_fourth_small_file() -> None:
     alone = [small(f"a{n}", age=30 * DAY) for n in range(3)]
     fourth = small("b", age=3 * GRACE)
     assert lag(plan([*alone, fourth], WORK, NOW)) == 2 * GRACE
@@ -286,14 +285,14 @@ def test_what_waited_alone_was_owed_to_nobody_and_what_comes_later_makes_nothing
     assert lag(plan([*alone, fourth, *later], WORK, NOW)) == 2 * GRACE
 
 
-def test_what_is_left_of_a_quiet_partition_is_owed_since_it_closed() -> None:
+def test_files_of_a_quiet_partition_are_due_since_it_closed() -> None:
     files = [small(f"f{n}", MIB << 2 * n, age=compaction.QUIET_MS + 5 * DAY - n) for n in range(4)]
     (group,) = plan(files, WORK, NOW)
     assert group.reason == "Settled"
     assert lag([group]) == 5 * DAY - 3
 
 
-def test_a_backlog_comes_out_at_the_target_and_in_order_of_time() -> None:
+def test_a_backlog_is_grouped_by_target_size_and_time() -> None:
     files = [small(f"f{n:05}", MIB, age=DAY // 2 - n) for n in range(3000)]
     groups = plan(files, WORK, NOW)
     assert sum(group.outputs for group in groups) <= 6
@@ -307,7 +306,7 @@ def test_many_tiny_files_are_split_into_groups_that_a_task_can_open() -> None:
     assert sum(len(group.files) for group in groups) == 5000
 
 
-def test_everything_takes_all_but_what_is_arranged_already() -> None:
+def test_everything_takes_all_files_except_arranged_ones() -> None:
     work = WORK.model_copy(update={"everything": True, "strategy": "ZOrder", "columns": ("a",)})
     done = [small(f"d{n}", TARGET, partition="done", arranged=True) for n in range(3)]
     fresh = [small("x", TARGET, partition="new", arranged=True), small("y", 5, partition="new")]
@@ -317,20 +316,23 @@ def test_everything_takes_all_but_what_is_arranged_already() -> None:
     assert len(plan([*done, deleted], work, NOW)) == 1
 
 
-def test_a_large_partition_that_was_arranged_in_part_goes_on_where_it_was() -> None:
+def test_a_partly_arranged_partition_continues_with_the_rest() -> None:
     work = WORK.model_copy(update={"everything": True, "strategy": "ZOrder", "columns": ("a",)})
     half = compaction.ARRANGED_TARGETS
     done = [small(f"d{n}", TARGET, age=(400 - n) * GRACE, arranged=True) for n in range(half)]
     rest = [small(f"r{n}", TARGET, age=(200 - n) * GRACE) for n in range(half)]
     crumb = small("crumb", MIB, age=300 * GRACE, arranged=True)
     (group, *others) = plan([*done, *rest, crumb], work, NOW)
-    assert {file.path for one in (group, *others) for file in one.files} == {"crumb", *(file.path for file in rest)}
+    assert {file.path for rewritten in (group, *others) for file in rewritten.files} == {
+        "crumb",
+        *(file.path for file in rest),
+    }
     assert plan([*done, crumb], work, NOW) == ()
 
 
-def test_lag_is_of_the_group_that_has_waited_longest() -> None:
+def test_the_lag_is_that_of_the_oldest_group() -> None:
     files = [small(f"f{n}", partition=p, age=(n + 3) * GRACE) for p in "ab" for n in range(5 + (p == "b"))]
-    assert lag(plan(files, WORK, NOW)) == 4 * GRACE, "since the fourth of the older six was past its grace"
+    assert lag(plan(files, WORK, NOW)) == 4 * GRACE, "since the fourth of the six older files passed its grace"
 
 
 @pytest.mark.parametrize(
@@ -343,5 +345,5 @@ def test_lag_is_of_the_group_that_has_waited_longest() -> None:
         ([compaction.MANIFEST_BYTES // 4] * 40, True),
     ],
 )
-def test_manifests_are_fragmented_when_many_can_go(lengths: list[int], wanted: bool) -> None:
+def test_manifests_are_fragmented_if_many_can_be_merged(lengths: list[int], wanted: bool) -> None:
     assert manifests_fragmented(lengths) is wanted

@@ -1,4 +1,4 @@
-"""Which deletes apply to which files, against the rules written out one by one."""
+"""The deletes that apply to a file, compared with the rules written out one by one."""
 
 import pytest
 from hypothesis import given, seed
@@ -13,7 +13,7 @@ def data(path: str, sequence: int, records: int = 100, partition: str = "p", spe
 
 
 def applies(delete: DeleteFile, file: DataFile) -> bool:
-    """Scan planning of the Iceberg specification."""
+    """Return True if the delete applies to the file, by the scan planning of the Iceberg specification."""
     if delete.target is not None and delete.target != file.path:
         return False
     if delete.equality:
@@ -56,10 +56,10 @@ equality = st.builds(
 
 @seed(1)
 @given(files_drawn, st.lists(st.one_of(position, equality), max_size=12))
-def test_deletes_are_applied_as_the_specification_says(files: list[DataFile], deletes: list[DeleteFile]) -> None:
-    found = applied(files, deletes)
-    assert [file.path for file in found] == [file.path for file in files]
-    for file in found:
+def test_deletes_apply_as_the_specification_defines(files: list[DataFile], deletes: list[DeleteFile]) -> None:
+    with_deletes = applied(files, deletes)
+    assert [file.path for file in with_deletes] == [file.path for file in files]
+    for file in with_deletes:
         mine = [delete for delete in deletes if applies(delete, file)]
         assert file.delete_files == len(mine)
         share = sum(
@@ -72,35 +72,35 @@ def test_deletes_are_applied_as_the_specification_says(files: list[DataFile], de
         )
 
 
-def test_a_delete_of_the_same_commit_spares_its_rows_only_if_it_is_one_of_values() -> None:
+def test_only_equality_deletes_spare_rows_of_their_own_commit() -> None:
     file = data("a", 5)
     assert applied([file], [DeleteFile(3, 5, 0, "p", equality=True)])[0].delete_files == 0
     assert applied([file], [DeleteFile(3, 5, 0, "p")])[0].deletes == 3
 
 
-def test_a_vector_is_about_its_file_alone() -> None:
-    found = applied([data("a", 1), data("b", 1)], [DeleteFile(40, 2, 0, "p", target="a")])
-    assert [file.deletes for file in found] == [40, 0]
+def test_a_deletion_vector_applies_to_its_file_alone() -> None:
+    with_deletes = applied([data("a", 1), data("b", 1)], [DeleteFile(40, 2, 0, "p", target="a")])
+    assert [file.deletes for file in with_deletes] == [40, 0]
     vectors = [DeleteFile(1, n, 0, "p", target="a", added_ms=100 - n) for n in (2, 3)]
     assert applied([data("a", 1)], vectors)[0].deleted_ms == 97
 
 
-def test_deleted_rows_are_spread_by_records() -> None:
-    found = applied([data("a", 1, 300), data("b", 1, 100), data("late", 3, 100)], [DeleteFile(40, 2, 0, "p")])
-    assert [file.deletes for file in found] == [30, 10, 0]
+def test_deleted_rows_are_spread_in_proportion_to_records() -> None:
+    with_deletes = applied([data("a", 1, 300), data("b", 1, 100), data("late", 3, 100)], [DeleteFile(40, 2, 0, "p")])
+    assert [file.deletes for file in with_deletes] == [30, 10, 0]
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition(everywhere: bool) -> None:
     files = [data("a", 1), data("b", 1, partition="q", spec_id=1)]
-    found = applied(files, [DeleteFile(2, 2, 0, "p", equality=True, everywhere=everywhere)])
-    assert [file.delete_files for file in found] == [1, 1 if everywhere else 0]
+    with_deletes = applied(files, [DeleteFile(2, 2, 0, "p", equality=True, everywhere=everywhere)])
+    assert [file.delete_files for file in with_deletes] == [1, 1 if everywhere else 0]
 
 
-def test_many_deletes_over_many_files_take_no_product() -> None:
+def test_many_deletes_over_many_files_are_matched_fast() -> None:
     files = [data(f"f{n}", n) for n in range(20_000)]
     deletes = [DeleteFile(1, n, 0, "p", equality=True, added_ms=n) for n in range(20_000)]
-    found = applied(files, deletes)
-    assert found[0].delete_files == 19_999
-    assert [found[n].deleted_ms for n in (0, 500)] == [1, 501]
-    assert found[-1].delete_files == 0
+    with_deletes = applied(files, deletes)
+    assert with_deletes[0].delete_files == 19_999
+    assert [with_deletes[n].deleted_ms for n in (0, 500)] == [1, 501]
+    assert with_deletes[-1].delete_files == 0

@@ -7,12 +7,12 @@ from firn.tables import rows, types
 
 
 @pytest.mark.parametrize(("raw_as", "kind"), [("Binary", "binary"), ("String", "string")])
-def test_raw_has_key_and_value(raw_as: str, kind: str) -> None:
+def test_a_raw_table_has_key_and_value(raw_as: str, kind: str) -> None:
     schema = RecordSchema.model_validate({"format": "Raw", "raw_as": raw_as})
     assert [(column.name, column.type) for column in rows.schema_columns(schema)] == [("key", kind), ("value", kind)]
 
 
-def test_kafka_s_columns_are_the_same_as_a_struct_and_flat() -> None:
+def test_kafka_columns_are_equal_as_a_struct_and_flat() -> None:
     (struct,) = rows.metadata_columns("Struct")
     flat = rows.metadata_columns("Flat")
     kind = types.parse(struct.type)
@@ -27,14 +27,14 @@ def test_kafka_s_columns_are_the_same_as_a_struct_and_flat() -> None:
 
 
 @pytest.mark.parametrize("shape", ["Struct", "Flat"])
-def test_the_schema_s_columns_come_first(shape: str) -> None:
+def test_columns_of_the_schema_come_first(shape: str) -> None:
     schema = RecordSchema(format="Json", fields=(Column(name="a", type="int"), Column(name="b", type="long")))
     columns = [column.name for column in rows.table_columns(schema, shape)]
     assert columns[:2] == ["a", "b"]
     assert all(name.startswith("_kafka") for name in columns[2:])
 
 
-def test_dead_letters_say_why_and_where_from() -> None:
+def test_dead_letters_have_columns_for_cause_and_origin() -> None:
     assert [(column.name, column.type) for column in rows.dead_letter_columns()][:8] == [
         ("error_code", "string"),
         ("error_stage", "string"),

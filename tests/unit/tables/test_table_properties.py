@@ -14,14 +14,14 @@ SPEC = {
 }
 
 
-def test_dead_letters_take_what_names_no_column_and_no_place() -> None:
+def test_dead_letters_inherit_properties_without_columns_or_paths() -> None:
     assert table_properties.dead_letter_properties(SPEC) == {
         "write.parquet.compression-codec": "zstd",
         "write.metadata.metrics.default": "counts",
     }
 
 
-def test_only_what_the_spec_set_is_taken_back() -> None:
+def test_only_properties_set_by_the_spec_are_removed() -> None:
     table = {**table_properties.CREATED_WITH, **table_properties.marks("uid", {"a": "1", "b": "2"}), "a": "1", "b": "2"}
     table["somebody.s"] = "own"
     wanted = {"b": "2", **table_properties.marks("uid", {"b": "2"})}

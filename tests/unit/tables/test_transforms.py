@@ -20,7 +20,7 @@ _terms = st.one_of(
 
 
 @given(_terms)
-def test_what_a_term_prints_reads_back_as_the_same_term(term: PartitionTerm) -> None:
+def test_a_printed_term_parses_to_the_same_term(term: PartitionTerm) -> None:
     assert transforms.parse(str(term)) == term
 
 
@@ -29,15 +29,15 @@ def test_what_a_term_prints_reads_back_as_the_same_term(term: PartitionTerm) -> 
     st.sampled_from(["", " asc", " DESC", "  desc "]),
     st.sampled_from(["", " nulls first", " NULLS  last"]),
 )
-def test_a_sort_term_is_a_term_with_direction_and_place_of_nulls(term: PartitionTerm, way: str, nulls: str) -> None:
-    found = transforms.parse_sort(f" {term}{way}{nulls}")
-    assert found.term == term
-    assert found.descending == ("desc" in way.lower())
-    assert found.nulls_first == ("first" in nulls if nulls else not found.descending)
+def test_a_sort_term_has_a_direction_and_an_order_of_nulls(term: PartitionTerm, way: str, nulls: str) -> None:
+    parsed = transforms.parse_sort(f" {term}{way}{nulls}")
+    assert parsed.term == term
+    assert parsed.descending == ("desc" in way.lower())
+    assert parsed.nulls_first == ("first" in nulls if nulls else not parsed.descending)
 
 
 @given(st.text(alphabet="abyer(), .018dsc\u0661\n_", max_size=40))
-def test_any_text_is_a_term_or_a_bad_transform(text: str) -> None:
+def test_any_text_parses_or_is_a_bad_transform(text: str) -> None:
     for parse in (transforms.parse, transforms.parse_sort):
         error = _refusal(parse, text)
         assert error is None or error.reason == Reason.BAD_TRANSFORM
@@ -64,7 +64,7 @@ def _refusal(parse: Callable[[str], object], text: str) -> InvalidSpecError | No
         ("void(a)", PartitionTerm("void", "a"), "a_null"),
     ],
 )
-def test_ways_to_write_a_term(text: str, term: PartitionTerm, name: str) -> None:
+def test_equivalent_texts_are_one_term(text: str, term: PartitionTerm, name: str) -> None:
     assert transforms.parse(text) == term
     assert term.field_name == name
 
@@ -88,14 +88,14 @@ def test_ways_to_write_a_term(text: str, term: PartitionTerm, name: str) -> None
         ("bucket(-1, a)", "write a column, or a transform"),
     ],
 )
-def test_a_bad_term_says_what_is_wrong(text: str, problem: str) -> None:
+def test_an_error_explains_an_invalid_term(text: str, problem: str) -> None:
     with pytest.raises(InvalidSpecError) as refused:
         transforms.parse(text)
     assert problem in str(refused.value)
     assert refused.value.reason == Reason.BAD_TRANSFORM
 
 
-def test_ways_to_write_an_order() -> None:
+def test_sort_orders_are_parsed_or_rejected() -> None:
     assert transforms.parse_sort("time_hour desc nulls last") == SortTerm(
         PartitionTerm("identity", "time_hour"), True, False
     )

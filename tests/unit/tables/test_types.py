@@ -29,12 +29,12 @@ _types = st.recursive(
 
 
 @given(_types)
-def test_what_a_type_prints_reads_back_as_the_same_type(kind: types.Type) -> None:
+def test_a_printed_type_parses_to_the_same_type(kind: types.Type) -> None:
     assert types.parse(str(kind)) == kind
 
 
 @given(_types, st.sampled_from(["", " ", "  \t"]))
-def test_blanks_and_capitals_do_not_matter(kind: types.Type, blank: str) -> None:
+def test_blanks_and_upper_case_are_ignored(kind: types.Type, blank: str) -> None:
     text = str(kind)
     for sign in "<>(),:[]":
         text = text.replace(sign, f"{blank}{sign}{blank}")
@@ -43,7 +43,7 @@ def test_blanks_and_capitals_do_not_matter(kind: types.Type, blank: str) -> None
 
 
 @given(st.text(alphabet="abcint<>(),:[] 0129\u0661\n", max_size=40))
-def test_any_text_is_a_type_or_a_bad_schema(text: str) -> None:
+def test_any_text_parses_or_is_a_bad_schema(text: str) -> None:
     error = _refusal(text)
     assert error is None or (error.reason == Reason.BAD_SCHEMA and repr(text) in str(error))
 
@@ -90,18 +90,18 @@ def _refusal(text: str) -> InvalidSpecError | None:
         ("größe", "'gr' is not a type"),
     ],
 )
-def test_a_bad_type_says_what_is_wrong(text: str, problem: str) -> None:
+def test_an_error_explains_an_invalid_type(text: str, problem: str) -> None:
     with pytest.raises(InvalidSpecError) as refused:
         types.parse(text)
     assert problem in str(refused.value)
     assert refused.value.reason == Reason.BAD_SCHEMA
 
 
-def test_a_long_type_is_cut_in_the_message() -> None:
+def test_a_message_shortens_a_long_type() -> None:
     with pytest.raises(InvalidSpecError) as refused:
         types.parse("list<" * 5000)
     assert len(str(refused.value)) < 400
 
 
-def test_the_deepest_type() -> None:
+def test_types_nest_up_to_a_depth() -> None:
     assert str(types.parse("list<" * 15 + "int" + ">" * 15)).count("list") == 15

@@ -1,4 +1,4 @@
-"""Rounds of upkeep on whole brokers: a backlog shrinks, and a failing topic delays no other."""
+"""Rounds of maintenance on whole brokers: a backlog shrinks, and a failing topic delays no other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ PARTITIONS, RUNS = 6, 10
 
 
 async def backlog(asked: Asked, name: str, bound: str = "retention_ms") -> list[Partition]:
-    """Partitions of many runs that are to expire."""
+    """Create partitions of many batch ranges, all of which are due to expire."""
     id = await create(asked, name, PARTITIONS, **{"retention_ms": "-1", bound: "1"})
     for _ in range(RUNS):
         await asyncio.gather(*(produce(asked, name, index, batch(time=1).data) for index in range(PARTITIONS)))
@@ -29,8 +29,8 @@ async def backlog(asked: Asked, name: str, bound: str = "retention_ms") -> list[
 
 
 async def kept(shared: Shared, partitions: list[Partition]) -> int:
-    """Bytes of all of them, together."""
-    return sum(it.size for it in await shared.store.log.states(partitions) if it is not None)
+    """Return the bytes of all partitions together."""
+    return sum(state.size for state in await shared.store.log.states(partitions) if state is not None)
 
 
 def slow(work: Callable[..., Awaitable[Any]], seconds: float) -> Callable[..., Awaitable[Any]]:
@@ -42,14 +42,14 @@ def slow(work: Callable[..., Awaitable[Any]], seconds: float) -> Callable[..., A
 
 
 @pytest.mark.parametrize("bound", ["retention_ms", "retention_bytes"])
-def test_a_backlog_of_many_steps_goes_in_one_round(bound: str) -> None:
+def test_one_round_works_off_a_backlog_of_many_steps(bound: str) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **SETTINGS) as asked:
             partitions = await backlog(asked, "t", bound)
             assert await kept(shared, partitions) == PARTITIONS * RUNS * len(batch().data)
             await asyncio.sleep(ROUND_SECONDS - asyncio.get_running_loop().time() + 2)
-            # The newest run of a partition is not too many.
+            # The newest range of a partition always stays.
             left = 0 if bound == "retention_ms" else PARTITIONS * len(batch().data)
             assert await kept(shared, partitions) == left
             assert metrics.UPKEEP_BEHIND._value.get() == 0
@@ -64,9 +64,9 @@ def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch:
             first, second = await backlog(asked, "a"), await backlog(asked, "b")
             for name in ("expire", "drop_ranges"):
                 monkeypatch.setattr(shared.store.retention, name, slow(getattr(shared.store.retention, name), 5))
-            before = [await kept(shared, it) for it in (first, second)]
+            before = [await kept(shared, topic) for topic in (first, second)]
             await asyncio.sleep(2.5 * ROUND_SECONDS)
-            after = [await kept(shared, it) for it in (first, second)]
+            after = [await kept(shared, topic) for topic in (first, second)]
             assert all(0 < now < was for now, was in zip(after, before, strict=True)), (before, after)
             assert metrics.UPKEEP_BEHIND._value.get() == 1
             await asyncio.sleep(50 * ROUND_SECONDS)
@@ -80,22 +80,20 @@ def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch:
 @pytest.mark.parametrize(
     "broken", ["expire", "drop_ranges", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
 )
-def test_a_part_that_fails_keeps_no_other_from_its_turn(
-    broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
         done: set[str] = set()
 
-        def told(name: str, work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-            async def tell(*values: Any) -> Any:
+        def recorded(name: str, work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def call(*values: Any) -> Any:
                 if name == broken:
                     raise error("broken")
                 result = await work(*values)
                 done.add(name)
                 return result
 
-            return tell
+            return call
 
         parts: dict[str, object] = dict.fromkeys(
             ("expire", "drop_ranges", "forget_replies", "withdraw_reservations", "forget_producers", "dead_objects"),
@@ -107,7 +105,7 @@ def test_a_part_that_fails_keeps_no_other_from_its_turn(
             for _ in range(2):
                 await produce(asked, "compacts", 0, keyed((b"k", b"v")))
             for name, port in parts.items():
-                monkeypatch.setattr(port, name, told(name, getattr(port, name)))
+                monkeypatch.setattr(port, name, recorded(name, getattr(port, name)))
             await asyncio.sleep(ROUND_SECONDS + 2)
             assert done == parts.keys() - {broken}
             assert asked.broker.healthy
@@ -117,9 +115,7 @@ def test_a_part_that_fails_keeps_no_other_from_its_turn(
 
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize("broken", ["b", "bc", "ab", "bcd"])
-def test_topics_that_always_fail_leave_others_their_turn(
-    broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_topics_delay_no_other(broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **SETTINGS) as asked:
@@ -133,6 +129,6 @@ def test_topics_that_always_fail_leave_others_their_turn(
 
             monkeypatch.setattr(shared.store.retention, "expire", expire)
             await asyncio.sleep(5 * ROUND_SECONDS)
-            assert {name for name, it in topics.items() if await kept(shared, it)} == set(broken)
+            assert {name for name, topic in topics.items() if await kept(shared, topic)} == set(broken)
 
     run(story())

@@ -37,7 +37,7 @@ def request(api: int, version: int, **fields: Any) -> bytes:
 
 
 def poll() -> bytes:
-    """For as long as there is nothing."""
+    """Return a Fetch request that waits while the log is empty."""
     partition = {
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1,
         "last_fetched_epoch": -1, "log_start_offset": -1,
@@ -56,7 +56,7 @@ def joins(member: str, group: str = "g") -> bytes:
 
 
 class Client:
-    """A client through a socket."""
+    """A client with a socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -65,16 +65,16 @@ class Client:
     def send(self, frame: bytes) -> None:
         self._writer.write(frame)
 
-    async def told(self, api: int, version: int) -> Any:
+    async def receive(self, api: int, version: int) -> Any:
         async with asyncio.timeout(10):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             answer = await self._reader.readexactly(size)
-        found, _ = entity_reader(load_response_schema(api, version))(answer[4 + headers.is_flexible(api, version) :], 0)
-        return found
+        reply, _ = entity_reader(load_response_schema(api, version))(answer[4 + headers.is_flexible(api, version) :], 0)
+        return reply
 
     async def ask(self, api: int, version: int, frame: bytes) -> Any:
         self.send(frame)
-        return await self.told(api, version)
+        return await self.receive(api, version)
 
     def go(self) -> None:
         self._writer.transport.abort()
@@ -119,7 +119,7 @@ async def test_long_polls_end_with_their_clients() -> None:
 
 
 class Slow(SqliteLog):
-    """Looks for records wait for ``gate``."""
+    """Lookups of records wait for ``gate``."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.store.database)
@@ -135,7 +135,7 @@ class Slow(SqliteLog):
             self.under_way -= 1
 
 
-async def test_so_do_reads_of_a_coordinator_that_hangs() -> None:
+async def test_reads_of_a_hanging_coordinator_end_with_their_clients() -> None:
     shared = Shared()
     shared.store.log = slow = Slow(shared)
     async with serving(shared, max_connections=1) as (asked, server, connect):
@@ -150,7 +150,7 @@ async def test_so_do_reads_of_a_coordinator_that_hangs() -> None:
         slow.gate.set()
 
 
-async def test_a_member_that_went_in_a_rebalance_is_counted_until_that_ends_and_the_others_go_on() -> None:
+async def test_a_disconnected_member_counts_until_the_rebalance_ends() -> None:
     async with serving(Shared(), max_connections=2) as (asked, server, connect):
         stays, goes = await connect(), await connect()
         first = (await stays.ask(JOIN, 9, joins(""))).member_id
@@ -159,7 +159,7 @@ async def test_a_member_that_went_in_a_rebalance_is_counted_until_that_ends_and_
         goes.send(joins(second))
         await until(lambda: asked.broker.groups.counts().get("PreparingRebalance") == 1)
         goes.go()
-        await until(lambda: sum(it._lost for it in server._connections) == 1)
+        await until(lambda: sum(connection._lost for connection in server._connections) == 1)
         # The rebalance waits for the first member, and the second for the rebalance.
         joined = await stays.ask(JOIN, 9, joins(first))
         assert (joined.error_code, len(joined.members)) == (ErrorCode.none, 2)

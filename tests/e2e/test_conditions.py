@@ -1,4 +1,4 @@
-"""Every state that a user meets has its condition, and one broken thing stops nothing else."""
+"""Each state has its condition, and one failing resource stops no other."""
 
 from typing import Any
 
@@ -19,16 +19,16 @@ FIELDS = [{"name": "id", "type": "long"}]
         pytest.param(
             {"schema": {"format": "Json", "fields": [{"name": "a", "type": "strin"}]}},
             "BadSchema",
-            id="a type that is none",
+            id="an unknown type",
         ),
         pytest.param(
             {"table": {"partitionBy": ["month(id)"]}}, "BadTransform", id="a transform that does not fit its column"
         ),
-        pytest.param({"table": {"partitionBy": ["bucket(4, nope)"]}}, "UnknownColumn", id="a column that is not there"),
-        pytest.param({"config": {"no.such.config": "1"}}, "BadTopicConfig", id="a config that Kafka refuses"),
+        pytest.param({"table": {"partitionBy": ["bucket(4, nope)"]}}, "UnknownColumn", id="a missing column"),
+        pytest.param({"config": {"no.such.config": "1"}}, "BadTopicConfig", id="a config that Kafka rejects"),
     ],
 )
-def test_a_spec_that_cannot_work_is_a_condition(namespace: str, spec: dict[str, Any], reason: str) -> None:
+def test_a_condition_reports_an_invalid_spec(namespace: str, spec: dict[str, Any], reason: str) -> None:
     apply(topic_manifest("bad", namespace, **spec))
     topic = await_condition("bad", namespace, "SpecValid", "False", reason)
     assert conditions(topic)["Ready"]["status"] == "False"
@@ -56,15 +56,15 @@ def test_the_older_of_two_resources_keeps_the_topic(namespace: str) -> None:
         ("crowded", "Unschedulable"),
     ],
 )
-def test_a_driver_or_executor_that_cannot_run_says_why(namespace: str, group: str, reason: str) -> None:
+def test_a_condition_reports_why_a_driver_or_executor_does_not_run(namespace: str, group: str, reason: str) -> None:
     apply(topic_manifest("waiting", namespace, ingestion={"group": group, "freshness": "5s"}))
     topic = await_condition("waiting", namespace, "IngestionReady", "False", reason, timeout=180)
-    found = conditions(topic)
-    assert found["TopicReady"]["status"] == "True"
-    assert found["TableReady"]["status"] == "True"
+    by_type = conditions(topic)
+    assert by_type["TopicReady"]["status"] == "True"
+    assert by_type["TableReady"]["status"] == "True"
 
 
-def test_a_broker_that_does_not_answer_and_a_catalog_that_is_down(namespace: str) -> None:
+def test_conditions_report_silent_brokers_and_catalogs(namespace: str) -> None:
     apply(topic_manifest("no-broker", namespace, profile="nobody"))
     apply(topic_manifest("no-catalog", namespace, table={"catalog": "down"}))
     await_condition("no-broker", namespace, "TopicReady", "False", "BrokerUnreachable")
@@ -74,7 +74,7 @@ def test_a_broker_that_does_not_answer_and_a_catalog_that_is_down(namespace: str
     await_ready("good", namespace)
 
 
-def test_suspend_and_pause_are_told_apart(namespace: str) -> None:
+def test_suspended_and_paused_topics_have_different_conditions(namespace: str) -> None:
     apply(topic_manifest("quiet", namespace, suspend=True))
     await_condition("quiet", namespace, "Ready", "False", "Suspended")
     kubectl("-n", namespace, "annotate", "icebergtopic", "quiet", "firn.dev/pause-reconciliation=true")
@@ -85,7 +85,7 @@ def test_suspend_and_pause_are_told_apart(namespace: str) -> None:
     assert "Paused" not in conditions(topic)
 
 
-def test_a_lower_number_of_partitions_is_refused_by_the_api_server(namespace: str) -> None:
+def test_the_api_server_rejects_fewer_partitions(namespace: str) -> None:
     apply(topic_manifest("narrow", namespace, partitions=3))
     await_ready("narrow", namespace)
     with pytest.raises(RuntimeError, match="partitions"):

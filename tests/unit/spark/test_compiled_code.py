@@ -1,4 +1,4 @@
-"""Processes use the code that an image build compiled, from a read-only directory, and write only temporary files."""
+"""Processes use the code that an image build compiled, from a read-only directory, and write temporary files only."""
 
 import os
 import subprocess
@@ -37,8 +37,8 @@ def python(*arguments: Any, **environment: Any) -> None:
     subprocess.run([sys.executable, *arguments], env=base | {"PYTHONPATH": path} | environment, check=True, timeout=300)
 
 
-def test_what_the_image_build_compiles_is_used(tmp_path: Path) -> None:
-    """Compiled from the files that hack/images copies into the build, and no more of the project."""
+def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
+    """The code is compiled from the files that hack/images copies into the build, and from no others."""
     package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))
     for directory in (package, built_in, used_in):
         directory.mkdir()

@@ -1,5 +1,7 @@
-"""Operator and driver together: what conditions say while access is denied, while records wait, and after another driver took over; and
-that each of these passes by itself once its cause is gone."""
+"""Operator and driver together: conditions while access is denied, while records wait, and after another driver took
+over.
+
+Each of these conditions recovers by itself when its cause is removed."""
 
 import itertools
 import os
@@ -45,7 +47,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def name() -> str:
-    """A topic of this module's own."""
+    """Return a topic name that only this module uses."""
     return f"told-{next(_numbers)}"
 
 
@@ -61,7 +63,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 @pytest.fixture(scope="module")
 def slow(database: Postgres) -> Iterator[Proxy]:
-    """The way from the driver to the database of catalog ``slow``."""
+    """Run a proxy between the driver and the database of catalog ``slow``."""
     with Proxy(database.port) as proxy:
         yield proxy
 
@@ -104,13 +106,13 @@ def stage(
                 "closed": catalog(database, storage, secrets, "closed", storage_key="wrong"),
             },
         )
-        found = Stage(operator, config, secrets, spark, {"default": free_port(), "other": free_port()})
-        through = found.settings.catalogs["slow"].model_copy(
+        made = Stage(operator, config, secrets, spark, {"default": free_port(), "other": free_port()})
+        through = made.settings.catalogs["slow"].model_copy(
             update={"uri": f"postgresql://127.0.0.1:{slow.port}/postgres"}
         )
-        found.settings = found.settings.model_copy(update={"catalogs": {**found.settings.catalogs, "slow": through}})
-        with found:
-            yield found
+        made.settings = made.settings.model_copy(update={"catalogs": {**made.settings.catalogs, "slow": through}})
+        with made:
+            yield made
 
 
 def sql(database: Postgres) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def sql(database: Postgres) -> dict[str, Any]:
 
 
 def guarded(broker: Kafka, secrets: Secrets, user: str, password: str, given: str | None = None) -> dict[str, Any]:
-    """A profile that logs in."""
+    """Return a profile with a login."""
     assert broker.secure is not None
     ca = (broker.directory / "tls" / "ca.crt").read_text()
     sasl = {"mechanism": "SCRAM-SHA-512", "username": user, "password": secrets.put(user, "password", password, given)}
@@ -136,7 +138,7 @@ def catalog(
     password: str = "",
     storage_key: str | None = None,
 ) -> dict[str, Any]:
-    """A catalog with Secrets of its own."""
+    """Return a catalog with its own Secrets."""
     return {
         "type": "sql",
         "uri": database.uri,
@@ -150,8 +152,8 @@ def catalog(
 
 
 def set_password(admin: AdminClient, user: str, password: str) -> None:
-    found = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    upsertion = UserScramCredentialUpsertion(user, found, password.encode())
+    mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    upsertion = UserScramCredentialUpsertion(user, mechanism, password.encode())
     for future in admin.alter_user_scram_credentials([upsertion]).values():
         future.result(30)
 
@@ -168,7 +170,7 @@ def grant(admin: AdminClient, user: str, topic: str, *operations: str) -> None:
         future.result(30)
 
 
-def test_a_kafka_that_grants_nothing(stage: Stage, admin: AdminClient, name: str) -> None:
+def test_a_condition_reports_missing_kafka_rights(stage: Stage, admin: AdminClient, name: str) -> None:
     stage.apply(name, profile="guest")
     denied = stage.await_condition(
         name,
@@ -181,7 +183,7 @@ def test_a_kafka_that_grants_nothing(stage: Stage, admin: AdminClient, name: str
     grant(admin, "guest", name, *ADMINISTRATION)
     stage.await_condition(name, "TopicReady", "True", "Created")
     stage.produce(name, 0, 5)
-    # The driver may look at the topic by now, and may not read it.
+    # The driver may describe the topic now, and may not read it.
     stage.await_condition(
         name,
         "IngestionReady",
@@ -195,7 +197,7 @@ def test_a_kafka_that_grants_nothing(stage: Stage, admin: AdminClient, name: str
     stage.await_landed(name, "lake", 5)
 
 
-def test_a_wrong_kafka_password(stage: Stage, admin: AdminClient, name: str) -> None:
+def test_a_condition_reports_a_wrong_kafka_password(stage: Stage, admin: AdminClient, name: str) -> None:
     stage.apply(name, profile="member")
     stage.await_condition(
         name,
@@ -208,7 +210,7 @@ def test_a_wrong_kafka_password(stage: Stage, admin: AdminClient, name: str) -> 
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
     stage.await_landed(name, "lake", 5)
-    # Changed at the brokers first, in the Secret later.
+    # The password changes at the brokers first, and in the Secret later.
     set_password(admin, "member", "second")
     stage.produce(name, 5, 5)
     stage.await_condition(
@@ -219,7 +221,7 @@ def test_a_wrong_kafka_password(stage: Stage, admin: AdminClient, name: str) -> 
     stage.await_landed(name, "lake", 10)
 
 
-def test_a_database_password_that_was_changed(stage: Stage, database: Postgres, name: str) -> None:
+def test_a_condition_reports_a_changed_database_password(stage: Stage, database: Postgres, name: str) -> None:
     stage.apply(name, table={"catalog": "rotated"})
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
@@ -248,7 +250,7 @@ def test_a_database_password_that_was_changed(stage: Stage, database: Postgres, 
     stage.await_landed(name, "rotated", 10)
 
 
-def test_an_object_store_that_refuses(stage: Stage, storage: S3, name: str) -> None:
+def test_a_condition_reports_wrong_storage_credentials(stage: Stage, storage: S3, name: str) -> None:
     stage.apply(name, table={"catalog": "closed"})
     stage.await_condition(
         name, "TableReady", "False", "AccessDenied", saying=("closed.demo", "check the catalog's credentials")
@@ -259,7 +261,7 @@ def test_an_object_store_that_refuses(stage: Stage, storage: S3, name: str) -> N
     stage.await_landed(name, "closed", 5)
 
 
-def test_fresh_tells_that_records_wait_and_ready_stays(stage: Stage, slow: Proxy, name: str) -> None:
+def test_fresh_reports_waiting_records_and_ready_stays_true(stage: Stage, slow: Proxy, name: str) -> None:
     stage.apply(name, table={"catalog": "slow"})
     stage.await_condition(name, "Ready", "True")
     stage.await_condition(name, "Fresh", "Unknown", "NoRecords")
@@ -278,7 +280,7 @@ def test_fresh_tells_that_records_wait_and_ready_stays(stage: Stage, slow: Proxy
 
 
 @pytest.mark.long
-def test_fresh_tells_that_records_wait_while_the_catalog_is_down(stage: Stage, slow: Proxy, name: str) -> None:
+def test_fresh_reports_waiting_records_without_a_catalog(stage: Stage, slow: Proxy, name: str) -> None:
     stage.apply(name, table={"catalog": "slow"})
     stage.await_condition(name, "Ready", "True")
     stage.produce(name, 0, 5)
@@ -296,9 +298,7 @@ def test_fresh_tells_that_records_wait_while_the_catalog_is_down(stage: Stage, s
     stage.await_landed(name, "slow", 10)
 
 
-def test_a_driver_that_gave_way_to_another_ends_as_fenced(
-    stage: Stage, spark: object, name: str, tmp_path: Path
-) -> None:
+def test_a_driver_that_lost_its_epoch_exits_as_fenced(stage: Stage, spark: object, name: str, tmp_path: Path) -> None:
     settings = driver_settings(stage.config, "other", stage.secrets.given, stage.ports["other"])
     settings = settings.model_copy(update={"jobs_directory": str(tmp_path / "jobs")})
     (tmp_path / "jobs").mkdir()
@@ -308,7 +308,7 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
     pod = Pod(stage, "other")
 
     def run_another(count: int) -> None:
-        """A driver of the same group, which comes later and runs until ``count`` records have landed."""
+        """Run a later driver of the same group until ``count`` records have landed."""
         another = Driver(
             settings.model_copy(update={"listen": "127.0.0.1:0"}), spark, DirectoryJobs(str(tmp_path / "jobs"), "other")
         )
@@ -329,7 +329,7 @@ def test_a_driver_that_gave_way_to_another_ends_as_fenced(
         stage.await_condition(name, "Ready", "True")
         stage.produce(name, 0, 5)
         stage.await_landed(name, "lake", 5)
-        # It stands still while another one, which came later, lands records; then it goes on.
+        # The first driver is frozen while a later driver lands records. Then it continues.
         driver.send_signal(signal.SIGSTOP)
         stage.produce(name, 5, 5)
         run_another(10)

@@ -1,4 +1,4 @@
-"""From commits to a table, over its measured debt, to a run; and a policy's log retention on a real broker."""
+"""From commits to measured debt to a run, and the log retention of a policy on a real broker."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ def operator(world: "World") -> Iterator["Running"]:
 
 @pytest.fixture
 def policies(world: "World") -> Iterator[list[str]]:
-    """Paths of policies to delete in the end."""
+    """Return paths of policies, which are deleted at the end."""
     made: list[str] = []
     yield made
     for path in made:
@@ -78,7 +78,7 @@ def commit(world: "World", name: str, files: int, size: int = MIB) -> None:
             update.append_data_file(file)
 
 
-def test_what_is_committed_is_measured_and_leads_to_a_run(
+def test_a_commit_is_measured_and_starts_a_run(
     world: "World", operator: "Running", name: str, policies: list[str]
 ) -> None:
     world.apply(name, {"schema": SCHEMA})
@@ -90,46 +90,46 @@ def test_what_is_committed_is_measured_and_leads_to_a_run(
     policy(
         world, policies, "CompactionPolicy", "tidy", selector={}, openGrace="1s", triggers={"smallFiles": 10}
     )  # fmt: skip
-    await_true("somebody owes the work", lambda: operator.metric("firn_compaction_lag_seconds") > 0)
+    await_true("the table is due", lambda: operator.metric("firn_compaction_lag_seconds") > 0)
     assert operator.metric("firn_compaction_due_files") == 6
     place = f"/apis/batch/v1/namespaces/{SYSTEM}/jobs?labelSelector={names.LABEL_POLICY}%3Dtidy"
     assert world.api.call("GET", place)["items"] == []
     commit(world, name, 6)
     await_true("a run for ten files and more", lambda: bool(world.api.call("GET", place)["items"]))
 
-    def said() -> bool:
-        found = world.topic(name)
-        assert found is not None
-        return found["status"].get("maintenance", {}).get("smallFiles") == 12
+    def reported() -> bool:
+        topic = world.topic(name)
+        assert topic is not None
+        return topic["status"].get("maintenance", {}).get("smallFiles") == 12
 
-    await_true("the topic's status says so", said, 150)
+    await_true("the status of the topic reports the run", reported, 150)
 
 
 def retention(world: "World", topic: str) -> str | None:
-    """``retention.ms`` as set on the topic itself."""
+    """Return ``retention.ms`` as set on the topic itself."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})  # kept until it has answered
-    found = admin.describe_configs([resource])[resource].result()
-    entry = found["retention.ms"]
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})  # kept alive until it has answered
+    configs = admin.describe_configs([resource])[resource].result()
+    entry = configs["retention.ms"]
     return entry.value if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value else None
 
 
-def test_a_policy_sets_the_logs_retention_below_the_specs_own(
+def test_the_spec_overrides_the_log_retention_of_a_policy(
     world: "World", operator: "Running", name: str, policies: list[str]
 ) -> None:
     path = policy(world, policies, "RetentionPolicy", "log", selector={}, mode="DryRun", log={"maxAge": "7d"})
     world.apply(name, {"schema": SCHEMA})
     world.await_made(name)
     await_true(
-        "what it would do", lambda: "would set retention.ms" in world.condition(name, "PoliciesResolved")[2]
+        "the report of the dry run", lambda: "would set retention.ms" in world.condition(name, "PoliciesResolved")[2]
     )  # fmt: skip
     assert retention(world, name) is None
     policy(world, policies, "RetentionPolicy", "log", selector={}, mode="Enforce", log={"maxAge": "7d"})
     await_true("the policy is enforced", lambda: retention(world, name) == str(7 * 86_400_000))
     world.apply(name, {"schema": SCHEMA, "config": {"retention.ms": "1000000"}})
-    await_true("the spec wins", lambda: retention(world, name) == "1000000")
+    await_true("the spec overrides the policy", lambda: retention(world, name) == "1000000")
     world.apply(name, {"schema": SCHEMA})
-    await_true("the policy again", lambda: retention(world, name) == str(7 * 86_400_000))
+    await_true("the policy applies again", lambda: retention(world, name) == str(7 * 86_400_000))
     world.api.call("DELETE", path)
     policies.remove(path)
-    await_true("the broker's default again", lambda: retention(world, name) is None)
+    await_true("the broker's default applies again", lambda: retention(world, name) is None)

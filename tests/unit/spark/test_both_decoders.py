@@ -1,4 +1,5 @@
-"""The compiled decoder may doubt, but what it vouches for is what the strict decoder says: for every input."""
+"""The fast decoder may leave a record to the strict one, but what it decodes equals the result of the strict
+decoder."""
 
 import json
 import os
@@ -37,7 +38,7 @@ SEEDS = 40 if os.environ.get("FIRN_LONG") else 4
 
 
 def plain(array: Any) -> Any:
-    """Values that compare exactly: integers for times, and the sign of zero."""
+    """Return values that compare exactly: integers for times, and the sign of zero."""
     if pa.types.is_temporal(array.type):
         return [scalar.value for scalar in array]
     return [repr(value) if isinstance(value, float) else value for value in array.to_pylist()]
@@ -51,7 +52,7 @@ def read(reader: Any, record: Any) -> Any:
 
 
 def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False) -> Any:
-    """Gives how many records the fast decoder vouched for."""
+    """Compare both decoders, and return how many records the fast one decoded."""
     columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(
         Places.from_arrow(pa.array(inputs, pa.binary()))
     )
@@ -64,10 +65,10 @@ def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False) -> An
     for place, field in enumerate(fields):
         kind = arrow_types.arrow_type(types.parse(field.type))
         columns[place].validate(full=True)
-        want, found = plain(pa.array([row[place] for row in expected], kind)), plain(columns[place])
+        want, decoded = plain(pa.array([row[place] for row in expected], kind)), plain(columns[place])
         for row, sure in enumerate(vouched):
             if sure:
-                assert found[row] == want[row], f"{field.name} of {inputs[row]!r}"
+                assert decoded[row] == want[row], f"{field.name} of {inputs[row]!r}"
             else:
                 assert columns[place][row].as_py() is None
     return int(vouched.sum())
@@ -97,7 +98,7 @@ likely = st.one_of(
 
 
 def fitting(kind: types.Type) -> Any:
-    """Values in the shape of ``kind``, whose leaves may be anything."""
+    """Return values in the shape of ``kind``, with any leaves."""
     shaped: Any
     match kind:
         case types.Struct(fields):
@@ -137,13 +138,13 @@ def text_of(pairs: Any, ascii_only: bool, spaced: bool) -> Any:
     st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()) | st.none() | st.binary(max_size=8), max_size=6)
 )
 @settings(max_examples=300 if SEEDS == 4 else 5000, deadline=None)
-def test_any_object(inputs: Any) -> None:
+def test_both_decoders_agree_on_any_object(inputs: Any) -> None:
     check(inputs)
 
 
 @given(st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()), max_size=6))
 @settings(max_examples=100 if SEEDS == 4 else 2000, deadline=None)
-def test_any_object_where_unknown_fields_are_refused(inputs: Any) -> None:
+def test_both_decoders_agree_if_unknown_fields_are_rejected(inputs: Any) -> None:
     check(inputs, refuse_unknown=True)
 
 
@@ -156,7 +157,7 @@ NUMBER_CHARACTERS = "0123456789.eE+-"
     )
 )
 @settings(max_examples=200 if SEEDS == 4 else 5000, deadline=None)
-def test_any_number_in_any_field(numbers: Any) -> None:
+def test_both_decoders_agree_on_any_number_in_any_field(numbers: Any) -> None:
     for name in ("small", "big", "single", "double", "at", "price", "huge", "unknown", "text"):
         check([f'{{"{name}": {number}}}'.encode() for number in numbers])
     check([f'{{"price": "{number}", "huge": "{number}"}}'.encode() for number in numbers])
@@ -217,7 +218,7 @@ def mutated(original: bytes, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_mutated_records(seed: int) -> None:
+def test_both_decoders_agree_on_mutated_records(seed: int) -> None:
     chance = random.Random(seed)
     whole = [json.dumps(sample(chance), ensure_ascii=chance.random() < 0.5).encode() for _ in range(200)]
     inputs = [record if chance.random() < 0.3 else mutated(record, chance) for record in whole for _ in range(5)]
@@ -229,21 +230,21 @@ def test_mutated_records(seed: int) -> None:
     )
 
 
-def test_ordinary_records_are_all_vouched_for() -> None:
+def test_the_fast_decoder_decodes_all_ordinary_records() -> None:
     chance = random.Random(0)
     fields = tuple(field for field in FIELDS if field.name not in ("big",))
     inputs = [json.dumps(sample(chance)).encode() for _ in range(300)]
     assert check(inputs, fields) == 300
 
 
-def test_every_truncation() -> None:
+def test_both_decoders_agree_on_every_truncation() -> None:
     record = json.dumps(sample(random.Random(3))).encode()
     check([record[:end] for end in range(len(record))])
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 1000, 100_000])
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
-def test_deep_nesting_is_refused_at_one_depth(depth: int, left: str, right: str) -> None:
+def test_both_decoders_reject_nesting_at_the_same_depth(depth: int, left: str, right: str) -> None:
     nested = left * depth + "1" + right * depth
     levels = depth * (left.count("[") + left.count("{"))
     for name in ("unknown", "tags", "text"):
@@ -283,19 +284,19 @@ def test_deep_nesting_is_refused_at_one_depth(depth: int, left: str, right: str)
         (b'{"deep": {"a": {"b": [{"k": {"c": "x"}}, {"k": {"c": 7}}]}}}', False),
     ],
 )
-def test_nested_values(record: Any, sure: bool) -> None:
+def test_both_decoders_agree_on_nested_values(record: Any, sure: bool) -> None:
     others = [b'{"tags": ["before"], "scores": {"k": 1}, "place": {"lat": 1.0}}', None, b'{"tags": ["behind"]}']
     assert check([others[0], record, *others[1:]]) == 3 + sure
 
 
-def test_maps_of_many_keys_are_doubted_only_for_their_number() -> None:
+def test_the_fast_decoder_leaves_only_maps_of_many_keys() -> None:
     def record(count: int) -> Any:
         return json.dumps({"scores": {f"k{number}": number for number in range(count)}}).encode()
 
     assert check([record(64), record(65), record(3), record(10_000), record(1)]) == 3
 
 
-def test_unknown_members_of_structs_are_refused_with_those_of_records() -> None:
+def test_both_decoders_reject_unknown_members_of_structs() -> None:
     inputs = [
         b'{"place": {"lat": 1.0, "?": 1}}',
         b'{"deep": {"a": {"b": [{"k": {"?": 1}}]}}}',
@@ -305,13 +306,13 @@ def test_unknown_members_of_structs_are_refused_with_those_of_records() -> None:
     assert check(inputs, refuse_unknown=True) == 1
 
 
-def test_long_lists_and_many_of_them() -> None:
+def test_both_decoders_agree_on_many_long_lists() -> None:
     chance = random.Random(5)
     inputs = [json.dumps({"tags": [str(n) for n in range(chance.choice([0, 1, 3, 400]))]}).encode() for _ in range(300)]
     assert check(inputs) == 300
 
 
-def test_slices_of_batches() -> None:
+def test_both_decoders_agree_on_slices_of_batches() -> None:
     inputs = [json.dumps({"small": number, "text": string.ascii_letters[:number]}).encode() for number in range(40)] + [
         None
     ]
@@ -324,6 +325,6 @@ def test_slices_of_batches() -> None:
         assert columns[5].to_pylist() == [*(string.ascii_letters[:n] for n in range(40)), None][start : start + length]
 
 
-def test_names_that_need_escapes_are_left_to_the_strict_decoder() -> None:
+def test_the_fast_decoder_leaves_names_that_need_escapes() -> None:
     fields = (Column(name='a"b', type="int"), Column(name="c\\d", type="int"))
     assert check([json.dumps({'a"b': 1, "c\\d": 2}).encode()], fields) == 0

@@ -29,35 +29,35 @@ SUMMARY = {
 
 
 def table(summary: dict[str, str]) -> Any:
-    """A table whose only snapshot has this summary."""
+    """Return a table whose only snapshot has this summary."""
     snapshot = SimpleNamespace(
         summary=lambda: summary, snapshotId=lambda: 1, timestampMillis=lambda: 5, parentId=lambda: None
     )
     return SimpleNamespace(name=lambda: "lake.n.t", currentSnapshot=lambda: snapshot, properties=dict)
 
 
-def known(landed: Landed | None) -> tuple[object, ...]:
+def contents(landed: Landed | None) -> tuple[object, ...]:
     assert landed is not None
     return landed.topic_id, landed.epoch, dict(landed.offsets), landed.commit_id, landed.writer, landed.letters
 
 
-def test_nothing_is_forgotten_when_the_ingestion_commit_has_expired() -> None:
+def test_carried_offsets_survive_the_expiry_of_the_ingestion_commit() -> None:
     assert SUMMARY.keys() - {names.SUMMARY_KIND} == set(SUMMARY_KEYS)
     landed = newest(table(SUMMARY))
     carrier = {names.SUMMARY_KIND: "compact", **carried(landed)}
-    assert known(newest(table(carrier))) == known(landed)
-    assert known(landed)[-1] == (1_700_000_000_000_000, 1_700_000_009_000_000)
+    assert contents(newest(table(carrier))) == contents(landed)
+    assert contents(landed)[-1] == (1_700_000_000_000_000, 1_700_000_009_000_000)
 
 
-def test_a_history_that_was_read_is_not_read_again() -> None:
+def test_a_known_history_is_not_read_again() -> None:
     landed = newest(table(SUMMARY))
     foreign = SimpleNamespace(summary=dict, snapshotId=lambda: 2, parentId=lambda: 1)
-    # Of the snapshot before it nothing but its id may be asked for.
+    # The older snapshot may be asked for its id only.
     before = {1: SimpleNamespace(snapshotId=lambda: 1)}
     moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
     assert newest(moved, (1, landed)) is landed
 
 
-def test_after_a_rollback_behind_what_was_read_the_history_counts() -> None:
+def test_the_history_counts_after_a_rollback() -> None:
     rolled_back = table(SUMMARY)
-    assert known(newest(rolled_back, (7, None))) == known(newest(rolled_back))
+    assert contents(newest(rolled_back, (7, None))) == contents(newest(rolled_back))

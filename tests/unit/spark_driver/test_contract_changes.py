@@ -1,4 +1,4 @@
-"""Which topics the loop serves as contracts appear, go and come back."""
+"""The topics that the loop serves while contracts appear, disappear and return."""
 
 import time
 from typing import Any
@@ -30,7 +30,7 @@ class Contracts:
 
 
 class Rounds:
-    """Rounds that escape with an error, as none should."""
+    """Rounds that raise unexpected errors."""
 
     def prepare(self, topic: object) -> None:
         raise RuntimeError("boom")
@@ -49,7 +49,7 @@ def loop(contracts: Any, monkeypatch: pytest.MonkeyPatch) -> Loop:
     return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: None)
 
 
-def test_a_contract_that_comes_back_while_its_topic_is_busy_is_served_again(loop: Loop, contracts: Contracts) -> None:
+def test_a_contract_restored_while_its_topic_is_busy_is_served(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = {"uid-orders": job()}
     loop._take_jobs()
     [topic] = loop._topics.values()
@@ -63,7 +63,7 @@ def test_a_contract_that_comes_back_while_its_topic_is_busy_is_served_again(loop
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
+def test_a_new_restart_value_ends_a_backoff_and_reloads_the_tables(
     loop: Loop, contracts: Contracts, fenced: bool
 ) -> None:
     contracts.jobs = {"uid-orders": job(restart="1")}
@@ -85,7 +85,7 @@ def test_a_new_restart_ends_a_backoff_and_the_tables_are_read_again(
     assert prepared == [topic]
 
 
-def test_a_new_restart_reads_the_tables_of_a_topic_that_is_well_again(loop: Loop, contracts: Contracts) -> None:
+def test_a_new_restart_value_reloads_the_tables_of_a_running_topic(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = {"uid-orders": job()}
     loop._take_jobs()
     [topic] = loop._topics.values()
@@ -98,7 +98,7 @@ def test_a_new_restart_reads_the_tables_of_a_topic_that_is_well_again(loop: Loop
     assert not topic.prepared
 
 
-def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, contracts: Contracts) -> None:
+def test_an_unexpected_error_of_a_preparation_backs_off(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = {"uid-orders": job()}
     loop._take_jobs()
     [topic] = loop._topics.values()
@@ -109,7 +109,7 @@ def test_an_error_that_escapes_a_preparation_backs_the_topic_off(loop: Loop, con
     assert not topic.busy
 
 
-def test_a_process_that_is_unfit_ends_for_its_next_start(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfit_process_exits_for_a_restart(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = iter([None, None, "secrets have changed"])
     monkeypatch.setattr(loop, "_unfit", lambda: next(reasons))
     assert loop.run() is ExitCode.TEMPORARY

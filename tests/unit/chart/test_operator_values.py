@@ -1,4 +1,4 @@
-"""Whatever the values say of profiles, catalogs and groups, the operator reads the same from its ConfigMap."""
+"""The operator reads profiles, catalogs and groups from its ConfigMap as the values have them."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from firn.model import names
 from firn.model.config import Config
-from tests.chart import manifests, one, render
+from tests.chart import find_object, manifests, render
 
-# Words that YAML would take for something else than a string, line ends, quotes, and what looks like a template.
+# Words that YAML would not read as a string, line ends, quotes, and text that looks like a template.
 awkward = st.sampled_from(
     [
         "yes",
@@ -50,7 +50,7 @@ strings = st.dictionaries(st.from_regex(r"[a-z][a-z.]{0,8}", fullmatch=True) | s
 
 
 def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A mapping with any of the fields."""
+    """Return a strategy for mappings with any of the fields."""
     return st.fixed_dictionaries({}, optional=fields)
 
 
@@ -104,7 +104,7 @@ group = some(
 )
 
 
-# No shrinking: each example is a run of Helm.
+# No shrinking, because each example is a run of Helm.
 @settings(
     max_examples=10,
     deadline=None,
@@ -121,13 +121,13 @@ def test_values_reach_the_operator(profiles: dict[str, Any], catalogs: dict[str,
     objects = manifests(
         render({"images": {"registry": "r"}, "profiles": profiles, "catalogs": catalogs, "groups": groups})
     )
-    document = one(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
+    document = find_object(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
     config = Config.model_validate(yaml.safe_load(document))
     rendered = config.model_dump(by_alias=True, exclude_unset=True)
     assert {key: value for key, value in rendered["profiles"].items() if key != "classic"} == profiles
     assert {key: value for key, value in rendered["catalogs"].items() if key != "lake"} == catalogs
     assert rendered["groups"] == groups
 
-    pod = one(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
     assert mounted == config.secret_names()

@@ -1,4 +1,4 @@
-"""Executors on Kubernetes, clients outside the cluster, a Kafka that exists and asks for TLS and SASL."""
+"""Executors on Kubernetes, clients outside the cluster, and an existing Kafka with TLS and SASL."""
 
 import json
 
@@ -18,17 +18,17 @@ def test_a_group_with_executors_lands_records(namespace: str, produce: Produce) 
     pods = json.loads(kubectl("-n", SYSTEM, "get", "pods", "-l", "spark-role=executor", "-o", "json"))["items"]
     assert pods, "no executor pod ran"
     for pod in pods:
-        given = {it["name"]: it.get("value", "") for it in pod["spec"]["containers"][0]["env"]}
+        given = {variable["name"]: variable.get("value", "") for variable in pod["spec"]["containers"][0]["env"]}
         assert given["_SPARK_AUTH_SECRET"]
         assert {"-Dspark.authenticate=true", "-Dspark.network.crypto.enabled=true"} <= set(given.values())
-    # They are killed; others take their place, and nothing is missing or doubled.
+    # The executors are killed. Others replace them, and no row is missing or duplicated.
     kubectl("-n", SYSTEM, "delete", "pods", "-l", "spark-role=executor", "--grace-period=0", "--force")
     produce(topic, numbered(1_000, 1_000))
     await_rows(table, 2_000, timeout=240)
     assert rows(f"select count(distinct id) as n from {table}") == [{"n": 2_000}]
     kubectl("-n", namespace, "delete", "icebergtopic", "spread", "--timeout=60s")
     await_until(
-        "driver and executors of the unused group are gone",
+        "driver and executors of the unused group are deleted",
         lambda: not kubectl("-n", SYSTEM, "get", "pods", "-l", "firn.dev/group=executors", "-o", "name").strip(),
         timeout=180,
     )
@@ -54,14 +54,14 @@ def test_clients_outside_the_cluster_produce_and_consume(namespace: str) -> None
                 seen.append(json.loads(message.value() or b"")["id"])
             return len(seen) >= 20
 
-        await_until("20 records come back", all_seen, timeout=60, every=0)
+        await_until("20 records are read", all_seen, timeout=60, every=0)
         assert sorted(seen) == list(range(20))
     finally:
         consumer.close()
     await_rows(topic["status"]["table"]["identifier"], 20)
 
 
-def test_a_kafka_that_exists_and_asks_for_tls_and_sasl(namespace: str, produce: Produce) -> None:
+def test_an_existing_kafka_may_require_tls_and_sasl(namespace: str, produce: Produce) -> None:
     secure_kafka.start()
     try:
         apply(topic_manifest("guarded", namespace, profile="secure"))

@@ -1,4 +1,4 @@
-"""`firn sql` on a real catalog: names, pruned columns, types, and errors that say what to do."""
+"""`firn sql` on a real catalog: names, pruned columns, types, and errors with a next step."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ def lake_of(catalog: dict[str, str]) -> Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    found = lake_of(
+    opened_lake = lake_of(
         {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     )
     rows = pa.table(
@@ -48,10 +48,10 @@ def lake(tmp_path: Path) -> Lake:
             ),
         }
     )
-    opened = found.catalog("lake")
+    opened = opened_lake.catalog("lake")
     opened.create_namespace("demo")
     opened.create_table(("demo", "flights"), rows.schema).append(rows)
-    return found
+    return opened_lake
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
         ("selec", "DuckDB"),
     ],
 )
-def test_what_cannot_be_answered_is_said(lake: Lake, statement: str, message: str) -> None:
+def test_an_error_explains_why_a_query_failed(lake: Lake, statement: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         query.run(lake, statement)
 
 
-def test_a_catalog_that_does_not_answer_is_named() -> None:
+def test_an_error_names_a_catalog_that_does_not_answer() -> None:
     lake = lake_of({"type": "sql", "uri": "postgresql://127.0.0.1:9/firn", "warehouse": "s3://firn/warehouse"})
     with pytest.raises(UnavailableError, match=r"table lake\.demo\.flights: .*refused"):
         query.run(lake, "select * from lake.demo.flights")

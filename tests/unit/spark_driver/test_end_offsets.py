@@ -45,12 +45,12 @@ def watcher(brokers: Brokers) -> Watcher:
 
 
 def prepared() -> Topic:
-    found = Topic(job(freshness_ms=60_000))
-    found.prepared, found.reading.position, found.reading.topic = True, {0: 0}, TopicInfo("id", (0,))
-    return found
+    made = Topic(job(freshness_ms=60_000))
+    made.prepared, made.reading.position, made.reading.topic = True, {0: 0}, TopicInfo("id", (0,))
+    return made
 
 
-def test_what_is_seen_after_an_empty_look_arrived_since_then(
+def test_records_seen_after_an_empty_check_arrived_since_then(
     watcher: Watcher, brokers: Brokers, clock: list[float]
 ) -> None:
     topic = prepared()
@@ -63,8 +63,8 @@ def test_what_is_seen_after_an_empty_look_arrived_since_then(
     assert topic.waiting_since == 1000
 
 
-def test_what_a_round_left_behind_is_as_old_as_it_is(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
-    """A topic that is written faster than it lands is behind, however often something of it lands."""
+def test_records_left_by_a_round_keep_their_age(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
+    """A topic that is written faster than it lands is behind, although some of its records land often."""
     topic = prepared()
     topic.reading.position = {0: 10}
     for _ in range(40):
@@ -75,11 +75,11 @@ def test_what_a_round_left_behind_is_as_old_as_it_is(watcher: Watcher, brokers: 
     assert topic.waiting_since is not None
     told = progress_of(topic, clock[0], 0.0)
     assert told.lag_records == brokers.end - 100 - topic.reading.position[0]
-    # The oldest that waits is the 2,000th of the 4,000: of half the time ago.
+    # The oldest waiting record is number 2,000 of 4,000, written half of the time ago.
     assert told.lag_seconds == pytest.approx(20 * 6, abs=12)
 
 
-def test_an_answer_that_was_asked_for_earlier_is_passed_over() -> None:
+def test_an_answer_to_an_earlier_request_is_ignored() -> None:
     topic = prepared()
     topic.log.live = topic.reading.topic
     topic.observe(100.0, {0: 20})
@@ -89,7 +89,7 @@ def test_an_answer_that_was_asked_for_earlier_is_passed_over() -> None:
     assert not topic.log.cut_back
 
 
-def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger() -> None:
+def test_the_history_of_ends_is_bounded_and_hides_no_age() -> None:
     topic = prepared()
     topic.log.live = topic.reading.topic
     for second in range(2_000):
@@ -103,7 +103,9 @@ def test_what_is_remembered_of_a_log_is_bounded_and_never_makes_records_younger(
     assert topic.waiting_since > 1_900
 
 
-def test_a_log_that_ends_before_what_landed_is_told(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:
+def test_a_log_that_ends_before_the_landed_offsets_is_reported(
+    watcher: Watcher, brokers: Brokers, clock: list[float]
+) -> None:
     topic = prepared()
     topic.reading.position = {0: 10}
     watcher.check([topic])
@@ -117,8 +119,8 @@ def test_a_log_that_ends_before_what_landed_is_told(watcher: Watcher, brokers: B
     assert "partition 0 to offset 7" in progress_of(topic, clock[0], 0.0).message
 
 
-def test_a_topic_that_comes_back_may_have_waited_for_long(watcher: Watcher, clock: list[float]) -> None:
-    """Its first life says nothing of what waits in its second."""
+def test_records_of_a_returning_topic_may_be_old(watcher: Watcher, clock: list[float]) -> None:
+    """The first life of the topic does not show which records wait in its second."""
     watcher.check([prepared()])
     clock[0] += 2
     again = prepared()

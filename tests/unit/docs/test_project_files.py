@@ -1,4 +1,4 @@
-"""The files around the code agree with each other: version, licence, CI, hooks, templates."""
+"""The files around the code agree: version, licence, CI, hooks, templates."""
 
 import re
 import tomllib

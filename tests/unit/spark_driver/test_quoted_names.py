@@ -1,4 +1,4 @@
-"""Names in the words of Spark's parser."""
+"""Names in SQL statements for Spark's parser."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ def test_every_part_of_a_name_is_quoted() -> None:
     assert quoted("eu-west", "2026", "a`b") == "`eu-west`.`2026`.`a``b`"
 
 
-def test_dead_letters_are_read_back_by_a_quoted_name() -> None:
+def test_dead_letters_are_read_by_a_quoted_name() -> None:
     spark: Any = MagicMock()
     summary = {names.SUMMARY_KIND: INGEST, names.SUMMARY_TOPIC_ID: "id-1", names.SUMMARY_OFFSETS: '{"0": 20}'}
     snapshot = SimpleNamespace(snapshotId=lambda: 1, parentId=lambda: None, summary=lambda: summary)

@@ -15,7 +15,7 @@ from firn_spark.ingestion.driver import Driver
 
 @pytest.fixture
 def jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in place of the JVM."""
+    """Start a process in place of the JVM."""
     with subprocess.Popen(["sh", "-c", request.param]) as process:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
         yield process
@@ -40,7 +40,7 @@ def end(jvm: Any, code: ExitCode) -> ExitCode:
     ],
     indirect=["jvm"],
 )
-def test_a_heap_that_is_exhausted_has_an_exit_code_of_its_own(
+def test_an_exhausted_heap_has_its_own_exit_code(
     jvm: subprocess.Popen[bytes], code: ExitCode, expected: ExitCode
 ) -> None:
     jvm.wait(30)
@@ -48,12 +48,12 @@ def test_a_heap_that_is_exhausted_has_an_exit_code_of_its_own(
 
 
 @pytest.mark.parametrize("jvm", ["exec sleep 600"], indirect=True)
-def test_a_jvm_that_runs_has_heap(jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_jvm_is_not_out_of_heap(jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "JVM_END_SECONDS", 0.0)
     assert not session.heap_exhausted()
     assert end(jvm, ExitCode.TEMPORARY) is ExitCode.TEMPORARY
 
 
-def test_without_a_jvm_nothing_is_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_jvm_is_not_out_of_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", None)
     assert not session.heap_exhausted()

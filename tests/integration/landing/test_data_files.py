@@ -1,4 +1,4 @@
-"""Data files and descriptors against the oracle: Iceberg's own writer, given the same rows."""
+"""Compare data files and descriptors with those of Iceberg's own writer for the same rows."""
 
 import datetime
 import json
@@ -119,7 +119,7 @@ def random_batch(seed: str | int, count: int = 60) -> Any:
 
 
 def create(spark: Any, name: str, spec: Any = (), sort: str = "", properties: Any = None) -> Any:
-    """A table of `SCHEMA`; ``spec`` is (transform, column) pairs."""
+    """Create a table of `SCHEMA`. ``spec`` has (transform, column) pairs."""
     iceberg, identifier = spark._jvm.org.apache.iceberg, f"{CATALOG}.n.{name}"
     fields = [
         PartitionField(source_id=SCHEMA.find_field(column).field_id, field_id=1000 + place, transform=parse_transform(transform),
@@ -141,10 +141,10 @@ def create(spark: Any, name: str, spec: Any = (), sort: str = "", properties: An
 def landed(spark: Any, identifier: str, batch: Any, job: Any = None) -> Any:
     job = job or records.job(*FIELDS.items())
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, identifier))}, ingested_at=1_700_000_000_000_000)
-    found = results(land(iter([batch]), plan))
-    assert not of_kind(found, Kind.ERROR)
-    commit(spark, identifier, found)
-    return found
+    output = results(land(iter([batch]), plan))
+    assert not of_kind(output, Kind.ERROR)
+    commit(spark, identifier, output)
+    return output
 
 
 COUNTS = ("value-counts", "null-value-counts", "nan-value-counts")
@@ -152,18 +152,23 @@ BOUNDS = ("lower-bounds", "upper-bounds")
 
 
 def files(spark: Any, identifier: str) -> Any:
-    """By partition: rows, and for each column what its metrics say, as Iceberg itself reads them back."""
+    """Return rows and column metrics by partition, as Iceberg reads them back."""
     iceberg, table = spark._jvm.org.apache.iceberg, java_table(spark, identifier)
     tasks = table.newScan().includeColumnStats().planFiles().iterator()
-    found = {}
+    by_partition = {}
     while tasks.hasNext():
         file = json.loads(iceberg.ContentFileParser.toJson(tasks.next().file(), table.spec()))
         key = repr(file["partition"])
-        assert key not in found, "one file a partition"
+        assert key not in by_partition, "one file a partition"
         metrics = {name: dict(zip(file[name]["keys"], file[name]["values"], strict=True)) for name in COUNTS + BOUNDS}
         sized = sorted(file["column-sizes"]["keys"])
-        found[key] = {"rows": file["record-count"], "groups": len(file["split-offsets"]), "sized": sized, **metrics}
-    return found
+        by_partition[key] = {
+            "rows": file["record-count"],
+            "groups": len(file["split-offsets"]),
+            "sized": sized,
+            **metrics,
+        }
+    return by_partition
 
 
 SPECS = {
@@ -190,7 +195,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_partitions_counts_and_bounds_are_those_of_icebergs_writer(spark: Any, name: str) -> None:
+def test_partitions_counts_and_bounds_equal_those_of_icebergs_writer(spark: Any, name: str) -> None:
     ours = create(spark, f"ours_{list(SPECS).index(name)}", SPECS[name])
     theirs = create(
         spark, f"theirs_{list(SPECS).index(name)}", SPECS[name], properties={"write.distribution-mode": "hash"}
@@ -204,11 +209,11 @@ def test_partitions_counts_and_bounds_are_those_of_icebergs_writer(spark: Any, n
     assert mine.keys() == oracle.keys()
     for partition, file in oracle.items():
         for name in BOUNDS:
-            file[name].pop(SCHEMA.find_field("id").field_id, None)  # engines do not agree on the order of uuids
+            file[name].pop(SCHEMA.find_field("id").field_id, None)  # engines do not agree on the order of UUIDs
         assert mine[partition] == file
 
 
-def test_rows_read_back_are_the_records(spark: Any) -> None:
+def test_rows_read_back_equal_the_records(spark: Any) -> None:
     table = create(spark, "values")
     values, batch = random_batch(seed=1)
     landed(spark, table, batch)
@@ -235,8 +240,8 @@ def test_rows_read_back_are_the_records(spark: Any) -> None:
         assert (at and at.isoformat()) == value["at"]
         place = value["place"]
         expected = place and place["at"] and place["at"]["lat"]
-        found = by_offset[offset]["place"]
-        assert (found and found["at"] and found["at"]["lat"]) == expected
+        struct = by_offset[offset]["place"]
+        assert (struct and struct["at"] and struct["at"]["lat"]) == expected
 
 
 def test_both_engines_prune_by_partition_and_by_bounds(spark: Any) -> None:
@@ -263,12 +268,12 @@ def test_both_engines_prune_by_partition_and_by_bounds(spark: Any) -> None:
         assert len({row.file for row in read}) == 1
 
 
-def test_rows_are_in_the_tables_order(spark: Any) -> None:
+def test_rows_have_the_sort_order_of_the_table(spark: Any) -> None:
     table = create(spark, "ordered", [("bucket[2]", "big")], sort="small DESC NULLS LAST, name ASC NULLS FIRST")
     _, batch = random_batch(seed=5)
-    found = landed(spark, table, batch)
-    assert {file["sort-order-id"] for file in of_kind(found, Kind.DATA)} == {1}
-    for file in of_kind(found, Kind.DATA):
+    output = landed(spark, table, batch)
+    assert {file["sort-order-id"] for file in of_kind(output, Kind.DATA)} == {1}
+    for file in of_kind(output, Kind.DATA):
         rows = pa.parquet.read_table(file["file-path"].removeprefix("file:")).to_pylist()
         keys = [
             (row["small"] is None, -(row["small"] or 0), row["name"] is not None, (row["name"] or "").encode())
@@ -277,19 +282,19 @@ def test_rows_are_in_the_tables_order(spark: Any) -> None:
         assert keys == sorted(keys)
 
 
-def test_every_row_lands_once_where_memory_is_short_and_files_are_small(spark: Any) -> None:
+def test_every_row_lands_once_with_little_memory_and_small_files(spark: Any) -> None:
     table = create(spark, "pieces", [("bucket[3]", "small")], properties={"write.target-file-size-bytes": "10000"})
     job = records.job(*FIELDS.items())
     parts = [random_batch(seed)[1] for seed in range(6)]
     moved = [part.set_column(part.schema.get_field_index("offset"), "offset", pa.array(range(place * 60, place * 60 + 60)))
              for place, part in enumerate(parts)]  # fmt: skip
     plan = LandingPlan({"t": TopicLanding(job, table_spec(spark, table))}, ingested_at=0, buffer_bytes=25_000)
-    found = results(land(iter(moved), plan))
-    commit(spark, table, found)
-    assert len(of_kind(found, Kind.DATA)) > 6
+    output = results(land(iter(moved), plan))
+    commit(spark, table, output)
+    assert len(of_kind(output, Kind.DATA)) > 6
     offsets = [row.offset for row in spark.sql(f"SELECT _kafka.offset FROM {table}").collect()]
     assert sorted(offsets) == list(range(360))
-    assert of_kind(found, Kind.STATS) == [
+    assert of_kind(output, Kind.STATS) == [
         {
             "rows": 360,
             "dead": 0,

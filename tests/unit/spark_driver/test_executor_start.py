@@ -1,4 +1,5 @@
-"""The image's entry point makes an executor of what Spark's scheduler for Kubernetes puts into the pod's environment."""
+"""The image's entry point starts an executor from the environment variables that Spark's scheduler for Kubernetes
+sets."""
 
 import os
 import subprocess

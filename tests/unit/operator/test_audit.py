@@ -32,9 +32,9 @@ def compare(good: list[tuple[int, int]], dead: list[tuple[int, int]], **kwargs: 
     return audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows, **kwargs)
 
 
-def test_rows_and_dead_letters_together_are_the_log() -> None:
-    found = compare(good=[(0, 0), (0, 3), (1, 0), (1, 1)], dead=[(0, 1)])
-    assert [(part.partition, part.records, part.rows, part.dead_letters, part.exact) for part in found] == [
+def test_rows_and_dead_letters_together_match_the_log() -> None:
+    parts = compare(good=[(0, 0), (0, 3), (1, 0), (1, 1)], dead=[(0, 1)])
+    assert [(part.partition, part.records, part.rows, part.dead_letters, part.exact) for part in parts] == [
         (0, 3, 2, 1, True),
         (1, 2, 2, 0, True),
     ]
@@ -43,54 +43,54 @@ def test_rows_and_dead_letters_together_are_the_log() -> None:
 @pytest.mark.parametrize(
     ("good", "dead", "field", "example"),
     [
-        pytest.param([(0, 0), (0, 3)], [(1, 0), (1, 1)], "missing", (0, 1), id="an offset is nowhere"),
-        pytest.param([*LOG, (0, 1)], [], "doubled", (0, 1), id="an offset is twice in the table"),
-        pytest.param(LOG, [(1, 1)], "doubled", (1, 1), id="an offset is in the table and in the dead letters"),
-        pytest.param([*LOG, (0, 2)], [], "stray", (0, 2), id="a row has an offset that the log has not"),
+        pytest.param([(0, 0), (0, 3)], [(1, 0), (1, 1)], "missing", (0, 1), id="a missing offset"),
+        pytest.param([*LOG, (0, 1)], [], "doubled", (0, 1), id="an offset twice in the table"),
+        pytest.param(LOG, [(1, 1)], "doubled", (1, 1), id="an offset in the table and in the dead letters"),
+        pytest.param([*LOG, (0, 2)], [], "stray", (0, 2), id="a row whose offset is not in the log"),
     ],
 )
-def test_a_difference_is_found_with_an_example(
+def test_a_difference_is_reported_with_an_example(
     good: list[tuple[int, int]], dead: list[tuple[int, int]], field: str, example: tuple[int, int]
 ) -> None:
     wrong = [part for part in compare(good, dead) if not part.exact]
     assert [(part.partition, part.example, getattr(part, field)) for part in wrong] == [(*example, 1)]
 
 
-def test_dead_letters_ahead_of_the_table_are_left_to_the_next_audit() -> None:
-    """They are committed first: the round's rows are on their way, or were lost and are landed again."""
-    found = compare(good=[(0, 0), (0, 3), (1, 0), (1, 1)], dead=[(0, 1), (0, 4), (1, 2), (1, 2), (7, 0)])
-    assert [(part.dead_letters, part.exact) for part in found] == [(1, True), (0, True)]
-    assert not compare(good=[*LOG, (0, 4)], dead=[])[0].exact, "rows are never ahead"
+def test_dead_letters_ahead_of_the_table_are_ignored() -> None:
+    """They are committed first. The rows of the round follow, or were lost and land again."""
+    parts = compare(good=[(0, 0), (0, 3), (1, 0), (1, 1)], dead=[(0, 1), (0, 4), (1, 2), (1, 2), (7, 0)])
+    assert [(part.dead_letters, part.exact) for part in parts] == [(1, True), (0, True)]
+    assert not compare(good=[*LOG, (0, 4)], dead=[])[0].exact, "only dead letters may be ahead of the table"
 
 
-def test_what_came_before_a_later_start_is_not_missing() -> None:
+def test_records_before_a_later_start_are_not_missing() -> None:
     good = [(0, 3), (1, 1)]
     assert not all(part.exact for part in compare(good, []))
     assert all(part.exact for part in compare(good, [], from_earliest=False))
 
 
-def test_rows_older_than_the_log_count_unless_they_are_doubled() -> None:
+def test_rows_older_than_the_log_count_unless_they_are_duplicates() -> None:
     log = iter([offsets((0, 5))])
     rows = audit.Rows(iter([offsets((0, 3), (0, 4), (0, 4), (0, 5))]), iter([]))
-    found = audit.compare({0: 6}, {0: 5}, log, rows)
-    assert [(part.missing, part.doubled, part.stray) for part in found] == [(0, 1, 0)]
+    parts = audit.compare({0: 6}, {0: 5}, log, rows)
+    assert [(part.missing, part.doubled, part.stray) for part in parts] == [(0, 1, 0)]
 
 
-def test_what_compaction_removed_from_the_log_is_unproved() -> None:
+def test_rows_of_compacted_records_are_unproved() -> None:
     good = [*LOG, (0, 2)]
-    found = compare(good, [], compacted=True)
-    assert [(part.stray, part.unproved, part.exact) for part in found] == [(0, 1, True), (0, 0, True)]
-    assert not compare([*good, (0, 2)], [], compacted=True)[0].exact, "twice is twice"
-    assert not compare(LOG[1:], [], compacted=True)[0].exact, "what the log has must be there"
+    parts = compare(good, [], compacted=True)
+    assert [(part.stray, part.unproved, part.exact) for part in parts] == [(0, 1, True), (0, 0, True)]
+    assert not compare([*good, (0, 2)], [], compacted=True)[0].exact, "a duplicate stays a duplicate"
+    assert not compare(LOG[1:], [], compacted=True)[0].exact, "records that are in the log must be rows"
 
 
-def test_what_may_have_been_skipped_is_unproved() -> None:
-    found = compare(LOG[1:], [], skips=True)
-    assert [(part.missing, part.unproved, part.exact) for part in found] == [(0, 1, True), (0, 0, True)]
-    assert not compare([*LOG, (0, 2)], [], skips=True)[0].exact, "a stray row was not skipped"
+def test_records_that_may_have_been_skipped_are_unproved() -> None:
+    parts = compare(LOG[1:], [], skips=True)
+    assert [(part.missing, part.unproved, part.exact) for part in parts] == [(0, 1, True), (0, 0, True)]
+    assert not compare([*LOG, (0, 2)], [], skips=True)[0].exact, "a row without a record was not skipped"
 
 
-def test_rows_of_an_earlier_topic_are_left_out() -> None:
+def test_rows_of_an_earlier_topic_are_ignored() -> None:
     old, new = [(0, offset) for offset in range(6)], [(0, 0), (0, 1)]
     log = iter([offsets(*new, (0, 2))])
     rows = audit.Rows(
@@ -99,12 +99,12 @@ def test_rows_of_an_earlier_topic_are_left_out() -> None:
         earlier_good=iter([offsets(*old)]),
         earlier_dead=iter([offsets((0, 9))]),
     )
-    (found,) = audit.compare({0: 3}, {0: 0}, log, rows)
-    assert (found.rows, found.dead_letters, found.exact) == (2, 1, True)
+    (part,) = audit.compare({0: 3}, {0: 0}, log, rows)
+    assert (part.rows, part.dead_letters, part.exact) == (2, 1, True)
 
 
 class History:
-    """A table of nothing but snapshots: (id, parent, topic id)."""
+    """A table with snapshots only: (id, parent, topic id)."""
 
     def __init__(self, *snapshots: tuple[int, int | None, str | None], **properties: str) -> None:
         self.properties = properties
@@ -139,7 +139,7 @@ class History:
         pytest.param(History((4, 3, "new"), (5, 4, "new")), (None, False), id="expired"),
     ],
 )
-def test_where_an_earlier_topic_ends_in_the_history(history: History, expected: tuple[int | None, bool]) -> None:
+def test_the_history_shows_where_an_earlier_topic_ends(history: History, expected: tuple[int | None, bool]) -> None:
     assert audit.before(cast(Table, history), "new") == expected
 
 
@@ -151,7 +151,7 @@ def test_offsets_of_another_topic_prove_nothing() -> None:
     assert audit.landed_offsets(cast(Table, History()), "new") == {}
 
 
-def test_a_failure_says_what_may_excuse_it() -> None:
+def test_a_failure_names_a_possible_explanation() -> None:
     partition = compare([*LOG, (0, 2)], [])[0]
     assert audit.Audit([partition], compacted=False, skips=False, history=True).notes == []
     (note,) = audit.Audit([partition], compacted=False, skips=False, history=False).notes
@@ -159,7 +159,7 @@ def test_a_failure_says_what_may_excuse_it() -> None:
 
 
 class Live:
-    """A topic with a catalog of its own: rounds commit dead letters and then rows, as the driver does."""
+    """A topic with its own catalog. Rounds commit dead letters and then rows, as the driver does."""
 
     def __init__(self, directory: Path) -> None:
         image = {"image": "x"}
@@ -185,13 +185,13 @@ class Live:
         return self._catalog.create_table(("demo", name), pa.schema([("_kafka", place)]))
 
     def round(self, good: list[int], dead: list[int]) -> None:
-        """Lands offsets of partition 0."""
+        """Land offsets of partition 0."""
         self.dead_letters(dead)
         self.log += [(0, offset) for offset in (*good, *dead)]
         self._append(self._catalog.load_table(("demo", "orders")), good, max((*good, *dead)) + 1)
 
     def dead_letters(self, dead: list[int]) -> None:
-        """The first half of a round."""
+        """Commit dead letters: the first half of a round."""
         if dead:
             name = ("demo", "orders__dlq")
             there = self._catalog.table_exists(name)
@@ -204,12 +204,12 @@ class Live:
         table.append(rows, snapshot_properties={"firn.topic-id": "t", "firn.offsets": f'{{"0":{end}}}'})
 
     def retain(self, below: int) -> None:
-        """A maintenance run drops rows."""
+        """Delete rows, as a maintenance run does."""
         table = self._catalog.load_table(("demo", "orders"))
         table.delete(f"_kafka.offset < {below}", snapshot_properties={"firn.kind": "retain"})
 
     def audit(self, policy: dict[str, Any] | None = None) -> audit.Audit:
-        """The audit, with the status from before the first round."""
+        """Run the audit with the status from before the first round."""
         status = {"profile": "classic", "topicName": "orders", "table": {"identifier": "lake.demo.orders"}}
         manifest = {"metadata": {"namespace": "demo", "name": "orders"}, "status": status}
         return audit.audit_resource(self.config, manifest, lambda _: None, policy)
@@ -217,35 +217,35 @@ class Live:
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
-    found = Live(tmp_path)
+    made = Live(tmp_path)
 
     def log(client: Any, topic: str, landed: dict[int, int], tell: Callable[[str], None]) -> Any:
-        return {0: 0}, iter([offsets(*((part, offset) for part, offset in found.log if offset < landed[part]))])
+        return {0: 0}, iter([offsets(*((part, offset) for part, offset in made.log if offset < landed[part]))])
 
     monkeypatch.setattr(audit, "live_topic", lambda client, topic: audit.Topic("t", compacted=False))
     monkeypatch.setattr(audit, "log_offsets", log)
-    return found
+    return made
 
 
 def test_the_first_dead_letters_are_found_before_status_names_them(live: Live) -> None:
     live.round([0], [1])
-    (found,) = live.audit().partitions
-    assert (found.rows, found.dead_letters, found.exact) == (1, 1, True)
+    (part,) = live.audit().partitions
+    assert (part.rows, part.dead_letters, part.exact) == (1, 1, True)
 
 
-def test_no_dead_letters_are_nothing_to_complain_of(live: Live) -> None:
+def test_a_missing_dead_letter_table_is_no_failure(live: Live) -> None:
     live.round([0, 1], [])
     assert live.audit().exact
 
 
-def test_what_retention_may_have_removed_is_unproved_and_not_missing(live: Live) -> None:
+def test_rows_that_retention_may_have_removed_are_unproved(live: Live) -> None:
     live.round([0, 1, 2, 3], [4])
     assert live.audit().notes == []
     live.retain(2)
-    found = live.audit()
-    (part,) = found.partitions
+    report = live.audit()
+    (part,) = report.partitions
     assert (part.rows, part.missing, part.unproved, part.exact) == (2, 0, 2, True)
-    (note,) = found.notes
+    (note,) = report.notes
     assert "retention removes rows" in note
 
 
@@ -258,28 +258,26 @@ def test_what_retention_may_have_removed_is_unproved_and_not_missing(live: Live)
     ],
     ids=["rows", "dry run", "no rows"],
 )
-def test_a_policy_that_removes_rows_says_so_where_the_history_does_not(
-    live: Live, spec: dict[str, Any], exact: bool
-) -> None:
+def test_a_note_names_a_policy_that_removes_rows(live: Live, spec: dict[str, Any], exact: bool) -> None:
     live.round([0, 1], [])
     live.log.append((0, 2))
     live.round([3], [])
     assert live.audit({"spec": spec}).exact is exact
 
 
-def test_a_topic_that_goes_on_landing_stays_exact(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round between any two looks at the catalog, and one that has not got further than its dead letters."""
+def test_a_topic_that_lands_during_the_audit_is_exact(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round is committed between any two reads of the catalog, and one more commits its dead letters only."""
     live.round([0], [1])
     look_up = Lake.look_up
 
     def while_it_lands(lake: Lake, identifier: str) -> Table | None:
-        found = look_up(lake, identifier)
+        table = look_up(lake, identifier)
         end = max(offset for _, offset in live.log) + 1
         live.round([end], [end + 1])
         live.dead_letters([end + 3])
-        return found
+        return table
 
     monkeypatch.setattr(Lake, "look_up", while_it_lands)
-    found = live.audit()
-    assert found.exact, found
-    assert [(part.landed, part.rows, part.dead_letters) for part in found.partitions] == [(2, 1, 1)]
+    report = live.audit()
+    assert report.exact, report
+    assert [(part.landed, part.rows, part.dead_letters) for part in report.partitions] == [(2, 1, 1)]

@@ -1,4 +1,4 @@
-"""Which due topics get a round, and which have to wait for one: topics of one profile and catalog share few of them."""
+"""Due topics that get a round, and due topics that wait: topics of one profile and catalog share few rounds."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ENDLESS = 10**9
 
 
 class Turns:
-    """A loop's rounds, which last until the test ends them. None of them lands anything."""
+    """Rounds of a loop, which last until the test ends them. None of them lands a record."""
 
     def __init__(self) -> None:
         nothing: Any = None
@@ -24,27 +24,31 @@ class Turns:
         self.running: list[tuple[list[Topic], Any]] = []
 
     def add(self, *topics: Topic) -> None:
-        """Topics whose oldest record has waited for longer than their freshness."""
-        for one in topics:
-            self.loop._topics[one.job.uid] = one
+        """Add topics whose oldest record has waited for longer than their freshness."""
+        for added in topics:
+            self.loop._topics[added.job.uid] = added
 
     def submit(self, work: Any) -> None:
-        group = [one for one in self.loop._topics.values() if one.busy and not any(one in g for g, _ in self.running)]
+        group = [
+            member
+            for member in self.loop._topics.values()
+            if member.busy and not any(member in g for g, _ in self.running)
+        ]
         self.running.append((group, work))
 
     def run(self, group: Sequence[Topic]) -> None:
-        """A round that lands nothing."""
+        """Run a round that lands no record."""
 
     def decide(self) -> list[set[str]]:
-        """The topics of each round that runs, after another look."""
+        """Return the topics of each active round after another decision."""
         self.loop._decide()
-        return [{one.job.topic for one in group} for group, _ in self.running]
+        return [{member.job.topic for member in group} for group, _ in self.running]
 
     def end(self, name: str) -> None:
-        """Ends the round of this topic."""
-        [found] = [it for it in self.running if name in {one.job.topic for one in it[0]}]
-        self.running.remove(found)
-        found[1]()
+        """End the round of this topic."""
+        [ended] = [entry for entry in self.running if name in {member.job.topic for member in entry[0]}]
+        self.running.remove(ended)
+        ended[1]()
 
 
 def waiting(name: str, lag: int, seconds: float = 600.0) -> Topic:
@@ -56,12 +60,12 @@ def turns() -> Turns:
     return Turns()
 
 
-def test_backlogs_leave_a_small_topic_a_round_of_its_own(turns: Turns) -> None:
+def test_backlogs_leave_a_round_for_a_small_topic(turns: Turns) -> None:
     turns.add(waiting("a", ENDLESS, 900), waiting("b", ENDLESS, 900), waiting("small", 10))
     assert turns.decide() == [{"a"}, {"small"}]
 
 
-def test_backlogs_have_their_rounds_in_turn(turns: Turns) -> None:
+def test_backlogs_take_turns(turns: Turns) -> None:
     names = ["a", "b", "c"]
     turns.add(*(waiting(name, ENDLESS, 900 - index) for index, name in enumerate(names)))
     served = []
@@ -72,7 +76,7 @@ def test_backlogs_have_their_rounds_in_turn(turns: Turns) -> None:
     assert served == names * 2
 
 
-def test_a_topic_that_becomes_due_goes_before_a_backlog_that_just_had_its_round(turns: Turns) -> None:
+def test_a_due_topic_precedes_a_backlog_that_just_had_a_round(turns: Turns) -> None:
     turns.add(waiting("backlog", ENDLESS, 10_000))
     assert turns.decide() == [{"backlog"}]
     turns.add(waiting("large", ENDLESS, 60))
@@ -86,7 +90,7 @@ def test_small_topics_share_a_round_and_a_large_one_has_its_own(turns: Turns) ->
 
 
 @pytest.mark.parametrize("state", [{"failures": 1}, {"client_reader": True}])
-def test_what_is_in_trouble_takes_nobody_with_it(turns: Turns, state: dict[str, Any]) -> None:
+def test_a_failing_topic_shares_no_round(turns: Turns, state: dict[str, Any]) -> None:
     odd = waiting("odd", 10)
     for key, value in state.items():
         setattr(getattr(odd, PARTS[key]), key, value)
@@ -94,12 +98,12 @@ def test_what_is_in_trouble_takes_nobody_with_it(turns: Turns, state: dict[str, 
     assert turns.decide() == [{"a", "b"}, {"odd"}]
 
 
-def test_a_round_is_shared_by_so_many_and_no_more(turns: Turns) -> None:
+def test_the_number_of_topics_of_a_round_is_limited(turns: Turns) -> None:
     turns.add(*(waiting(f"t{number}", 1, 600 + number) for number in range(SHARED_TOPICS * 3)))
     assert [len(group) for group in turns.decide()] == [SHARED_TOPICS] * ROUNDS_PER_KEY
 
 
-def test_brokers_and_catalogs_of_their_own_have_rounds_of_their_own(turns: Turns) -> None:
+def test_topics_of_different_brokers_or_catalogs_share_no_round(turns: Turns) -> None:
     other = waiting("other", ENDLESS)
     other.job = other.job.model_copy(update={"profile": "other"})
     turns.add(waiting("a", ENDLESS, 900), waiting("b", ENDLESS, 900), other)
