@@ -1,7 +1,7 @@
 """Settings for all tests.
 
-Hypothesis has no deadline, and `make test-long` tries more examples. Tests that share servers run in one process
-under `pytest -n`."""
+Hypothesis has no deadline. It tries the same examples in each run, and `make test-long` tries more and random ones. Tests
+that share servers run in one process under `pytest -n`."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -18,10 +18,12 @@ from tests.servers.nessie import Nessie, nessie
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.s3 import S3, s3
 
+LONG = "FIRN_LONG" in os.environ
 settings.register_profile(
     "firn",
     deadline=None,
-    max_examples=2000 if os.environ.get("FIRN_LONG") else 100,
+    max_examples=2000 if LONG else 40,
+    derandomize=not LONG,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("firn")
