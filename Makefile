@@ -38,7 +38,7 @@ test: setup lint ## all set-up, then lint, types, import rules, unit, contract, 
 
 .PHONY: test-fast
 test-fast: venv lint ## lint, types, import rules and unit tests; needs no cluster and no JVM
-	@$(PYTEST) tests/unit -m "not long" -n 2
+	@$(PYTEST) tests/unit -m "not long and not slow" -n 2
 
 .PHONY: test-long
 test-long: setup ## all tests, with more seeds, more killed processes and longer loads

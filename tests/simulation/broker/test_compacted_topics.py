@@ -20,7 +20,7 @@ from tests.simulation.broker.world import Dead, World
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_contents import record
 
-SEEDS = 300 if os.environ.get("FIRN_LONG") else 20
+SEEDS = 300 if os.environ.get("FIRN_LONG") else 10
 TOPIC = "t"
 PARTITIONS, PRODUCERS, WINDOWS, KEYS = 2, 4, 15, 5
 RETENTION_SECONDS = 40

@@ -15,6 +15,7 @@ from firn.api.files import generated
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", generated())
 def test_a_generated_file_matches_the_models(path: str) -> None:
     assert (ROOT / path).read_text() == generated()[path], "run make generate"
@@ -29,6 +30,7 @@ def test_no_other_crd_file_exists() -> None:
     assert present == {path for path in generated() if "crd" in path}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crd", crds.all_crds(), ids=lambda crd: crd["spec"]["names"]["kind"])
 def test_a_crd_reads_back_unchanged(crd: crds.Manifest) -> None:
     path = f"crds/firn.dev_{crd['spec']['names']['plural']}.yaml"

@@ -340,6 +340,7 @@ def test_the_longest_delete_retention_keeps_tombstones() -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize("place", ["put", "rewrite"])
 def test_other_maintenance_continues_if_compaction_fails(

@@ -149,6 +149,7 @@ class World:
                 self.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_each_partition_has_at_most_one_owner_and_finally_one(seed: int) -> None:
     world = World(seed)

@@ -61,6 +61,7 @@ def test_records_of_every_codec_are_found(codec: str) -> None:
     assert [(place.offset, place.timestamp) for place in places] == [(40, 1000), (43, 995)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
 def test_a_batch_that_decompresses_above_the_bound_is_rejected(codec: str) -> None:
     number, compress = CODECS[codec]

@@ -114,6 +114,7 @@ def test_a_request_record_declares_fields_as_kafka_defines_them(api: int) -> Non
     agrees(REQUESTS[api], [load_request_schema(api, version) for version in versions], len(versions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
 def test_requests_written_by_kio_are_read(api: int, version: int) -> None:
     schema = load_request_schema(api, version)

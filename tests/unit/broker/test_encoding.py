@@ -39,6 +39,7 @@ def fields(message: Any, chance: Random) -> Any:
     return {**values, "of_another_version": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
 def test_answers_equal_those_that_kio_writes(api: int, version: int) -> None:
     schema = load_response_schema(api, version)

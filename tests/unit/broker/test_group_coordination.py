@@ -395,6 +395,7 @@ def test_a_group_moves_although_a_lease_reply_was_lost(lost: str) -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_sessions_expire_and_idle_groups_need_no_timer(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []

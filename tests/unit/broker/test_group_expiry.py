@@ -197,6 +197,7 @@ def test_a_group_without_a_stored_time_starts_its_expiry_now() -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["save_group", "delete_group"])
 def test_an_unexpected_error_stops_no_background_task(broken: str) -> None:
     async def story() -> None:

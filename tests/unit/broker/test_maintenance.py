@@ -76,6 +76,7 @@ def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize(
     "broken", ["expire", "drop_ranges", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
@@ -113,6 +114,7 @@ def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], mon
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize("broken", ["b", "bc", "ab", "bcd"])
 def test_failing_topics_delay_no_other(broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:

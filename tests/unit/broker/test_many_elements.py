@@ -114,6 +114,7 @@ def test_a_repeated_partition_is_answered_once_from_its_last_offset() -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_produce_requests_wait_for_memory_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with broker() as asked:

@@ -138,6 +138,7 @@ def memory() -> Iterator[list[int]]:
     assert len(sizes) < 10 or sizes[-1] - sizes[4] < GROWTH, sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_mutated_frames_break_nothing(seed: int, memory: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     crashes: list[str] = []

@@ -4,6 +4,7 @@ deleted without a request."""
 import asyncio
 import copy
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     assert world.faults.log[before:] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(step, min_size=1, max_size=14))
 def test_any_history_converges_to_the_desired_state(steps: list[tuple[str, str, object]]) -> None:

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -235,6 +236,7 @@ def governor(topic: Manifest, section: str) -> str | None:
     return maintenance.get("policy")
 
 
+@pytest.mark.slow
 @settings(
     max_examples=settings().max_examples // 2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )

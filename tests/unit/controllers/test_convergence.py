@@ -41,6 +41,7 @@ def deleted_with_its_data(world: World) -> None:
 STORIES: list[Story] = [created, created_in_version_3, created_on_diskless_brokers, two_for_one_topic]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_a_second_reconcile_writes_nothing(story: Story) -> None:
     world = World()
@@ -72,6 +73,7 @@ async def calls_of(story: Story) -> tuple[int, World]:
     return world.faults.calls, world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_an_operator_killed_at_any_call_converges_to_the_same_state(story: Story, after_effect: bool) -> None:

@@ -31,6 +31,7 @@ async def prepared() -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("story", [asked_for, failing], ids=lambda story: story.__name__)
 async def test_an_operator_killed_at_any_call_runs_each_table_once(

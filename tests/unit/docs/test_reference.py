@@ -7,6 +7,7 @@ from hack import reference
 from tests import markdown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", reference.PAGES)
 def test_a_page_matches_the_code(page: str) -> None:
     assert reference.current(page) == reference.PAGES[page](), "run make generate"

@@ -115,6 +115,7 @@ def test_lines_of_prose_are_short(page: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
     wrong = [

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.unit.layout.sources import PRODUCT, files, tree
 
 LONGEST_CLASS = 400
@@ -12,6 +14,7 @@ KERNELS = {"_field", "_record", "find_entries"}
 """Functions of the compiled JSON reader. A call costs time for each record."""
 
 
+@pytest.mark.slow
 def test_no_class_is_longer_than_400_lines() -> None:
     long = {name for kind, name, lines, _ in _definitions() if kind is ast.ClassDef and lines > LONGEST_CLASS}
     assert long == set(), f"classes of more than {LONGEST_CLASS} lines"

@@ -134,6 +134,7 @@ def text_of(pairs: Any, ascii_only: bool, spaced: bool) -> Any:
     return f"{{{members}}}".encode("utf-8", "surrogatepass")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()) | st.none() | st.binary(max_size=8), max_size=6)
 )
@@ -151,6 +152,7 @@ def test_both_decoders_agree_if_unknown_fields_are_rejected(inputs: Any) -> None
 NUMBER_CHARACTERS = "0123456789.eE+-"
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.text(NUMBER_CHARACTERS, min_size=1, max_size=12) | st.floats().map(repr) | decimals, min_size=1, max_size=20
@@ -217,6 +219,7 @@ def mutated(original: bytes, chance: random.Random) -> Any:
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_both_decoders_agree_on_mutated_records(seed: int) -> None:
     chance = random.Random(seed)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 USE = """
 import pyarrow as pa
@@ -37,6 +39,7 @@ def python(*arguments: Any, **environment: Any) -> None:
     subprocess.run([sys.executable, *arguments], env=base | {"PYTHONPATH": path} | environment, check=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
     """The code is compiled from the files that hack/images copies into the build, and from no others."""
     package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))

@@ -67,6 +67,7 @@ works = st.builds(
 )
 
 
+@pytest.mark.slow
 @seed(1)
 @given(tables(), works)
 def test_a_plan_takes_each_old_file_once_within_partition_and_spec(files: list[DataFile], work: CompactionWork) -> None:
@@ -82,6 +83,7 @@ def test_a_plan_takes_each_old_file_once_within_partition_and_spec(files: list[D
         assert list(group.files) == sorted(group.files, key=lambda file: (file.added_ms, file.path))
 
 
+@pytest.mark.slow
 @seed(2)
 @given(tables(), works, st.randoms(use_true_random=False))
 def test_a_plan_does_not_depend_on_the_order_of_files(
@@ -92,6 +94,7 @@ def test_a_plan_does_not_depend_on_the_order_of_files(
     assert plan(other, work, NOW) == plan(files, work, NOW)
 
 
+@pytest.mark.slow
 @seed(3)
 @given(tables(), works)
 def test_every_group_improves_its_files(files: list[DataFile], work: CompactionWork) -> None:
@@ -113,6 +116,7 @@ def test_every_group_improves_its_files(files: list[DataFile], work: CompactionW
                 assert work.everything
 
 
+@pytest.mark.slow
 @seed(4)
 @given(tables(), works)
 def test_every_worn_file_in_reach_is_rewritten(files: list[DataFile], work: CompactionWork) -> None:
@@ -122,6 +126,7 @@ def test_every_worn_file_in_reach_is_rewritten(files: list[DataFile], work: Comp
             assert file.path in taken
 
 
+@pytest.mark.slow
 @seed(5)
 @given(tables(), works)
 def test_large_clean_files_may_be_omitted(files: list[DataFile], work: CompactionWork) -> None:
@@ -162,6 +167,7 @@ def applied(
     return out
 
 
+@pytest.mark.slow
 @seed(6)
 @given(
     st.integers(0, 2**32),
@@ -204,6 +210,7 @@ def test_small_files_are_bounded_and_rewrites_logarithmic(chance: int, size: int
     assert plan(files, WORK, now + DAY + GRACE) == ()
 
 
+@pytest.mark.slow
 @seed(7)
 @given(tables(), works)
 def test_repeated_plans_come_to_an_end(files: list[DataFile], work: CompactionWork) -> None:
