@@ -37,6 +37,7 @@ def test_a_crd_reads_back_unchanged(crd: crds.Manifest) -> None:
     assert yaml.safe_load(generated()[path]) == crd
 
 
+@pytest.mark.slow
 def test_generate_writes_stale_files_and_check_only_reports_them(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "firn", tmp_path / "firn", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "hack").mkdir()

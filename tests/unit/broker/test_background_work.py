@@ -32,6 +32,7 @@ WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WORK)
 def test_background_work_continues_after_an_unexpected_error(what: str) -> None:
     async def story() -> None:

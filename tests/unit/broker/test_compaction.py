@@ -299,6 +299,7 @@ def test_a_partition_that_fails_to_compact_is_reported(why: str) -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reserve", "put", "before", "after"])
 def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:

@@ -108,6 +108,7 @@ def agrees(record: Any, schemas: list[Any], served: int) -> None:
             agrees(part, [nested_entity(annotation) for annotation, _ in definitions], len(definitions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", REQUESTS)
 def test_a_request_record_declares_fields_as_kafka_defines_them(api: int) -> None:
     versions = [version for key, version in VERSIONS if key == api]
@@ -131,6 +132,7 @@ def test_requests_written_by_kio_are_read(api: int, version: int) -> None:
             assert message_reader.decode(REQUESTS[api], api, version, memoryview(unknown), 0) == request
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(50))
 def test_a_mutated_request_is_read_or_malformed(seed: int) -> None:
     chance = Random(seed)

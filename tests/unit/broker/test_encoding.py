@@ -65,6 +65,7 @@ def test_an_impossible_answer_raises(broken: Mapping[str, Any], error: type[Exce
         encode(METADATA, 9, {**whole, "brokers": [{"node_id": 1, "port": 2}]})
 
 
+@pytest.mark.slow
 def test_encoding_a_long_answer_yields_to_other_tasks() -> None:
     async def story() -> None:
         async with broker() as asked:

@@ -92,6 +92,7 @@ def test_a_group_without_a_completed_rebalance_leaves_nothing() -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "consumer", "classic"])
 def test_an_unused_group_expires_with_its_offsets(kind: str) -> None:
     async def story() -> None:

@@ -135,6 +135,7 @@ def test_kio_reads_a_fetch_answer(version: int, isolation: int) -> None:
     assert full.aborted_transactions == (() if isolation else None)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=120), st.integers(0, 11), st.integers(4, 16))
 def test_any_bytes_are_read_or_malformed(data: bytes, produce_version: int, fetch_version: int) -> None:
     for read, version in ((produce.read, produce_version), (fetch.read, fetch_version)):

@@ -52,6 +52,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
     return records
 
 
+@pytest.mark.slow
 @given(logs(), st.booleans(), st.integers(1, 2000))
 def test_only_the_newest_record_of_each_key_is_read(log: list[Record], compressed: bool, size: int) -> None:
     newest = Newest(ROOM)

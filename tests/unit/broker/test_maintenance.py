@@ -57,6 +57,7 @@ def test_one_round_works_off_a_backlog_of_many_steps(bound: str) -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         shared = Shared()

@@ -177,6 +177,7 @@ def test_any_broker_answers_offset_fetches_without_a_member() -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_producers_get_reserved_ids_in_an_outage() -> None:
     async def story() -> None:
         shared = Shared()

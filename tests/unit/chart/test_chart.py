@@ -237,6 +237,7 @@ def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
     assert generated == wanted
 
 
+@pytest.mark.slow
 def test_production_bundles_no_store() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     assert not {item["kind"] for item in objects} & {"StatefulSet", "Job"}
@@ -398,6 +399,7 @@ def test_pull_secrets_reach_every_pod() -> None:
 # CRDs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_chart_installs_the_crds_and_keeps_them(kind: str) -> None:
     crd = find_object(manifests(render(IMAGES)), "CustomResourceDefinition", f"{kind}.firn.dev")

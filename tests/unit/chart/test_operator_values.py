@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -105,6 +106,7 @@ group = some(
 
 
 # No shrinking, because each example is a run of Helm.
+@pytest.mark.slow
 @settings(
     max_examples=10,
     deadline=None,

@@ -86,6 +86,7 @@ async def test_an_operator_killed_at_any_call_converges_to_the_same_state(story:
         assert world.state() == undisturbed.state(), f"killed at call {number}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 async def test_an_operator_killed_during_a_deletion_leaves_nothing(after_effect: bool) -> None:
     number = 0

@@ -69,6 +69,7 @@ def outline(world: World) -> Any:
     return topics, said
 
 
+@pytest.mark.slow
 async def test_a_second_reconcile_and_a_new_process_write_nothing() -> None:
     world = await prepared()
     asked_for(world)

@@ -94,6 +94,7 @@ async def test_a_missing_policy_is_reported_and_used_when_it_appears() -> None:
     assert governing(world) == ("later", "NamedByTopic")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "spec", "reason", "field"),
     [

@@ -75,6 +75,7 @@ async def test_metrics_name_a_policy_before_its_first_run_ends(monkeypatch: pyte
     assert set(counted) == {(COMPACTION, "demo", "policy")}
 
 
+@pytest.mark.slow
 async def test_small_tables_share_runs_up_to_the_limit_of_a_policy() -> None:
     topics = tuple(gen.topic(f"t{number:02}") for number in range(50))
     world = await world_with(gen.policy(run={"maxConcurrent": 2}, **ALL), topics=topics)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from firn.model import names
 from firn_controllers.ports import Manifest
 from tests import gen
@@ -169,6 +171,7 @@ async def test_a_paused_policy_is_not_reconciled_until_it_resumes() -> None:
     assert "Paused" not in world.conditions("policy", kind=COMPACTION)
 
 
+@pytest.mark.slow
 async def test_debt_makes_a_table_due_at_most_once_per_min_interval() -> None:
     world = await world_with(gen.policy(triggers={"smallFiles": 10, "minInterval": "10m"}, **ALL))
     world.owes(**MANY)

@@ -109,6 +109,7 @@ def pausing(live: Manifest) -> None:
     live["metadata"].setdefault("annotations", {})[names.PAUSE] = "true"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("withdraw", "again"),
     [

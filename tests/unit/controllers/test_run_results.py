@@ -24,6 +24,7 @@ from tests.unit.controllers.policy_stage import (
 )
 
 
+@pytest.mark.slow
 async def test_both_statuses_report_a_failure_until_a_run_succeeds() -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
     world.maintainer.says[UID] = {"outcome": "Failed", "reason": "CatalogUnreachable", "message": "nobody answers"}

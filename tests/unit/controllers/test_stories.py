@@ -420,6 +420,7 @@ async def failing(*topics: str) -> World:
     return world
 
 
+@pytest.mark.slow
 async def test_a_table_is_ready_soon_after_its_object_store_recovers() -> None:
     world = await failing("flights")
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
@@ -430,6 +431,7 @@ async def test_a_table_is_ready_soon_after_its_object_store_recovers() -> None:
     assert world.conditions()["TableReady"] == ("True", "Created")
 
 
+@pytest.mark.slow
 async def test_a_topic_is_ready_soon_after_access_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     describe = world.topics.describe
@@ -476,6 +478,7 @@ async def test_a_created_topic_that_brokers_do_not_list_can_be_suspended(
     assert world.conditions()["TopicReady"] == ("True", "Created")
 
 
+@pytest.mark.slow
 async def test_the_first_table_that_recovers_wakes_the_others() -> None:
     world = await failing("flights", "second", "third")
     world.tables.store_problem = None
@@ -501,6 +504,7 @@ class Swallowing:
         return await self._ensure(*arguments)
 
 
+@pytest.mark.slow
 async def test_only_one_reconcile_at_a_time_tries_a_failed_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await failing("flights", "second")
     store = Swallowing(world, monkeypatch)
@@ -515,6 +519,7 @@ async def test_only_one_reconcile_at_a_time_tries_a_failed_object_store(monkeypa
     assert store.tries == 2
 
 
+@pytest.mark.slow
 async def test_recovered_brokers_do_not_bypass_a_failed_object_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_pages_have_examples_of_each_kind() -> None:
     assert kinds.count("resource") >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [pytest.param(example, id=example.place) for example in EXAMPLES])
 def test_an_example_is_accepted(example: Example) -> None:
     value = example.value

@@ -28,6 +28,7 @@ def test_each_term_has_one_row() -> None:
     assert len(terms) == len(set(terms))
 
 
+@pytest.mark.slow
 def test_names_in_the_last_column_exist_in_the_code(code: str) -> None:
     wrong = [
         f"{row['term']}: {name}"

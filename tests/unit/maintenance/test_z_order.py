@@ -39,6 +39,7 @@ def test_an_empty_table_has_no_keys() -> None:
     assert interleave([NOTHING, NOTHING]) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=3000))
 def test_ranks_follow_values_and_fit(values: list[float]) -> None:
     array = np.array(values)

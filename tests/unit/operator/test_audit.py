@@ -249,6 +249,7 @@ def test_rows_that_retention_may_have_removed_are_unproved(live: Live) -> None:
     assert "retention removes rows" in note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "exact"),
     [

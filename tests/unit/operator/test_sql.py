@@ -54,6 +54,7 @@ def lake(tmp_path: Path) -> Lake:
     return opened_lake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [

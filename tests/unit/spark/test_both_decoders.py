@@ -143,6 +143,7 @@ def test_both_decoders_agree_on_any_object(inputs: Any) -> None:
     check(inputs)
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()), max_size=6))
 @settings(max_examples=50 if SEEDS == 4 else 2000, deadline=None)
 def test_both_decoders_agree_if_unknown_fields_are_rejected(inputs: Any) -> None:

@@ -150,6 +150,7 @@ def test_large_records_and_empty_batches_are_decoded() -> None:
     assert decoder().decode(fetched([])).rows.num_rows == 0
 
 
+@pytest.mark.slow
 def test_bad_records_do_not_change_the_order_of_good_ones() -> None:
     values = [
         json.dumps({"a": n}).encode() if n % 7 else json.dumps({"a": n, "b": "\\ud800"}).encode() for n in range(100)

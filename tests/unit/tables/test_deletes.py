@@ -97,6 +97,7 @@ def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition(everywh
     assert [file.delete_files for file in with_deletes] == [1, 1 if everywhere else 0]
 
 
+@pytest.mark.slow
 def test_many_deletes_over_many_files_are_matched_fast() -> None:
     files = [data(f"f{n}", n) for n in range(20_000)]
     deletes = [DeleteFile(1, n, 0, "p", equality=True, added_ms=n) for n in range(20_000)]
