@@ -22,7 +22,7 @@ LONG = "FIRN_LONG" in os.environ
 settings.register_profile(
     "firn",
     deadline=None,
-    max_examples=2000 if LONG else 40,
+    max_examples=2000 if LONG else 100,
     derandomize=not LONG,
     suppress_health_check=[HealthCheck.too_slow],
 )

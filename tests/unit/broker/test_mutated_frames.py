@@ -29,7 +29,7 @@ from tests.unit.broker.test_decoding import SAMPLES, sample, written
 from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Asked, broker, create
 
-SEEDS = 1000 if os.environ.get("FIRN_LONG") else 25
+SEEDS = 1000 if os.environ.get("FIRN_LONG") else 50
 FRAMES = 1000
 """Number of frames for each seed, and so for each broker."""
 PRODUCE = 0

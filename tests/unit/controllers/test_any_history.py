@@ -147,7 +147,7 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 2, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=settings().max_examples // 3, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(step, min_size=1, max_size=14))
 def test_any_history_converges_to_the_desired_state(steps: list[tuple[str, str, object]]) -> None:
     asyncio.run(run(steps))

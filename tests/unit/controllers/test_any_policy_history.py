@@ -238,7 +238,7 @@ def governor(topic: Manifest, section: str) -> str | None:
 
 @pytest.mark.slow
 @settings(
-    max_examples=settings().max_examples // 2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+    max_examples=settings().max_examples // 3, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 @given(st.sampled_from([[], BUSY]), st.lists(step, min_size=1, max_size=14))
 def test_any_history_converges_to_the_desired_state(

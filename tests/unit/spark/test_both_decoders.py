@@ -138,14 +138,14 @@ def text_of(pairs: Any, ascii_only: bool, spaced: bool) -> Any:
 @given(
     st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()) | st.none() | st.binary(max_size=8), max_size=6)
 )
-@settings(max_examples=100 if SEEDS == 4 else 5000, deadline=None)
+@settings(max_examples=300 if SEEDS == 4 else 5000, deadline=None)
 def test_both_decoders_agree_on_any_object(inputs: Any) -> None:
     check(inputs)
 
 
 @pytest.mark.slow
 @given(st.lists(st.builds(text_of, objects, st.booleans(), st.booleans()), max_size=6))
-@settings(max_examples=50 if SEEDS == 4 else 2000, deadline=None)
+@settings(max_examples=100 if SEEDS == 4 else 2000, deadline=None)
 def test_both_decoders_agree_if_unknown_fields_are_rejected(inputs: Any) -> None:
     check(inputs, refuse_unknown=True)
 
@@ -159,7 +159,7 @@ NUMBER_CHARACTERS = "0123456789.eE+-"
         st.text(NUMBER_CHARACTERS, min_size=1, max_size=12) | st.floats().map(repr) | decimals, min_size=1, max_size=20
     )
 )
-@settings(max_examples=60 if SEEDS == 4 else 5000, deadline=None)
+@settings(max_examples=200 if SEEDS == 4 else 5000, deadline=None)
 def test_both_decoders_agree_on_any_number_in_any_field(numbers: Any) -> None:
     for name in ("small", "big", "single", "double", "at", "price", "huge", "unknown", "text"):
         check([f'{{"{name}": {number}}}'.encode() for number in numbers])
