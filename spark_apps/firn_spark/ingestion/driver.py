@@ -53,7 +53,8 @@ class Driver:
         self.metrics = Metrics()
         self._kafkas: dict[str, Kafka] = {}
         self._lock = threading.Lock()
-        tables = Tables(Catalogs(spark, settings))
+        self._catalogs = Catalogs(spark, settings)
+        tables = Tables(self._catalogs)
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         executors = settings.executors
@@ -107,6 +108,7 @@ class Driver:
             code = self.loop.run()
         finally:
             self.server.stop()
+            self._catalogs.close()
         gone = code is ExitCode.TEMPORARY and not session.running(self._spark)
         return ExitCode.OUT_OF_MEMORY if gone and session.heap_exhausted() else code
 

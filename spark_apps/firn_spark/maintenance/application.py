@@ -73,7 +73,8 @@ class Run:
         self._spark = spark
         self._points = points or Failpoints()
         self._leases = leases
-        self._tables = Tables(Catalogs(spark, run))
+        self._catalogs = Catalogs(spark, run)
+        self._tables = Tables(self._catalogs)
         self.stop = Stop(spark.sparkContext.cancelAllJobs)
         self._reports: dict[str, TableReport] = {
             work.uid: TableReport(uid=work.uid, begun=False, message="the run did not start on this table")
@@ -84,7 +85,7 @@ class Run:
         self._tasks = run.cores if executors is None else executors.instances * executors.cores
 
     def work(self) -> ExitCode:
-        """Work on all tables, at most `MaintenanceRun.cores` of them at a time."""
+        """Work on all tables, at most `MaintenanceRun.cores` of them at a time, then close the catalogs."""
         left = self.run.deadline_ms
         if self.run.until_ms is not None:
             # Earlier attempts, and the wait for a node or an image, have used up part of the time.
@@ -101,6 +102,7 @@ class Run:
                 list(tables.map(lambda work: self._table(work, workers), self.run.tables))
         finally:
             deadline.cancel()
+            self._catalogs.close()
         return self.code()
 
     def report(self) -> RunReport:

@@ -13,6 +13,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection
 from firn_spark.credentials import read_secret
+from firn_spark.tables.java_errors import JAVA_ERRORS
 
 log = structlog.get_logger()
 
@@ -127,6 +128,15 @@ class Catalogs:
         with self._opening[name]:
             if self._open.get(name) is opened:
                 del self._open[name]
+
+    def close(self) -> None:
+        """Close the catalogs, with their connections. A catalog that does not close is logged."""
+        while self._open:
+            name, catalog = self._open.popitem()
+            try:
+                catalog.close()
+            except (*JAVA_ERRORS, OSError) as error:
+                log.warning("catalog cannot be closed", catalog=name, error=str(error))
 
     def _build(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(name, properties, self._hadoop)

@@ -63,7 +63,8 @@ class World(AbstractContextManager["World"]):
         self.settings = settings.model_copy(update={"jobs_directory": str(self.jobs_directory)})
         self.broker = broker
         self.spark = spark
-        self.tables = Tables(Catalogs(spark, settings))
+        self.catalogs = Catalogs(spark, settings)
+        self.tables = Tables(self.catalogs)
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self.producer = Producer(
             {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "message.max.bytes": 2_000_000}
@@ -71,12 +72,17 @@ class World(AbstractContextManager["World"]):
         self.drivers: list[tuple[Driver, threading.Thread]] = []
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            self.catalogs.close()
 
     def add_catalog(self, name: str, connection: CatalogConnection) -> None:
         """Add a catalog for drivers that start later, and for the reads of this test."""
         self.settings = self.settings.model_copy(update={"catalogs": {**self.settings.catalogs, name: connection}})
-        self.tables = Tables(Catalogs(self.spark, self.settings))
+        self.catalogs.close()
+        self.catalogs = Catalogs(self.spark, self.settings)
+        self.tables = Tables(self.catalogs)
         for key, setting in catalog_conf(self.settings).items():
             self.spark.conf.set(key, setting)
         # Opened here before a driver does, because two first openers of a database race to create its tables.

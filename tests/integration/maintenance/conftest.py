@@ -8,6 +8,8 @@ import pytest
 from firn.model.jobs import CatalogConnection
 from firn.model.maintenance import MaintenanceRun
 from firn_spark import session
+from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.java_tables import Tables
 from tests.integration.maintenance.lake import CATALOG, Lake
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.s3 import S3, s3
@@ -58,6 +60,14 @@ def spark(contract: MaintenanceRun) -> Iterator[object]:
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def tables(contract: MaintenanceRun, spark: object) -> Iterator[Tables]:
+    # One catalog for all tests: PostgreSQL takes 100 connections.
+    catalogs = Catalogs(spark, contract)
+    yield Tables(catalogs)
+    catalogs.close()
+
+
 @pytest.fixture
-def lake(contract: MaintenanceRun, spark: object, storage: S3, tmp_path: Path) -> Lake:
-    return Lake(contract, spark, storage, tmp_path)
+def lake(contract: MaintenanceRun, spark: object, tables: Tables, storage: S3, tmp_path: Path) -> Lake:
+    return Lake(contract, spark, tables, storage, tmp_path)

@@ -18,7 +18,6 @@ from firn.tables import rows
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.leases import Files, Leases
-from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer, newest, read_landed
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
@@ -52,7 +51,7 @@ class Topic:
             record_schema=RecordSchema(format="Json", fields=FIELDS), table=TableTarget(**table), freshness_ms=1000,
         )  # fmt: skip
         self.lake = lake
-        self.tables = Tables(Catalogs(lake.spark, lake.contract))
+        self.tables = lake.tables
         self.table = self.tables.ensure(self.job)
         self.committer = Committer(self.tables, f"writer/{name}", Failpoints())
         self.spec = self.tables.spec(self.table)
@@ -150,11 +149,12 @@ class Topic:
 class Lake:
     """The lake of one test."""
 
-    def __init__(self, contract: MaintenanceRun, spark: Any, storage: S3, directory: Path) -> None:
+    def __init__(self, contract: MaintenanceRun, spark: Any, tables: Tables, storage: S3, directory: Path) -> None:
         self.contract = contract.model_copy(
             update={"name": f"run-{uuid.uuid4().hex[:8]}", "leases_directory": str(directory / "leases")}
         )
         self.spark = spark
+        self.tables = tables
         self.storage = storage
         self.directory = directory
         self.suffix = uuid.uuid4().hex[:8]

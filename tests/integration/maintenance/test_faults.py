@@ -231,7 +231,9 @@ def test_two_concurrent_runs_without_leases_lose_no_row(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(6)
     first = lake.prepare(topic.work(**ALL))
-    other = Lake(lake.contract, lake.spark, lake.storage, lake.directory / "elsewhere").prepare(topic.work(**ALL))
+    other = Lake(lake.contract, lake.spark, lake.tables, lake.storage, lake.directory / "elsewhere").prepare(
+        topic.work(**ALL)
+    )
     threads = [threading.Thread(target=run.work) for run in (first, other)]
     for thread in threads:
         thread.start()

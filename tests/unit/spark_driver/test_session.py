@@ -207,3 +207,19 @@ def test_a_catalog_that_lost_its_connection_is_reopened_once() -> None:
     # Another thread that still has the first one reports the same error later.
     opened.forget("lake", first)
     assert opened.get("lake") is second
+
+
+def test_a_catalog_is_closed_once_and_a_refusal_is_not_raised() -> None:
+    class Opened:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+            raise Refusal("the connection is gone")
+
+    opened = Opened()
+    lake = catalogs([opened])
+    lake.get("lake")
+    lake.close()
+    lake.close()
+    assert opened.closed == 1
