@@ -11,6 +11,7 @@ from tests.e2e.topics import LONG, Produce, await_ready, await_rows, numbered, r
 BATCH = 200
 BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if LONG else "12"))
 FAULTS = 7 if LONG else 4
+"""Killed pods. The producer writes until the last one is replaced, and at least ``BATCHES`` batches."""
 
 
 def kill(pod: str) -> None:
@@ -25,40 +26,37 @@ def test_killed_processes_lose_and_duplicate_no_record(namespace: str, produce: 
     apply(topic_manifest("numbered", namespace, partitions=3))
     topic = await_ready("numbered", namespace)
     problems: list[BaseException] = []
+    finish = threading.Event()
+    written = 0
 
     def write() -> None:
+        nonlocal written
         try:
-            for batch in range(BATCHES):
-                produce(topic, numbered(batch * BATCH, BATCH))
+            while written < BATCHES or not finish.is_set():
+                produce(topic, numbered(written * BATCH, BATCH))
+                written += 1
         except BaseException as error:
             problems.append(error)
 
     chance = random.Random(20_261_121)
     writer = threading.Thread(target=write)
     writer.start()
-    faults = 0
     victims = ["firn-ingest-default-0", "firn-broker-classic-0", "operator"]
-    while writer.is_alive():
-        victim = victims[faults % 3] if faults < 3 else chance.choice(victims[:2])
-        say(f"kill {victim}")
-        if victim == "operator":
-            kubectl(
-                "-n",
-                SYSTEM,
-                "delete",
-                "pod",
-                "-l",
-                "app.kubernetes.io/component=operator",
-                "--grace-period=0",
-                "--force",
-            )
-        else:
-            kill(victim)
-        faults += 1
-        writer.join(timeout=chance.uniform(5, 15) if faults < FAULTS else None)
+    try:
+        for number in range(FAULTS):
+            victim = victims[number] if number < 3 else chance.choice(victims[:2])
+            say(f"kill {victim}")
+            if victim == "operator":
+                operator = ["-l", "app.kubernetes.io/component=operator"]
+                kubectl("-n", SYSTEM, "delete", "pod", *operator, "--grace-period=0", "--force")
+            else:
+                kill(victim)
+            writer.join(timeout=chance.uniform(5, 15))
+    finally:
+        finish.set()
+        writer.join()
     assert not problems, problems
-    assert faults >= 3
-    total = BATCH * BATCHES
+    total = BATCH * written
     table = topic["status"]["table"]["identifier"]
     await_rows(table, total, timeout=300)
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == [

@@ -3,7 +3,7 @@
 import json
 
 from hack import quickstart
-from hack.quickstart import apply, get
+from hack.quickstart import SYSTEM, apply, get, kubectl
 from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 
@@ -26,6 +26,14 @@ def test_a_topic_has_a_table_before_the_first_record(namespace: str) -> None:
     topic = await_ready("empty", namespace)
     assert rows(f"select count(*) as n from {topic['status']['table']['identifier']}") == [{"n": 0}]
     await_condition("empty", namespace, "Fresh", "Unknown", "NoRecords")
+
+
+def test_the_driver_maps_the_class_archive_of_its_image(namespace: str) -> None:
+    apply(topic_manifest("mapped", namespace))
+    await_ready("mapped", namespace)
+    find = "grep -l /opt/firn/classes.jsa /proc/[0-9]*/maps"
+    pod = ("-n", SYSTEM, "exec", "firn-ingest-default-0", "--", "sh", "-c")
+    assert kubectl(*pod, find, check=False).strip(), "no process maps it: the class path may differ from the build's"
 
 
 def test_bad_records_become_dead_letters_with_bytes_and_reason(namespace: str, produce: Produce) -> None:

@@ -1,8 +1,8 @@
 """Write an archive of the Java classes that a Spark application of Firn loads: class_archive.py FILE [JAR...]
 
-A JVM that maps the archive at its start does not read, check and link these classes again. A driver and a maintenance run live
-for a short time after their start, so this is a large part of their CPU time. The archive fits one Java, one class path and
-the present files of the class path; a JVM with others ignores it. `JAR...` come before Spark's own jars on the class path.
+A JVM that maps the archive at its start does not read, verify and link these classes again. That work is a large part of
+the CPU time of a maintenance run and of a driver's start. The archive fits one Java, one class path and the present files
+of the class path. A JVM with others ignores the archive. `JAR...` come before Spark's own jars on the class path.
 Source: JDK 17, "Application Class-Data Sharing", https://openjdk.org/jeps/350.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -33,7 +34,7 @@ CONF = {
 
 
 def use(spark: SparkSession) -> None:
-    """Load the classes: write, change, read and maintain a table, run Python tasks, open a catalog and a store that do not answer."""
+    """Write, read and maintain a table, run Python tasks, and open catalogs and a store that do not answer, to load their classes."""
     spark.sparkContext.setLogLevel("OFF")
     spark.sql("CREATE TABLE lake.a.t (id bigint, day date, v string) USING iceberg PARTITIONED BY (days(day))")
     spark.sql("INSERT INTO lake.a.t VALUES (1, date '2026-01-01', 'x'), (2, date '2026-01-02', 'x')")
@@ -84,7 +85,9 @@ def main() -> None:
         # The JVM ends when its input does, and writes the archive as it ends.
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait()
+        code = gateway.proc.wait()
+    if code or not Path(file).exists():
+        sys.exit(f"class_archive.py: the JVM ended with code {code} and did not write {file}; see its output above")
 
 
 if __name__ == "__main__":
