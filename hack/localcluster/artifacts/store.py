@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from hack.support.content import files_below, locked
+from hack.support.content import locked
 from hack.support.places import cache_directory
 
 _REFERENCE = "org.opencontainers.image.ref.name"
@@ -97,7 +97,7 @@ class Store:
         """Add an image that has the layers of `onto` and one more: the files of `directory` at `place`, owned by root."""
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as archive:
-            for file in files_below(directory):
+            for file in sorted(each for each in directory.rglob("*") if each.is_file()):
                 mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
                 _add(archive, f"{place.strip('/')}/{file.relative_to(directory)}", file.read_bytes(), mode)
         content = layer.getvalue()

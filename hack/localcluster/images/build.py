@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -38,6 +40,10 @@ CODE = "/opt/firn/app"
 """The directory of the project's code in an image. The last layer has only this directory."""
 
 
+PYTHON = (3, 11)
+"""The version of Python in the images. Another version cannot write its bytecode."""
+
+
 @dataclass(frozen=True)
 class Image:
     """An image: the directory of its Dockerfile, the other files of its context, and its named contexts."""
@@ -56,7 +62,7 @@ class Image:
 
     def tag(self) -> str:
         """Return the hash of all content."""
-        return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag())
+        return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag(), f"bytecode of {PYTHON}")
 
     def runtime_tag(self) -> str:
         """Return the hash of all content except the code."""
@@ -72,9 +78,21 @@ class Image:
                 copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, copy)
+        self._compile(target / "app")
         for each in [target, *target.rglob("*")]:
             each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
             os.utime(each, (0, 0))
+
+    def _compile(self, code: Path) -> None:
+        """Add bytecode of the code, because a pod cannot write it. Each process would compile the code again at its start."""
+        if self.code and sys.version_info[:2] == PYTHON:
+            compileall.compile_dir(
+                code,
+                quiet=2,
+                stripdir=str(code),
+                prependdir=CODE,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+            )
 
 
 def _program(name: str) -> Callable[[], Path]:

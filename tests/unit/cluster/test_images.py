@@ -2,6 +2,8 @@
 
 import io
 import json
+import marshal
+import sys
 import tarfile
 from pathlib import Path
 
@@ -96,6 +98,32 @@ def test_a_tag_depends_on_code_and_dockerfile(tmp_path: Path, monkeypatch: pytes
     chosen.stage(context)
     assert (context / "app" / "firn" / "file").read_text() == "y"
     assert (context / "requirements.txt").read_text() == "kopf==2"
+
+
+def test_the_code_of_an_image_has_its_bytecode(
+    store: Store, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "PYTHON", sys.version_info[:2])
+    context = tmp_path / "context"
+    context.mkdir()
+    image("firn-operator").stage(context)
+    store.add_program("localhost/runtime:1", program)
+    store.append("localhost/firn:1", "localhost/runtime:1", context / "app", "/opt/firn/app")
+    [_, code, *_] = store.blobs_of("localhost/firn:1")
+    with tarfile.open(store.blobs / code) as files:
+        file = files.extractfile(f"opt/firn/app/firn/model/__pycache__/names.{sys.implementation.cache_tag}.pyc")
+        assert file is not None
+        bytecode = file.read()
+    assert int.from_bytes(bytecode[4:8], "little") == 0b01, "Python would compare it with the source (PEP 552)"
+    assert marshal.loads(bytecode[16:]).co_filename == "/opt/firn/app/firn/model/names.py"
+
+
+def test_the_code_of_an_image_has_no_bytecode_of_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "PYTHON", (2, 7))
+    image("firn-operator").stage(tmp_path)
+    assert not list(tmp_path.rglob("*.pyc"))
 
 
 def test_another_version_of_kafka_is_another_image() -> None:
