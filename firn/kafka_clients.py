@@ -5,6 +5,12 @@ from collections.abc import Callable
 
 from firn.model.jobs import KafkaConnection
 
+RECONNECT_MS = 1_000
+"""Milliseconds before the first reconnect.
+
+While no broker is reachable, librdkafka begins again at the bootstrap servers (KIP-899) and forgets how often it has tried. With its
+default of 100 ms, a client asks for the address of a bootstrap server 16 times a second.
+"""
 _CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
 """Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""
 
