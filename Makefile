@@ -8,6 +8,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements
 CLASSES := $(VENV)/classes.jsa
+KAFKA_CLASSES := $(VENV)/kafka.jsa
 DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/.requirements
 DOCS_VENV := .venv-docs
@@ -91,11 +92,15 @@ lock: venv ## compile requirements/*.in to hashed requirements/*.txt
 .PHONY: setup
 setup: ## the Python environment, tools, images and a running cluster
 	@$(MAKE) --no-print-directory -j2 venv cluster
-	@$(MAKE) --no-print-directory $(CLASSES)
+	@$(MAKE) --no-print-directory $(CLASSES) $(KAFKA_CLASSES)
 
 $(CLASSES): $(STAMP) hack/images/spark/class_archive.py hack/images/jars/pom.xml
 	@echo "classes: writing the archive of classes for Spark in tests"
 	@$(PYTHON) hack/images/spark/class_archive.py $@ $$(PYTHONPATH=.:spark_apps $(PYTHON) -m tests.servers.spark) >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
+
+$(KAFKA_CLASSES): $(STAMP) tests/servers/kafka.py hack/images/jars/pom.xml
+	@echo "classes: writing the archive of classes for Kafka in tests"
+	@rm -f $@ && PYTHONPATH=. $(PYTHON) -m tests.servers.kafka $@
 
 .PHONY: cluster
 cluster: ## tools, images and a running cluster

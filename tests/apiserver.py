@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
+import yaml
 
 from hack.localcluster.artifacts import tools
+from hack.support.places import REPOSITORY
 
 Manifest = dict[str, Any]
 TOKEN = "test-administrator"
@@ -82,6 +84,26 @@ class ApiServer:
                 return False
             raise
         return True
+
+
+SYSTEM, DEMO = "firn-system", "demo"
+"""Namespaces of `prepared`: the operator's and a user's."""
+
+
+@contextmanager
+def prepared() -> Iterator[ApiServer]:
+    """Start one with the project's CRDs and the namespaces `SYSTEM` and `DEMO`."""
+    with running() as server:
+        install_crds(server)
+        for namespace in (SYSTEM, DEMO):
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        yield server
+
+
+def install_crds(server: ApiServer) -> None:
+    """Apply the CRDs of the repository."""
+    for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
+        server.install(yaml.safe_load(file.read_text()))
 
 
 @contextmanager

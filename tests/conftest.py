@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import skips
+from tests import apiserver, skips
+from tests.apiserver import ApiServer
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
@@ -99,6 +100,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """Run one Kafka for all tests of a process. Each test uses topic names of its own."""
     directory = tmp_path_factory.mktemp("kafka") / "broker"
     with kafka(directory, secure=True, message__max__bytes="2000000", log__cleaner__backoff__ms="500") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    """Run one API server for the tests of a process that change only objects of their own."""
+    with apiserver.prepared() as server:
         yield server
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -20,22 +20,16 @@ from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.process import crd
 from tests import apiserver
-from tests.apiserver import ApiServer
+from tests.apiserver import SYSTEM, ApiServer
 from tests.servers.process import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SYSTEM = "firn-system"
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with apiserver.running() as running:
-        for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
-            running.install(yaml.safe_load(file.read_text()))
-        for namespace in (SYSTEM, "demo"):
-            running.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        yield running
+@pytest.fixture
+def server(api_server: ApiServer) -> ApiServer:
+    return api_server
 
 
 @pytest_asyncio.fixture

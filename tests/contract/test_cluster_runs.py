@@ -2,7 +2,7 @@
 
 Covers Jobs, termination messages of their pods, and the status of policies."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import yaml
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
@@ -26,12 +25,11 @@ from firn_controllers.ports import Cluster, Manifest
 from firn_operator.adapters.kube.api_client import Api, RateLimit, path
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
-from tests import apiserver, gen
-from tests.apiserver import ApiServer
+from tests import gen
+from tests.apiserver import SYSTEM, ApiServer
 from tests.fakes.cluster import FakeCluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SYSTEM = "firn-system"
 OWNER = Owner(SYSTEM, "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
 
 
@@ -47,15 +45,10 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with apiserver.running() as running:
-        for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
-            running.install(yaml.safe_load(file.read_text()))
-        for namespace in (SYSTEM, "demo"):
-            running.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        account = {"metadata": {"name": "firn-maintain"}}
-        running.call("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", account)
-        yield running
+def server(api_server: ApiServer) -> ApiServer:
+    account = {"metadata": {"name": "firn-maintain"}}
+    api_server.call("POST", f"/api/v1/namespaces/{SYSTEM}/serviceaccounts", account)
+    return api_server
 
 
 @pytest_asyncio.fixture(params=["fake", "kubernetes"])

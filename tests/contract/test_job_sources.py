@@ -13,7 +13,6 @@ from kubernetes import config as kube
 from firn.model import names
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn_spark.ingestion.jobs import JOB_KEY, DirectoryJobs, JobSource, KubernetesJobs
-from tests import apiserver
 from tests.apiserver import ApiServer
 from tests.servers.process import await_true
 
@@ -152,19 +151,13 @@ class KubernetesWriter:
         return KubernetesJobs(client.CoreV1Api(client.ApiClient(configuration)), self.namespace, group, self.resync)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with apiserver.running() as running:
-        yield running
-
-
 class TestKubernetesJobs(JobSourcesContract):
     @pytest.fixture
-    def writer(self, server: ApiServer) -> KubernetesWriter:
-        return KubernetesWriter(server)
+    def writer(self, api_server: ApiServer) -> KubernetesWriter:
+        return KubernetesWriter(api_server)
 
-    def test_a_closed_watch_restarts_with_a_new_list(self, server: ApiServer) -> None:
-        writer = KubernetesWriter(server, resync=1.0)
+    def test_a_closed_watch_restarts_with_a_new_list(self, api_server: ApiServer) -> None:
+        writer = KubernetesWriter(api_server, resync=1.0)
         source = writer.source("default")
         source.start()
         try:

@@ -3,7 +3,6 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from kubernetes import config as kube
 
 from firn.model.errors import FencedError, UnavailableError
 from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases, Record, Store
-from tests import apiserver
 from tests.apiserver import ApiServer
 from tests.fakes.clock import FakeClock
 from tests.servers.process import await_true
@@ -169,9 +167,8 @@ class TestFiles(StoreContract):
 
 class TestKubernetes(StoreContract):
     @pytest.fixture(scope="class")
-    def api(self) -> Iterator[client.CoordinationV1Api]:
-        with apiserver.running() as server:
-            yield coordination(server)
+    def api(self, api_server: ApiServer) -> client.CoordinationV1Api:
+        return coordination(api_server)
 
     @pytest.fixture
     def store(self, api: client.CoordinationV1Api) -> Store:

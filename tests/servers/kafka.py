@@ -1,7 +1,10 @@
 """Run Apache Kafka (KRaft, one node) on loopback from the published server jars, with or without TLS and SASL."""
 
+import functools
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,8 +63,10 @@ class Kafka:
         )
 
 
+ARCHIVE = Path(sys.prefix) / "kafka.jsa"
+"""The archive of Kafka's classes that `make setup` writes with this module. Small JVMs start slower without it."""
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Return flags of a JVM that starts fast and stays small."""
+"""Flags of a JVM that starts fast and stays small."""
 STOCK = (
     "-Xms1g",
     "-Xmx1g",
@@ -71,13 +76,15 @@ STOCK = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-"""Return the JVM flags of Kafka's own start script, for benchmarks."""
+"""The JVM flags of Kafka's own start script, for benchmarks."""
 
 
 def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str = "kafka") -> list[str]:
     """Return the command of a program in the published jars: those of the server, or those that ``jars`` names."""
     directory = cache() / "jars" / jars
     assert directory.is_dir(), f"{directory} is missing: run make setup"
+    if jars == "kafka" and flags == SMALL and ARCHIVE.exists():
+        flags = (*flags, f"-XX:SharedArchiveFile={ARCHIVE}")
     return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
 
 
@@ -125,18 +132,44 @@ def kafka(
     }
     file = directory / "server.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    if not (directory / "log").exists():
-        users = [f"SCRAM-SHA-512=[name={name},password={word}]" for name, word in
-                 ((USER, PASSWORD), (STRANGER, STRANGER_PASSWORD))] if secure else []  # fmt: skip
-        subprocess.run(
-            program("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(file),
-                  *(part for user in users for part in ("-S", user))),
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+    log = directory / "log"
+    if not log.exists():
+        log.mkdir()
+        for name, content in _formatted(secure).items():
+            (log / name).write_bytes(content)
     with running(program("kafka.Kafka", str(file), flags=java), lambda: listens(plain), directory / "server.log"):
         reached = (f"localhost:{tls}", f"localhost:{mutual}") if secure else (None, None)
         yield Kafka(f"127.0.0.1:{plain}", secure=reached[0], mutual=reached[1], directory=directory)
+
+
+@functools.cache
+def _formatted(secure: bool) -> dict[str, bytes]:
+    """Return the files of a formatted log directory of node 1, with the users of SCRAM if ``secure``."""
+    with tempfile.TemporaryDirectory() as directory:
+        file, log = Path(directory) / "server.properties", Path(directory) / "log"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": "1@127.0.0.1:1",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1",
+            "log.dirs": str(log),
+        }
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        users = [(USER, PASSWORD), (STRANGER, STRANGER_PASSWORD)] if secure else []
+        scram = [f"SCRAM-SHA-512=[name={name},password={word}]" for name, word in users]
+        options = ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(file), *(part for user in scram for part in ("-S", user))]
+        subprocess.run(program("kafka.tools.StorageTool", "format", *options), check=True, stdout=subprocess.DEVNULL)
+        return {each.name: each.read_bytes() for each in log.iterdir()}
+
+
+def write_archive(file: str) -> None:
+    """Write the archive of the classes that a broker loads until it stops. Source: JDK 17, AppCDS (JEP 350)."""
+    with tempfile.TemporaryDirectory() as directory:
+        with kafka(Path(directory) / "kafka", secure=True, java=(*SMALL, f"-XX:ArchiveClassesAtExit={file}")):
+            pass
+        log = (Path(directory) / "kafka" / "server.log").read_text()
+    assert Path(file).exists(), log
 
 
 def _security(directory: Path) -> dict[str, str]:
@@ -187,3 +220,7 @@ def certificates(directory: Path, host: str) -> None:
     (directory / "server.pem").write_text(
         (directory / "server.p8").read_text() + (directory / "server.crt").read_text()
     )
+
+
+if __name__ == "__main__":
+    write_archive(sys.argv[1])

@@ -25,15 +25,15 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def await_true(what: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Wait until ``check`` returns True; fail with ``what``.
+def await_true(what: str, check: Callable[[], bool], seconds: float = 90.0, every: float = 0.05) -> None:
+    """Wait until ``check``, called ``every`` so many seconds, returns True; fail with ``what``.
 
     The time limit is generous. It ends tests that hang, and decides nothing else."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 @contextmanager

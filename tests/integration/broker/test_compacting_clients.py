@@ -22,7 +22,6 @@ from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.kafka import program
 from tests.servers.process import await_true, free_port, running, stop
 
-FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 WORD_COUNT = Path(__file__).parents[2] / "clients" / "streams" / "WordCount.java"
 
 
@@ -133,7 +132,7 @@ def test_java_reads_across_removed_records(firn: FirnBroker, holes: str) -> None
     command = program(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", firn.bootstrap, "--topic", holes, "--from-beginning",
         "--max-messages", "3", "--timeout-ms", "30000", "--formatter-property", "print.key=true",
-        "--formatter-property", "print.offset=true", flags=FLAGS,
+        "--formatter-property", "print.offset=true",
     )  # fmt: skip
     lines = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert lines == [f"Offset:{offset}\t{key.decode()}\t{value.decode()}" for offset, key, value in EXPECTED]
@@ -148,9 +147,7 @@ def test_streams_counts_words_and_restores_its_counts(firn: FirnBroker, admin: A
     def counting() -> Iterator["subprocess.Popen[bytes]"]:
         # No file of the earlier counts is left on this machine.
         state, log = tmp_path / f"state-{next(states)}", tmp_path / "streams.log"
-        command = program(
-            str(WORD_COUNT), firn.bootstrap, "words", "lines", "counts", str(state), flags=FLAGS, jars="streams"
-        )
+        command = program(str(WORD_COUNT), firn.bootstrap, "words", "lines", "counts", str(state), jars="streams")
         with running(
             command, lambda: log.exists() and log.read_text().splitlines()[-1:] == ["RUNNING"], log
         ) as process:
@@ -191,7 +188,7 @@ def test_connect_keeps_its_connectors_and_their_offsets(firn: FirnBroker, admin:
     worker |= {f"{purpose}.storage.min.cleanable.dirty.ratio": "0" for purpose in ("config", "offset", "status")}
     properties = tmp_path / "worker.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in worker.items()))
-    command = program("org.apache.kafka.connect.cli.ConnectDistributed", str(properties), flags=FLAGS, jars="connect")
+    command = program("org.apache.kafka.connect.cli.ConnectDistributed", str(properties), jars="connect")
     address = f"http://127.0.0.1:{port}/connectors"
 
     def asked(path: str = "") -> Any:

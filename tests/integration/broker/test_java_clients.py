@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.servers.firn_broker import FirnBroker
-from tests.servers.kafka import program
+from tests.servers.kafka import SMALL, program
 from tests.servers.process import await_true, free_port, running, stop
 
-FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -27,8 +26,8 @@ CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 
 
 def attempt(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = program(tool, "--bootstrap-server", broker.bootstrap, *arguments, flags=FLAGS)
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    command = program(tool, "--bootstrap-server", broker.bootstrap, *arguments)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=240)
 
 
 def call(broker: FirnBroker, tool: str, *arguments: str, stdin: str = "") -> str:
@@ -132,7 +131,7 @@ def console_consumers(
 
 @contextmanager
 def console_consumer(
-    broker: FirnBroker, name: str, log: Path, *properties: str, flags: Sequence[str] = FLAGS
+    broker: FirnBroker, name: str, log: Path, *properties: str, flags: Sequence[str] = SMALL
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a consumer of the topic in the group of that name. Its output is in ``log``."""
     chosen = [part for text in ("auto.commit.interval.ms=200", *properties) for part in ("--command-property", text)]
@@ -184,7 +183,7 @@ def test_groups_are_shared_described_reset_and_deleted(
 def test_a_restarted_static_member_causes_no_rebalance(firn: FirnBroker, name: str, tmp_path: Path) -> None:
     call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
     logs = {life: tmp_path / f"{life}.log" for life in ("one", "two", "one-again")}
-    says = (*FLAGS, "-Dorg.apache.logging.log4j.level=INFO")
+    says = (*SMALL, "-Dorg.apache.logging.log4j.level=INFO")
 
     def living(life: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
         return console_consumer(firn, name, logs[life], f"group.instance.id={life.split('-')[0]}", flags=says)
@@ -240,15 +239,13 @@ def test_the_performance_tools_produce_and_consume(firn: FirnBroker, name: str) 
 
 def test_a_transaction_is_rejected_at_once(firn: FirnBroker, name: str) -> None:
     call(firn, TOPICS, "--create", "--topic", name)
-    began = time.monotonic()
+    # After a retriable error the client would try again until the time limit of `attempt`.
     refused = attempt(
         firn, PRODUCER_PERFORMANCE, "--topic", name, "--throughput", "-1", "--num-records", "10", "--record-size", "100",
-        "--transactional-id", "t",
+        "--transactional-id", "t", "--command-property", "max.block.ms=3600000",
     )  # fmt: skip
     assert refused.returncode != 0
     assert "TransactionalIdAuthorizationException" in refused.stderr
-    # The client would retry for 60 s (max.block.ms) after a retriable error.
-    assert time.monotonic() - began < 30
     assert call(firn, OFFSETS, "--topic", name).split() == [f"{name}:0:0"]
 
 
@@ -272,7 +269,7 @@ def test_connect_copies_a_file_through_a_topic(firn: FirnBroker, name: str, tmp_
         properties("source.properties", name="source", connector_class="FileStreamSource", file=str(source), topic=name),
         properties("sink.properties", name="sink", connector_class="FileStreamSink", file=str(sink), topics=name),
     ]  # fmt: skip
-    command = program("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=FLAGS, jars="connect")
+    command = program("org.apache.kafka.connect.cli.ConnectStandalone", *files, jars="connect")
 
     def copied(count: int) -> bool:
         return sink.exists() and len(sink.read_text().splitlines()) >= count

@@ -26,7 +26,8 @@ from firn_spark.ingestion.jobs import KubernetesJobs
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.commits import read_landed
 from firn_spark.tables.java_tables import Tables
-from tests.integration.operator.conftest import SYSTEM, Manifest, World
+from tests.apiserver import SYSTEM, Manifest
+from tests.integration.operator.conftest import World
 from tests.servers.process import await_true
 from tests.servers.spark import spark_conf
 

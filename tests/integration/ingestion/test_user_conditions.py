@@ -32,8 +32,9 @@ from firn.model.errors import ExitCode
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
 from tests import apiserver
+from tests.apiserver import SYSTEM
 from tests.integration.ingestion.stage import WAIT, Pod, Secrets, Stage, driver_settings
-from tests.integration.operator.conftest import SYSTEM, World, install_crds
+from tests.integration.operator.conftest import World
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, tail
@@ -79,11 +80,8 @@ def stage(
     secrets: Secrets,
     slow: Proxy,
 ) -> Iterator[Stage]:
-    with apiserver.running() as api, psycopg.connect(**sql(database)) as connection:
-        for namespace in (SYSTEM, "demo"):
-            api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    with apiserver.prepared() as api, psycopg.connect(**sql(database)) as connection:
         api.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", {"metadata": {"name": names.CONFIG_OBJECT}})
-        install_crds(api)
         connection.execute("create role rotated login password 'first' in role firn")
         connection.commit()
         set_password(admin, "guest", "guest")

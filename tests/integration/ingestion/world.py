@@ -248,7 +248,8 @@ class World(AbstractContextManager["World"]):
 
     def await_offsets(self, check: Callable[[], bool], what: str, job: IngestJob, seconds: float = WAIT) -> None:
         try:
-            await_true(what, check, seconds)
+            # Each check reads the catalog and the table's metadata from the store.
+            await_true(what, check, seconds, every=0.25)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.progress(job) if self.drivers else ''}") from None
 

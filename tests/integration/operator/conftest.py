@@ -18,14 +18,13 @@ import yaml
 
 from firn.model import names
 from tests import apiserver
-from tests.apiserver import ApiServer, Refused
+from tests.apiserver import SYSTEM, ApiServer, Refused
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, stop, tail
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TOPICS = f"/apis/{names.API_VERSION}/namespaces/demo/icebergtopics"
-SYSTEM = "firn-system"
 Manifest = dict[str, Any]
 _numbers = itertools.count()
 
@@ -194,19 +193,10 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory, broker: Kafka, database: Postgres) -> Iterator[World]:
-    with apiserver.running() as api:
-        for namespace in (SYSTEM, "demo"):
-            api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    with apiserver.prepared() as api:
         owner = {"metadata": {"name": names.CONFIG_OBJECT}}
         api.call("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", owner)
-        install_crds(api)
         yield World(api, broker, database, tmp_path_factory.mktemp("world"))
-
-
-def install_crds(api: ApiServer) -> None:
-    """Apply the CRDs of the repository."""
-    for file in sorted((REPOSITORY / "crds").glob("*.yaml")):
-        api.install(yaml.safe_load(file.read_text()))
 
 
 @pytest.fixture

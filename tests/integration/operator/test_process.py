@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from firn.model import names
+from tests.apiserver import SYSTEM, install_crds
 from tests.servers.process import await_true, stop, tail
 
 if TYPE_CHECKING:
     from tests.integration.operator.conftest import World
 
 SCHEMA = {"format": "Json", "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "int"}]}
-SYSTEM = "firn-system"
 
 
 def settled(world: "World") -> dict[str, str]:
@@ -68,8 +68,6 @@ TOPICS_CRD = "icebergtopics.firn.dev"
 
 
 def test_the_operator_waits_for_a_missing_crd(world: "World") -> None:
-    from tests.integration.operator.conftest import install_crds
-
     place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{TOPICS_CRD}"
     world.api.call("DELETE", place)
     await_true("the CRD is deleted", lambda: world.find(place) is None)

@@ -42,7 +42,7 @@ def request(number: int) -> bytes:
     topics = [{"name": "t", "partition_data": [{"index": 0, "records": bytes(raw(body=b"x" * BATCH))}]}]
     entity_writer(schema)(
         buffer,
-        fill(schema, {"acks": -1, "timeout": i32Timedelta.parse(timedelta(seconds=1)), "topic_data": topics}),
+        fill(schema, {"acks": -1, "timeout": i32Timedelta.parse(timedelta(minutes=5)), "topic_data": topics}),
     )
     body = struct.pack(">hhih", 0, 9, number, 4) + b"test\0" + buffer.getvalue()
     return len(body).to_bytes(4, "big") + body
@@ -63,13 +63,13 @@ async def test_reconnecting_clients_do_not_accumulate_requests() -> None:
             clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CLIENTS)]
             for _, writer in clients:
                 writer.write(frame * 5)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not server._budget.waiting:
                     await asyncio.sleep(0.001)
             assert BOUND - len(frame) < server._budget.used <= BOUND
             for _, writer in clients:
                 writer.transport.abort()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not all(connection._lost for connection in server._connections):
                     await asyncio.sleep(0.001)
             # No request waits in line any more, and the accepted ones are still to be committed.
@@ -78,12 +78,12 @@ async def test_reconnecting_clients_do_not_accumulate_requests() -> None:
             assert tracemalloc.get_traced_memory()[0] - before < 8 * BOUND, "frames, and objects of them"
         tracemalloc.stop()
         stuck.gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while server._budget.used:
                 await asyncio.sleep(0.001)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(7))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             size = int.from_bytes(await reader.readexactly(4), "big")
             assert int.from_bytes((await reader.readexactly(size))[:4], "big") == 7
         writer.close()

@@ -27,6 +27,7 @@ def end(jvm: Any, code: ExitCode) -> ExitCode:
     driver: Any = Driver.__new__(Driver)
     driver.server = SimpleNamespace(start=lambda: None, stop=lambda: None)
     driver.loop = SimpleNamespace(run=lambda: code)
+    driver._catalogs = SimpleNamespace(close=lambda: None)
     driver._spark = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
     return driver.run()
 
